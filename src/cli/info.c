@@ -55,6 +55,11 @@ static void show_layer_kinds(const struct sv_config *c)
 {
     int32_t n_sliding = 0, n_gdn = 0;
 
+    if (c->kv_lora_rank) {
+        line("attention", "latent, %d numbers of a position%s", c->kv_lora_rank + c->rot_dim,
+             c->q_lora_rank ? ", queries of a latent too" : "");
+        return;
+    }
     for (int32_t i = 0; i < c->n_layers; i++) {
         n_sliding += c->layer_kind[i] == SV_LAYER_SLIDING;
         n_gdn += c->layer_kind[i] == SV_LAYER_GDN;
@@ -88,8 +93,12 @@ static void show_config(const struct sv_config *c)
     line("architecture", "%s", sv_arch_name(c->arch));
     line("layers", "%d", c->n_layers);
     line("hidden size", "%d, MLP %d", c->hidden_size, c->intermediate_size);
-    line("heads", "%d of %d, %d KV heads%s%s", c->n_heads, c->head_dim, c->n_kv_heads,
-         c->qk_norm ? ", q/k norm" : "", c->attention_bias ? ", bias" : "");
+    if (c->kv_lora_rank)
+        line("heads", "%d of %d, values of %d%s", c->n_heads, c->head_dim, c->v_dim,
+             c->attention_bias ? ", bias" : "");
+    else
+        line("heads", "%d of %d, %d KV heads%s%s", c->n_heads, c->head_dim, c->n_kv_heads,
+             c->qk_norm ? ", q/k norm" : "", c->attention_bias ? ", bias" : "");
     show_experts(c);
     show_layer_kinds(c);
     show_rope(&c->rope);

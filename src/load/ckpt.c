@@ -39,8 +39,10 @@ static const char *canonical(struct sv_arena *arena, const char *name)
                    {"encoder.output_norm_enc.", "hidden_norm."}};
     if (!strncmp(name, "model.", 6))
         name += 6;
-    if (!strncmp(name, "language_model.", 15)) /* of multimodal files */
+    if (!strncmp(name, "language_model.", 15)) { /* of multimodal files */
         name += 15;
+        name += strncmp(name, "model.", 6) ? 0 : 6;
+    }
     for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++) {
         size_t n = strlen(aliases[i].from);
         if (strncmp(name, aliases[i].from, n) != 0)

@@ -166,7 +166,8 @@ static int parse_rotary(struct sv_config *c, const json_t *root, const struct sv
         return sv_fail(err, SV_EUNSUPPORTED, -1, "'partial_rotary_factor' %g is not supported",
                        share);
     c->rope.partial = 0; /* said by rot_dim */
-    c->rot_dim = (int32_t)(c->head_dim * share);
+    if (!row->latent)    /* which says it */
+        c->rot_dim = (int32_t)(c->head_dim * share);
     if (c->rot_dim < 2 || c->rot_dim % 2)
         return sv_fail(err, SV_EUNSUPPORTED, -1,
                        "'partial_rotary_factor' %g rotates %d of %d numbers of a head", share,
@@ -263,6 +264,8 @@ static int parse_moe(struct sv_config *c, const json_t *root, const struct sv_ar
     int32_t other = 0;
     if (!row->n_experts)
         return SV_OK;
+    if (row->latent)
+        return sv_latent_moe(c, root, row, err);
     c->n_experts = row->n_experts;
     c->n_chosen = row->n_chosen;
     c->moe_intermediate_size = row->moe_intermediate_size;
@@ -350,7 +353,7 @@ int sv_config_common(struct sv_config *c, const json_t *root, const struct sv_ar
     if (!rc)
         rc = parse_sizes(c, root, row, err);
     if (!rc)
-        rc = check_heads(c, err);
+        rc = row->latent ? sv_latent_heads(c, root, err) : check_heads(c, err);
     if (!rc)
         rc = parse_dtype(c, root, err);
     if (!rc)
@@ -418,6 +421,8 @@ static int parse_target_layers(struct sv_config *c, const json_t *root,
     int rc = sv_config_layer_types(c, root, &given, err);
     if (rc || row->hybrid)
         return rc ? rc : sv_hybrid_layers(c, root, given, err);
+    if (row->latent)
+        return sv_latent_layers(c, root, err);
     rc = parse_window(root, row, &window, &first, err);
     if (rc)
         return rc;

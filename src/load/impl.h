@@ -35,6 +35,11 @@ enum sv_dim {
     SV_DIM_GDN_2_HEADS,  /* 2 * gdn_v_heads */
     SV_DIM_GDN_HEAD,     /* gdn_v_dim */
     SV_DIM_GDN_TAPS,     /* of the convolution */
+    SV_DIM_Q_LORA,       /* q_lora_rank */
+    SV_DIM_KV_LORA,      /* kv_lora_rank */
+    SV_DIM_LATENT,       /* kv_lora_rank + rot_dim: what latent attention keeps of a position */
+    SV_DIM_KV_UP,        /* n_heads * (nope_dim + v_dim) */
+    SV_DIM_V_OUT,        /* n_heads * v_dim */
     SV_DIM_ONE,
     SV_DIM_TAPS,       /* n_taps * hidden_size */
     SV_DIM_PACK = 0x20 /* times an enum sv_pack, with cols: how the file stores the matrix */
@@ -53,7 +58,10 @@ enum sv_when {
     SV_UNLESS_MXFP4,
     SV_IF_SHARED, /* a mixture of experts with one that all rows go through */
     SV_IF_ATTN,   /* the layer's mixer is attention */
-    SV_IF_GDN     /* it is a gated delta rule */
+    SV_IF_GDN,    /* it is a gated delta rule */
+    SV_IF_Q_LORA, /* queries come of a latent */
+    SV_IF_Q_LORA_BIAS,
+    SV_UNLESS_Q_LORA
 };
 
 /* One expected tensor. {layer} and {expert} in the name stand for their numbers; consecutive rows
@@ -90,6 +98,7 @@ struct sv_arch_row {
     bool norm_topk, always_norm_topk; /* the class's; whatever norm_topk_prob says */
     int32_t shared_intermediate_size; /* the class's; 0: no shared expert */
     bool hybrid;                      /* hybrid.c */
+    bool latent;                      /* latent.c */
     bool gdn_fused;                   /* see struct sv_config */
     bool wrapped;                     /* the configuration lies in text_config */
     const char *skipped[2];           /* tensors that begin so are not read: other heads, images */
@@ -140,5 +149,15 @@ int sv_hybrid_parse(struct sv_config *c, const json_t *root, const struct sv_arc
                     struct sv_err *err);
 /* Kinds of layers, where layer_types did not give them. */
 int sv_hybrid_layers(struct sv_config *c, const json_t *root, bool given, struct sv_err *err);
+
+/* ---------------------------------------------------------------- latent attention (latent.c) */
+
+/* Sizes of heads, in place of head_dim and num_key_value_heads. */
+int sv_latent_heads(struct sv_config *c, const json_t *root, struct sv_err *err);
+/* Experts and their router. */
+int sv_latent_moe(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
+                  struct sv_err *err);
+/* Kinds of layers; refuses what is not implemented. After sv_config_common. */
+int sv_latent_layers(struct sv_config *c, const json_t *root, struct sv_err *err);
 
 #endif

@@ -33,9 +33,9 @@ struct sv_host_tensor {
     struct sv_quant quant;
 };
 
-/* All tensors of a directory, sorted by name. Names are canonical: a leading "model." or
- * "model.language_model." is taken off and the aliases that drafts use (midlayer., encoder.fc, ...)
- * are replaced. */
+/* All tensors of a directory, sorted by name. Names are canonical: a leading "model.",
+ * "model.language_model." or "language_model.model." is taken off and the aliases that drafts use
+ * (midlayer., encoder.fc, ...) are replaced. */
 struct sv_ckpt {
     struct sv_host_tensor *tensors;
     int32_t n_tensors;
@@ -109,7 +109,7 @@ struct sv_rope {
 #define SV_MAX_LAYERS 256
 #define SV_MAX_STOP_IDS 16
 
-enum sv_layer_kind { SV_LAYER_FULL, SV_LAYER_SLIDING, SV_LAYER_GDN };
+enum sv_layer_kind { SV_LAYER_FULL, SV_LAYER_SLIDING, SV_LAYER_GDN, SV_LAYER_MLA };
 
 /* Pure numbers: comparable, copyable, sendable to other ranks. Used for targets and drafts. */
 struct sv_config {
@@ -123,10 +123,20 @@ struct sv_config {
     bool norm_topk;                   /* a row's weights add up to 1 */
     int32_t shared_intermediate_size; /* of the expert that all rows go through; 0: none */
     float expert_limit;               /* "swiglu_limit", of the clamped activation; 0: plain silu */
+    bool router_sigmoid;              /* scores are sigmoids, with a bias for the choice alone */
+    int32_t n_group, topk_group;      /* of experts, of which some are chosen first; 0: none */
+    float routed_scale;               /* times the weights of chosen experts */
     int32_t rot_dim;                  /* of a head: its first numbers are rotated */
     bool attn_gate;                   /* sigmoid gates on attention's output, from q_proj */
     int32_t gdn_k_heads, gdn_v_heads, gdn_k_dim, gdn_v_dim; /* of layers SV_LAYER_GDN; 0: none */
     bool gdn_fused;                                         /* input projections q|k|v|z and b|a */
+    /* Latent attention, layers SV_LAYER_MLA; kv_lora_rank 0: none. head_dim is that of queries:
+     * nope_dim, then rot_dim numbers that are rotated. */
+    int32_t q_lora_rank; /* 0: queries come of one product */
+    int32_t kv_lora_rank, nope_dim, v_dim;
+    bool rope_interleaved; /* pairs that are rotated are neighbours */
+    float latent_eps;      /* of the norms of both latents */
+    int32_t n_mtp_layers;  /* behind the last layer: not read */
     float rms_eps;
     bool tie_embeddings, attention_bias, mlp_bias, qk_norm;
     bool mxfp4_experts; /* stored in blocks and scales */
@@ -277,5 +287,8 @@ void sv_packed_expand(const struct sv_packed *p, int32_t expert, int32_t first, 
 /* Rotary table of a configuration: cos then sin, (n_pos, rot_dim/2) each, f32 computed in double.
  * out has room for 2 * n_pos * rot_dim/2 floats. */
 void sv_rope_fill(const struct sv_rope *rope, int32_t rot_dim, int32_t n_pos, float *out);
+/* What latent attention multiplies its scores by, beside 1 / sqrt(head_dim): of yarn the square of
+ * the factor that mscale_all_dim makes, else 1. */
+float sv_rope_score_factor(const struct sv_rope *rope);
 
 #endif

@@ -377,8 +377,10 @@ static int bind_one(struct binder *b, struct sv_host_tensor *t)
                        "%s: tensor '%.120s' holds %s codes, but quantization_config ('%.60s') says "
                        "that the layer is not quantized",
                        t->file, t->name, sv_dtype_name(t->dtype), why);
-    if (plain) /* embeddings and routers are no linear layers, and a head is rarely quantized */
-        return ends(name, "_proj") ? disagree(&l, t, "is not quantized") : SV_OK;
+    if (plain) /* embeddings and routers are no linear layers, a head is rarely quantized, and
+                * eh_proj belongs to an MTP layer, which nothing reads */
+        return ends(name, "_proj") && !ends(name, ".eh_proj") ? disagree(&l, t, "is not quantized")
+                                                              : SV_OK;
     return bind_layer(&l);
 }
 
@@ -411,18 +413,21 @@ static int compact(struct binder *b)
     return rc;
 }
 
-/* quantization_config of a model's directory, or modelopt's file of its own; NULL: there is none.
- */
+/* quantization_config of a model's directory, also of a text model in a wrapper, or modelopt's file
+ * of its own; NULL: there is none. */
 static int find_config(const char *dir, json_t **root, const json_t **obj, struct sv_err *err)
 {
     char *path;
     *obj = NULL;
     int rc = sv_dir_json(dir, "config.json", false, &path, root, err);
     sv_free(path);
-    if (!rc && sv_json_has(*root, "compression_config")) /* the older name */
-        *obj = json_object_get(*root, "compression_config");
-    if (!rc && sv_json_has(*root, "quantization_config"))
-        *obj = json_object_get(*root, "quantization_config");
+    const json_t *const places[] = {*root, json_object_get(*root, "text_config")};
+    for (int i = 0; i < 2 && !rc; i++) {                  /* the inner one counts */
+        if (sv_json_has(places[i], "compression_config")) /* the older name */
+            *obj = json_object_get(places[i], "compression_config");
+        if (sv_json_has(places[i], "quantization_config"))
+            *obj = json_object_get(places[i], "quantization_config");
+    }
     if (rc || *obj)
         return rc;
     json_decref(*root);

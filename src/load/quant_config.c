@@ -348,17 +348,20 @@ static int entry_matches(const struct sv_quant_config *q, const char *entry, con
 static int list_matches(const struct sv_quant_config *q, const json_t *list, const char *layer,
                         const char **entry, struct sv_err *err)
 {
+    /* As files spell it; the bare name is that of lm_head. */
+    static const char *const before[] = {"model.", "", "language_model.model.", "language_model.",
+                                         "model.language_model."};
     char full[512];
-    snprintf(full, sizeof full, "model.%s", layer);
     *entry = NULL;
     for (size_t i = 0; i < json_array_size(list) && !*entry; i++) {
         const char *name = json_string_value(json_array_get(list, i));
-        bool yes;
-        int rc = entry_matches(q, name, full, &yes, err); /* as files spell it, */
-        if (!rc && !yes)
-            rc = entry_matches(q, name, layer, &yes, err); /* and lm_head */
-        if (rc)
-            return rc;
+        bool yes = false;
+        for (size_t k = 0; k < sizeof before / sizeof before[0] && !yes; k++) {
+            snprintf(full, sizeof full, "%s%s", before[k], layer);
+            int rc = entry_matches(q, name, full, &yes, err);
+            if (rc)
+                return rc;
+        }
         if (yes)
             *entry = name;
     }

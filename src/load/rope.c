@@ -278,6 +278,14 @@ static float amplitude(const struct sv_rope *rope)
     return (float)yarn_mscale(rope->factor, 1);
 }
 
+float sv_rope_score_factor(const struct sv_rope *rope)
+{
+    if (rope->kind != SV_ROPE_YARN || !(rope->mscale_all_dim > 0))
+        return 1.0f;
+    const double m = yarn_mscale(rope->factor, rope->mscale_all_dim);
+    return (float)(m * m);
+}
+
 void sv_rope_fill(const struct sv_rope *rope, int32_t rot_dim, int32_t n_pos, float *out)
 {
     int32_t half = rot_dim / 2;

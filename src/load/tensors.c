@@ -71,6 +71,16 @@ static int64_t dim_value(const struct sv_config *c, int32_t n_taps, uint8_t dim)
         return c->gdn_v_dim;
     case SV_DIM_GDN_TAPS:
         return SV_GDN_TAPS;
+    case SV_DIM_Q_LORA:
+        return c->q_lora_rank;
+    case SV_DIM_KV_LORA:
+        return c->kv_lora_rank;
+    case SV_DIM_LATENT:
+        return (int64_t)c->kv_lora_rank + c->rot_dim;
+    case SV_DIM_KV_UP:
+        return (int64_t)c->n_heads * (c->nope_dim + c->v_dim);
+    case SV_DIM_V_OUT:
+        return (int64_t)c->n_heads * c->v_dim;
     case SV_DIM_ONE:
         return 1;
     case SV_DIM_TAPS:
@@ -111,6 +121,12 @@ static bool expected(const struct sv_config *c, uint8_t when, int32_t layer)
         return c->layer_kind[layer] != SV_LAYER_GDN;
     case SV_IF_GDN:
         return c->layer_kind[layer] == SV_LAYER_GDN;
+    case SV_IF_Q_LORA:
+        return c->q_lora_rank;
+    case SV_IF_Q_LORA_BIAS:
+        return c->q_lora_rank && c->attention_bias;
+    case SV_UNLESS_Q_LORA:
+        return !c->q_lora_rank;
     }
     return false;
 }
@@ -268,6 +284,10 @@ static const char *shape_hint(enum sv_role role, enum sv_pack pack)
         return " (num_key_value_heads x head_dim)";
     case SV_ROLE_SINKS:
         return " (num_attention_heads)";
+    case SV_ROLE_KV_A:
+        return " (kv_lora_rank + qk_rope_head_dim)";
+    case SV_ROLE_KV_B:
+        return " (num_attention_heads x (qk_nope_head_dim + v_head_dim), kv_lora_rank)";
     case SV_ROLE_ROUTER:
         return " (num_experts x hidden_size)";
     case SV_ROLE_EXPERT_GATE:
@@ -359,6 +379,18 @@ static bool is_tied_head(const struct audit *a, const struct sv_host_tensor *t)
            t->dim[0] == a->cfg->vocab_size && t->dim[1] == a->cfg->hidden_size;
 }
 
+/* Behind the last layer: it predicts a token more. */
+static bool is_mtp_layer(const struct sv_config *c, const char *name)
+{
+    for (int32_t i = c->n_layers; i < c->n_layers + c->n_mtp_layers; i++) {
+        char layer[32];
+        const int n = snprintf(layer, sizeof layer, "layers.%d.", i);
+        if (!strncmp(name, layer, (size_t)n))
+            return true;
+    }
+    return false;
+}
+
 /* Named in the table of architectures: heads for several tokens, images. */
 static bool is_skipped(const struct audit *a, const char *name)
 {
@@ -366,7 +398,7 @@ static bool is_skipped(const struct audit *a, const char *name)
     for (size_t i = 0; i < sizeof row->skipped / sizeof row->skipped[0]; i++)
         if (row->skipped[i] && !strncmp(name, row->skipped[i], strlen(row->skipped[i])))
             return true;
-    return false;
+    return is_mtp_layer(a->cfg, name);
 }
 
 static int audit_extras(struct audit *a)

@@ -29,6 +29,12 @@ void sv_gdn_needs(const struct sv_gdn *g, int32_t hidden, struct sv_needs *n);
 void sv_gdn_forward(const struct sv_gdn *g, const struct sv_stack *st, struct sv_dev *dev,
                     const struct sv_acts *acts, const struct sv_pass *p);
 
+/* mla.c, likewise; place: none of both where it has no weight of this role */
+struct sv_place sv_mla_place(struct sv_mla *a, int role);
+void sv_mla_needs(const struct sv_mla *a, int32_t hidden, struct sv_needs *n);
+void sv_mla_forward(const struct sv_mla *a, const struct sv_stack *st, struct sv_dev *dev,
+                    const struct sv_acts *acts, const struct sv_pass *p);
+
 /* mlp.c, likewise */
 struct sv_weight *sv_mlp_place(struct sv_mlp *m, int role);
 void sv_mlp_needs(const struct sv_mlp *m, int32_t hidden, struct sv_needs *n);
@@ -48,5 +54,8 @@ void sv_weights_note(struct sv_weights *w, const struct sv_taken *t);
  * of a vector, its bias. */
 int sv_weights_take_packed(struct sv_weights *w, const struct sv_tensor_spec *s, int32_t first,
                            int32_t step, struct sv_place to, int32_t n_chosen, struct sv_err *err);
+/* Of kv_b_proj, the matrices of heads that x has room for: K_h transposed, or V_h. */
+int sv_weights_take_heads(struct sv_weights *w, const struct sv_tensor_spec *s, bool values,
+                          struct sv_experts *x, struct sv_err *err);
 
 #endif

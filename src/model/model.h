@@ -10,6 +10,7 @@
 #define SV_MODEL_H
 
 #include "backend/ops_gdn.h"
+#include "backend/ops_mla.h"
 #include "backend/ops_moe.h"
 #include "base/base.h"
 #include "cache/cache.h"
@@ -29,6 +30,19 @@ struct sv_attn {
     struct sv_gemm_part o;           /* (hidden, n_heads * head_dim) */
     struct sv_weight q_norm, k_norm; /* (1, head_dim) or data NULL */
     struct sv_weight sinks;          /* (1, n_heads) or data NULL */
+    int32_t cache_group, cache_layer;
+};
+
+/* Latent attention: one vector of each position, `latent` normalised numbers and a rotated key. */
+struct sv_mla {
+    int32_t n_heads, head_dim, latent, v_dim; /* head_dim: of queries, rotated at the end */
+    int32_t q_lora;                           /* of the queries' latent; 0: there is none */
+    struct sv_rope_table rope;
+    bool interleaved; /* as in struct sv_p_mla_write */
+    float scale, eps; /* eps: of the latents' norms */
+    struct sv_gemm_part q_a, q, kv_a, o;
+    struct sv_weight q_a_norm, kv_a_norm; /* (1, q_lora), (1, latent) */
+    struct sv_experts k_up, v_up; /* of heads: (latent, head_dim - rot_dim), (v_dim, latent) */
     int32_t cache_group, cache_layer;
 };
 
@@ -56,13 +70,15 @@ struct sv_moe {
     enum sv_router_norm norm;
     enum sv_expert_act act;
     float limit, alpha;                   /* of SV_EXPERT_CLAMPED */
+    struct sv_router_sigmoid sigmoid;     /* of SV_ROUTER_SIGMOID */
     struct sv_weight router, router_bias; /* (n_experts, hidden), (1, n_experts) or data NULL */
     struct sv_experts gate, up, down;     /* (intermediate, hidden) twice, (hidden, intermediate) */
     struct sv_mlp shared; /* an expert that all rows go through; intermediate 0: there is none */
-    struct sv_gemm_part shared_router; /* (1, hidden): sigmoid of it is that expert's weight */
+    /* (1, hidden): sigmoid of it is that expert's weight; data NULL: 1 is */
+    struct sv_gemm_part shared_router;
 };
 
-enum sv_mixer { SV_MIXER_ATTN, SV_MIXER_GDN };
+enum sv_mixer { SV_MIXER_ATTN, SV_MIXER_GDN, SV_MIXER_MLA };
 enum sv_ffn { SV_FFN_DENSE, SV_FFN_MOE };
 
 /* A mixer moves information between rows, an ffn works on each row alone. Both read the normalised
@@ -73,6 +89,7 @@ struct sv_layer {
     union {
         struct sv_attn attn;
         struct sv_gdn gdn;
+        struct sv_mla mla;
     };
     enum sv_ffn ffn;
     union {
@@ -171,15 +188,16 @@ static inline int64_t sv_reads_experts(const struct sv_reads *r, int64_t bytes, 
 /* Where a weight goes: one of both, the other is NULL. */
 struct sv_place {
     struct sv_weight *w;
-    struct sv_experts *experts; /* spec->expert says which of them */
+    struct sv_experts *experts; /* spec->expert says which of them; or the heads' matrices */
 };
 
-/* A weight, or a layer's experts, and the size in the checkpoint; of MXFP4 experts, expanded. */
+/* A weight, or a layer's experts or heads, and the size in the checkpoint; of MXFP4 experts,
+ * expanded. */
 struct sv_taken {
     struct sv_weight w; /* of experts: the role alone */
     int64_t n_bytes;
     struct sv_experts *experts;
-    int32_t n_chosen; /* of them, by a row */
+    int32_t n_chosen; /* of them, by a row; 0: heads, all of which it reads */
     void *host;       /* memory of w that a device uses in place; freed with it */
 };
 

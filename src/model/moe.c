@@ -39,6 +39,8 @@ struct sv_place sv_moe_place(struct sv_moe *m, int role)
     switch (role & ~SV_ROLE_BIAS) {
     case SV_ROLE_ROUTER:
         return (struct sv_place){.w = role & SV_ROLE_BIAS ? &m->router_bias : &m->router};
+    case SV_ROLE_CHOICE_BIAS:
+        return (struct sv_place){.w = &m->sigmoid.bias};
     case SV_ROLE_SHARED_GATE:
         return (struct sv_place){.w = &m->shared.gate_up[0].w};
     case SV_ROLE_SHARED_UP:
@@ -77,11 +79,13 @@ void sv_moe_needs(const struct sv_moe *m, int32_t hidden, struct sv_needs *n)
     sv_needs_gemm(n, m->shared.intermediate, hidden);
 }
 
-/* delta += sigmoid(router) * expert */
+/* delta += sigmoid(router) * expert, or the expert as it is */
 static void add_shared(const struct sv_moe *m, const struct sv_stack *st, struct sv_dev *dev,
                        const struct sv_acts *acts, const struct buffers *b, int32_t n_rows)
 {
-    sv_model_gemm(dev, n_rows, st->hidden, acts->h, &m->shared_router, 1, b->share);
+    const bool gated = m->shared_router.w.data != NULL;
+    if (gated)
+        sv_model_gemm(dev, n_rows, st->hidden, acts->h, &m->shared_router, 1, b->share);
     sv_op_gemm_act_mul(dev, &(struct sv_p_gemm_act_mul){
                                 .n_rows = n_rows,
                                 .k = st->hidden,
@@ -98,7 +102,7 @@ static void add_shared(const struct sv_moe *m, const struct sv_stack *st, struct
                              .d = st->hidden,
                              .x = acts->delta,
                              .y = b->shared,
-                             .gate = b->share,
+                             .gate = gated ? b->share : NULL,
                          });
 }
 
@@ -114,6 +118,7 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                                .w = m->router,
                                .bias = m->router_bias,
                                .norm = m->norm,
+                               .sigmoid = m->sigmoid,
                                .routes = b.routes,
                                .n_chosen = p->n_chosen,
                            });

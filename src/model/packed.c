@@ -1,6 +1,6 @@
 /*
- * packed.c - experts that a file keeps in one tensor for each projection of a layer: expanded to
- * the matrices that the ops take, once, when a model opens.
+ * packed.c - experts that a file keeps in one tensor for each projection of a layer, and heads that
+ * it keeps in one: expanded to the matrices that the ops take, once, when a model opens.
  *
  * Called by weights.c. One projection is expanded at a time; the memory is freed as soon as the
  * device has its own copy. Must not: run during a step, or look inside a tensor (load/packed.c).
@@ -62,6 +62,21 @@ static int upload(struct sv_weights *w, enum sv_role role, enum sv_dtype elem, c
     return rc;
 }
 
+/* data, which becomes t's or is freed, as the matrices of t->experts. */
+static int keep(struct sv_weights *w, const struct sv_taken *t, enum sv_dtype elem, void *data,
+                struct sv_err *err)
+{
+    struct sv_taken own = *t;
+    bool in_place = false;
+    int rc = upload(w, t->w.role, elem, data, t->experts, &in_place, err);
+    own.host = !rc && in_place ? data : NULL;
+    if (!rc)
+        sv_weights_note(w, &own);
+    if (!own.host)
+        sv_free(data);
+    return rc;
+}
+
 struct expansion {
     const struct part *p;
     uint8_t *data;
@@ -94,23 +109,19 @@ static int take_matrices(struct sv_weights *w, const struct sv_tensor_spec *s, c
 {
     const enum sv_dtype elem = sv_packed_dtype(&p->from);
     const size_t stride = (size_t)x->rows * (size_t)x->cols * sv_dtype_bytes(elem);
-    bool in_place = false;
     SV_REQUIRE(x->rows == p->from.rows / p->step && x->cols == p->from.cols);
     uint8_t *data = sv_alloc((size_t)x->n * stride);
     if (!data)
         return sv_fail(err, SV_ENOMEM, -1, "no memory to expand %s: %zu bytes", s->name,
                        (size_t)x->n * stride);
     int rc = expand(p, data, stride, err);
+    const struct sv_taken t = {.w.role = s->role,
+                               .n_bytes = (int64_t)((size_t)x->n * stride),
+                               .experts = x,
+                               .n_chosen = n_chosen};
     if (!rc)
-        rc = upload(w, s->role, elem, data, x, &in_place, err);
-    if (!rc)
-        sv_weights_note(w, &(struct sv_taken){.w.role = s->role,
-                                              .n_bytes = (int64_t)((size_t)x->n * stride),
-                                              .experts = x,
-                                              .n_chosen = n_chosen,
-                                              .host = in_place ? data : NULL});
-    if (!in_place)
-        sv_free(data);
+        return keep(w, &t, elem, data, err);
+    sv_free(data);
     return rc;
 }
 
@@ -123,4 +134,82 @@ int sv_weights_take_packed(struct sv_weights *w, const struct sv_tensor_spec *s,
         return rc;
     return to.w ? take_bias(w, s, &p, to.w, err)
                 : take_matrices(w, s, &p, to.experts, n_chosen, err);
+}
+
+/* ---------------------------------------------------------------- heads */
+
+/* Rows of the tensor, expanded where they are in fewer bits. */
+static void rows_of(const struct sv_host_tensor *t, int32_t first, int32_t n, enum sv_dtype elem,
+                    float *wide, uint8_t *out)
+{
+    const size_t cols = (size_t)t->dim[1], size = sv_dtype_bytes(elem), row = cols * size;
+    for (int32_t r = 0; r < n; r++, out += row) {
+        if (!t->quant.code) {
+            memcpy(out, (const uint8_t *)t->data + (size_t)(first + r) * row, row);
+            continue;
+        }
+        sv_quant_rows(&t->quant, first + r, 1, elem == SV_F32 ? (float *)(void *)out : wide);
+        for (size_t i = 0; elem == SV_BF16 && i < cols; i++)
+            ((uint16_t *)(void *)out)[i] = sv_f32_to_bf16(wide[i]);
+    }
+}
+
+static void transpose(uint8_t *out, const uint8_t *in, int32_t rows, int32_t cols, size_t elem)
+{
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t c = 0; c < cols; c++)
+            memcpy(out + ((size_t)c * (size_t)rows + (size_t)r) * elem,
+                   in + ((size_t)r * (size_t)cols + (size_t)c) * elem, elem);
+}
+
+/* A head's rows in the tensor: those of its keys, then those of its values. */
+static int expand_heads(const struct sv_host_tensor *t, bool values, const struct sv_experts *x,
+                        enum sv_dtype elem, uint8_t *data, struct sv_err *err)
+{
+    const size_t size = sv_dtype_bytes(elem), matrix = (size_t)x->rows * (size_t)x->cols * size;
+    const int32_t latent = (int32_t)t->dim[1], each = (int32_t)(t->dim[0] / x->n);
+    const int32_t n = values ? x->rows : x->cols;
+    float *wide = sv_alloc((size_t)latent * sizeof *wide);
+    uint8_t *head = values ? NULL : sv_alloc(matrix);
+    int rc = wide && (values || head)
+                 ? SV_OK
+                 : sv_fail(err, SV_ENOMEM, -1, "no memory to expand %s", t->name);
+    for (int32_t h = 0; h < x->n && !rc; h++, data += matrix) {
+        rows_of(t, h * each + (values ? each - n : 0), n, elem, wide, values ? data : head);
+        if (!values)
+            transpose(data, head, n, latent, size);
+    }
+    sv_free(wide);
+    sv_free(head);
+    return rc;
+}
+
+int sv_weights_take_heads(struct sv_weights *w, const struct sv_tensor_spec *s, bool values,
+                          struct sv_experts *x, struct sv_err *err)
+{
+    const int64_t n_values = (int64_t)x->n * x->rows * x->cols;
+    struct sv_taken taken = {.w.role = s->role, .n_bytes = 2 * n_values, .experts = x};
+    if (!w->ckpt) {
+        const struct sv_weight shape = {
+            .role = s->role, .fmt.elem = SV_BF16, .rows = x->rows, .cols = x->cols};
+        int rc =
+            sv_dev_random_experts(w->dev, &shape, x->n, 0.02f, (uint64_t)w->n_taken + 1, x, err);
+        if (!rc)
+            sv_weights_note(w, &taken);
+        return rc;
+    }
+    const struct sv_host_tensor *t = sv_ckpt_find(w->ckpt, s->name);
+    SV_REQUIRE(t && t->n_dims == 2 && t->dim[0] == s->rows && t->dim[1] == s->cols);
+    const enum sv_dtype elem = !t->quant.code                      ? t->dtype
+                               : sv_quant_fits_bf16(t->quant.code) ? SV_BF16
+                                                                   : SV_F32;
+    uint8_t *data = sv_alloc((size_t)n_values * sv_dtype_bytes(elem));
+    if (!data)
+        return sv_fail(err, SV_ENOMEM, -1, "no memory to expand %s", s->name);
+    int rc = expand_heads(t, values, x, elem, data, err);
+    taken.n_bytes = (int64_t)((double)t->n_bytes * (double)n_values / (double)(s->rows * s->cols));
+    if (!rc)
+        return keep(w, &taken, elem, data, err);
+    sv_free(data);
+    return rc;
 }

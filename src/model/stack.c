@@ -47,6 +47,9 @@ void sv_stack_needs(const struct sv_stack *st, struct sv_needs *n)
             break;
         case SV_MIXER_GDN:
             sv_gdn_needs(&l->gdn, st->hidden, n);
+            break;
+        case SV_MIXER_MLA:
+            sv_mla_needs(&l->mla, st->hidden, n);
         }
         switch (l->ffn) {
         case SV_FFN_DENSE:
@@ -150,6 +153,9 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
             break;
         case SV_MIXER_GDN:
             sv_gdn_forward(&l->gdn, st, dev, a, p);
+            break;
+        case SV_MIXER_MLA:
+            sv_mla_forward(&l->mla, st, dev, a, p);
         }
         norm.delta = a->delta;
         norm.weight = l->post_norm;
@@ -178,18 +184,21 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
 
 static struct sv_place layer_place(struct sv_layer *l, int role)
 {
-    struct sv_weight *w = NULL;
+    struct sv_place to = {0};
     if (role == SV_ROLE_IN_NORM || role == SV_ROLE_POST_NORM)
         return (struct sv_place){.w = role == SV_ROLE_IN_NORM ? &l->in_norm : &l->post_norm};
     switch (l->mixer) {
     case SV_MIXER_ATTN:
-        w = sv_attn_place(&l->attn, role);
+        to.w = sv_attn_place(&l->attn, role);
         break;
     case SV_MIXER_GDN:
-        w = sv_gdn_place(&l->gdn, role);
+        to.w = sv_gdn_place(&l->gdn, role);
+        break;
+    case SV_MIXER_MLA:
+        to = sv_mla_place(&l->mla, role);
     }
-    if (w)
-        return (struct sv_place){.w = w};
+    if (to.w || to.experts)
+        return to;
     switch (l->ffn) {
     case SV_FFN_DENSE:
         return (struct sv_place){.w = sv_mlp_place(&l->mlp, role)};
@@ -228,6 +237,13 @@ static struct sv_cache_group_desc remembers(struct sv_layer *l, int32_t max_bloc
                                          .state_bytes = sv_gdn_block_of(&l->gdn.shape).n_bytes};
         *group = &l->gdn.cache_group;
         *place = &l->gdn.cache_layer;
+        break;
+    case SV_MIXER_MLA:
+        d = (struct sv_cache_group_desc){.kind = SV_CACHE_LATENT,
+                                         .n_kv_heads = 1,
+                                         .head_dim = l->mla.latent + l->mla.rope.rot_dim};
+        *group = &l->mla.cache_group;
+        *place = &l->mla.cache_layer;
     }
     return d;
 }

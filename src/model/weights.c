@@ -50,13 +50,19 @@ static int64_t stack_bytes(const struct sv_weights *w, const struct sv_experts *
     return sum;
 }
 
+static int64_t taken_bytes(const struct sv_weights *w, const struct sv_taken *t, int32_t n_rows)
+{
+    return t->experts ? stack_bytes(w, t->experts, n_rows)
+                      : sv_dev_weight_bytes(w->dev, &t->w, n_rows);
+}
+
 void sv_weights_add_reads(const struct sv_weights *w, enum sv_role only, struct sv_reads *sum)
 {
     for (int32_t i = 0; i < w->n_taken; i++) {
         const struct sv_taken *t = &w->taken[i];
         if (only ? t->w.role != only : t->w.role == SV_ROLE_EMBED)
             continue;
-        if (t->experts) {
+        if (t->experts && t->n_chosen) {
             sum->experts.bytes += stack_bytes(w, t->experts, 1) / t->experts->n;
             sum->experts.published += t->n_bytes / t->experts->n;
             sum->experts.n_layers += t->w.role == SV_ROLE_EXPERT_DOWN;
@@ -65,19 +71,16 @@ void sv_weights_add_reads(const struct sv_weights *w, enum sv_role only, struct 
         }
         sum->published += t->n_bytes;
         for (int32_t n = 1; n <= SV_READ_ROWS; n++)
-            sum->bytes[n] += sv_dev_weight_bytes(w->dev, &t->w, n);
-        sum->bytes[0] += sv_dev_weight_bytes(w->dev, &t->w, SV_READ_ROWS + 1);
+            sum->bytes[n] += taken_bytes(w, t, n);
+        sum->bytes[0] += taken_bytes(w, t, SV_READ_ROWS + 1);
     }
 }
 
 int64_t sv_weights_kept_bytes(const struct sv_weights *w)
 {
     int64_t sum = 0;
-    for (int32_t i = 0; i < w->n_taken; i++) {
-        const struct sv_taken *t = &w->taken[i];
-        sum += t->experts ? stack_bytes(w, t->experts, SV_READ_ROWS + 1)
-                          : sv_dev_weight_bytes(w->dev, &t->w, SV_READ_ROWS + 1);
-    }
+    for (int32_t i = 0; i < w->n_taken; i++)
+        sum += taken_bytes(w, &w->taken[i], SV_READ_ROWS + 1);
     return sum;
 }
 
@@ -284,9 +287,25 @@ static int take_packed(struct load *l, const struct sv_tensor_spec *s)
     return rc;
 }
 
+/* One tensor of a layer becomes two matrices of each head. */
+static int take_heads(struct load *l, const struct sv_tensor_spec *s)
+{
+    int rc = SV_OK;
+    for (int k = 0; k < 2 && !rc; k++) {
+        struct sv_tensor_spec one = *s;
+        one.role = k ? SV_ROLE_V_UP : SV_ROLE_K_UP;
+        const struct sv_place to = l->place(l->user, &one);
+        SV_REQUIRE(to.experts);
+        rc = sv_weights_take_heads(l->w, &one, k, to.experts, l->err);
+    }
+    return rc;
+}
+
 static int load_one(void *user, const struct sv_tensor_spec *spec)
 {
     struct load *l = user;
+    if (spec->role == SV_ROLE_KV_B)
+        return take_heads(l, spec);
     if (spec->n_experts && spec->expert < 0)
         return take_packed(l, spec);
     const struct sv_place to = l->place(l->user, spec);
@@ -339,7 +358,7 @@ static int open_experts(struct sv_experts *x, struct sv_weights *w, int32_t n, i
     *x = (struct sv_experts){.n = n, .rows = rows, .cols = cols};
     x->w = sv_arena_alloc(&w->arena, (size_t)n * sizeof *x->w);
     if (!x->w)
-        return sv_fail(err, SV_ENOMEM, -1, "table of %d experts", n);
+        return sv_fail(err, SV_ENOMEM, -1, "table of %d matrices", n);
     memset(x->w, 0, (size_t)n * sizeof *x->w);
     return SV_OK;
 }
@@ -350,7 +369,13 @@ static int open_moe(struct sv_moe *m, struct sv_weights *w, const struct sv_conf
     const int32_t n = c->n_experts, inter = c->moe_intermediate_size, hidden = c->hidden_size;
     *m = (struct sv_moe){.n_experts = n,
                          .k = c->n_chosen,
-                         .norm = c->norm_topk ? SV_ROUTER_OVER_CHOSEN : SV_ROUTER_OVER_ALL,
+                         .norm = c->router_sigmoid ? SV_ROUTER_SIGMOID
+                                 : c->norm_topk    ? SV_ROUTER_OVER_CHOSEN
+                                                   : SV_ROUTER_OVER_ALL,
+                         .sigmoid = {.n_group = c->n_group,
+                                     .topk_group = c->topk_group,
+                                     .renorm = c->norm_topk,
+                                     .scale = c->routed_scale},
                          .act = c->expert_limit > 0 ? SV_EXPERT_CLAMPED : SV_EXPERT_SILU,
                          .limit = c->expert_limit,
                          .alpha = 1.702f,
@@ -395,6 +420,27 @@ static int open_gdn(struct sv_layer *l, struct sv_weights *w, const struct sv_co
     return sv_dev_check_gdn(w->dev, cfg->gdn_k_dim, err);
 }
 
+static int open_mla(struct sv_layer *l, struct sv_weights *w, const struct sv_config *c,
+                    const struct sv_rope_table *rope, struct sv_err *err)
+{
+    l->mixer = SV_MIXER_MLA;
+    l->mla = (struct sv_mla){
+        .n_heads = c->n_heads,
+        .head_dim = c->head_dim,
+        .latent = c->kv_lora_rank,
+        .v_dim = c->v_dim,
+        .q_lora = c->q_lora_rank,
+        .rope = *rope,
+        .interleaved = c->rope_interleaved,
+        .scale = sv_rope_score_factor(&c->rope) / sqrtf((float)c->head_dim),
+        .eps = c->latent_eps,
+    };
+    int rc = sv_dev_check_mla(w->dev, err);
+    if (!rc)
+        rc = open_experts(&l->mla.k_up, w, c->n_heads, c->kv_lora_rank, c->nope_dim, err);
+    return rc ? rc : open_experts(&l->mla.v_up, w, c->n_heads, c->v_dim, c->kv_lora_rank, err);
+}
+
 /* All but the weights. */
 static int open_layer(struct sv_layer *l, struct sv_weights *w, const struct sv_config *cfg,
                       int32_t i, const struct sv_rope_table *rope, struct sv_err *err)
@@ -403,6 +449,8 @@ static int open_layer(struct sv_layer *l, struct sv_weights *w, const struct sv_
     int rc = SV_OK;
     if (cfg->layer_kind[i] == SV_LAYER_GDN)
         rc = open_gdn(l, w, cfg, err);
+    else if (cfg->layer_kind[i] == SV_LAYER_MLA)
+        rc = open_mla(l, w, cfg, rope, err);
     else
         open_attn(l, cfg, i, rope);
     if (rc)

@@ -116,11 +116,21 @@ static void of_gptoss(void **state)
 static void of_states(void **state)
 {
     (void)state;
-    const struct run_pair pair = toy_hybrid_pair("qwen3_5_bf16");
+    const struct run_pair pair = toy_pair_of("qwen3_5_bf16");
     among(&pair, false, 0, true);
     among(&pair, true, 64, true);
 }
 
+static void of_latents(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    const struct run_pair pair = toy_pair_of("deepseek_bf16"), kimi = toy_pair_of("kimi_int4");
+    among(&pair, false, 0, true);
+    among(&pair, true, 64, true);
+    among(&kimi, true, 64, true);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(plain), cmocka_unit_test(drafting),
              cmocka_unit_test(drafting_ahead_and_short_of_pages), cmocka_unit_test(of_experts),
-             cmocka_unit_test(of_gptoss), cmocka_unit_test(of_states))
+             cmocka_unit_test(of_gptoss), cmocka_unit_test(of_states), cmocka_unit_test(of_latents))

@@ -137,14 +137,14 @@ static void experts(void **state)
 static void states(void **state)
 {
     (void)state;
-    const struct run_pair pair = toy_hybrid_pair("qwen3_5_bf16");
+    const struct run_pair pair = toy_pair_of("qwen3_5_bf16");
     run_tight(&(struct sv_engine_options){.target_dir = pair.target,
                                           .draft_dir = pair.draft,
                                           .dtype = SV_TYPE_F32},
               true, 30);
     run_tight(&(struct sv_engine_options){.target_dir = pair.target, .dtype = SV_TYPE_BF16}, false,
               30);
-    const struct run_pair experts = toy_hybrid_pair("qwen3_5_moe_bf16");
+    const struct run_pair experts = toy_pair_of("qwen3_5_moe_bf16");
     run_tight(&(struct sv_engine_options){.target_dir = experts.target,
                                           .draft_dir = experts.draft,
                                           .dtype = SV_TYPE_BF16},
@@ -162,6 +162,21 @@ static void gptoss(void **state)
                   dtype == SV_TYPE_F32, 30);
 }
 
+static void latents(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    const struct run_pair pair = toy_pair_of("deepseek_bf16"), kimi = toy_pair_of("kimi_int4");
+    run_tight(&(struct sv_engine_options){.target_dir = pair.target,
+                                          .draft_dir = pair.draft,
+                                          .dtype = SV_TYPE_F32},
+              true, 16);
+    run_tight(&(struct sv_engine_options){.target_dir = kimi.target,
+                                          .draft_dir = kimi.draft,
+                                          .dtype = SV_TYPE_BF16},
+              false, 16);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(greedy), cmocka_unit_test(sampled), cmocka_unit_test(plain_sampled),
              cmocka_unit_test(sliding_draft), cmocka_unit_test(bf16), cmocka_unit_test(experts),
-             cmocka_unit_test(gptoss), cmocka_unit_test(states))
+             cmocka_unit_test(gptoss), cmocka_unit_test(states), cmocka_unit_test(latents))

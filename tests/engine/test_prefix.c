@@ -204,7 +204,7 @@ static void bf16(void **state)
 static void states(void **state)
 {
     (void)state;
-    const struct run_pair pair = toy_hybrid_pair("qwen3_5_bf16");
+    const struct run_pair pair = toy_pair_of("qwen3_5_bf16");
     const struct sv_engine_options o = {
         .target_dir = pair.target, .draft_dir = pair.draft, .dtype = SV_TYPE_BF16};
     turns(&o, false, 18);
@@ -215,7 +215,7 @@ static void states(void **state)
 static void branches(void **state)
 {
     enum { N = 4, HEAD = 70, OWN = 21, PAGE = 16 };
-    const struct run_pair pair = toy_hybrid_pair("qwen3_5_bf16");
+    const struct run_pair pair = toy_pair_of("qwen3_5_bf16");
     struct sv_engine_options o = {.target_dir = pair.target,
                                   .draft_dir = pair.draft,
                                   .dtype = SV_TYPE_BF16,
@@ -253,6 +253,18 @@ static void branches(void **state)
     run_out_free(ref, N);
     run_cases_free(c, N);
     assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void latents(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    const struct run_pair pair = toy_pair_of("kimi_int4");
+    struct sv_engine_options o = {
+        .target_dir = pair.target, .draft_dir = pair.draft, .dtype = SV_TYPE_BF16};
+    turns(&o, false, 12);
+    o.dtype = SV_TYPE_F32;
+    turns(&o, true, 8);
 }
 
 /* A prompt is found by requests of the same salt alone, also where the one before computed all of
@@ -380,4 +392,4 @@ static void only_what_was_said_is_kept(void **state)
 SV_TEST_MAIN(cmocka_unit_test(only_what_was_said_is_kept), cmocka_unit_test(plain),
              cmocka_unit_test(greedy), cmocka_unit_test(sampled), cmocka_unit_test(sliding_draft),
              cmocka_unit_test(bf16), cmocka_unit_test(states), cmocka_unit_test(branches),
-             cmocka_unit_test(salts), cmocka_unit_test(demo_pair_twice))
+             cmocka_unit_test(latents), cmocka_unit_test(salts), cmocka_unit_test(demo_pair_twice))

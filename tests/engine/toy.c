@@ -212,7 +212,7 @@ const char *toy_draft(const struct toy *t)
     return finish(&w, config, "draft");
 }
 
-struct run_pair toy_hybrid_pair(const char *name)
+struct run_pair toy_pair_of(const char *name)
 {
     struct sv_config c;
     struct sv_err err = {0};

@@ -29,7 +29,7 @@ const char *toy_target(const struct toy *t);
 /* With the golden pair's tokenizer, of 300 tokens. */
 const char *toy_speaking_target(const struct toy *t);
 const char *toy_draft(const struct toy *t);
-/* A tiny checkpoint with recurrent layers, tests/golden/tiny/NAME, and a random draft for it. */
-struct run_pair toy_hybrid_pair(const char *name);
+/* A tiny checkpoint, tests/golden/tiny/NAME, and a random draft for it. */
+struct run_pair toy_pair_of(const char *name);
 
 #endif

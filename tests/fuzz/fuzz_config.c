@@ -37,6 +37,14 @@ static void check_config(const struct sv_config *c)
         SV_REQUIRE(c->layer_moe[i] ? c->n_chosen > 0 && c->moe_intermediate_size > 0
                                    : c->intermediate_size > 0);
     }
+    if (c->kv_lora_rank) {
+        SV_REQUIRE(c->kv_lora_rank + c->rot_dim <= 576 && c->kv_lora_rank % 8 == 0);
+        SV_REQUIRE(c->nope_dim + c->rot_dim == c->head_dim && c->rot_dim > 0 && c->v_dim > 0);
+        SV_REQUIRE(c->q_lora_rank >= 0 && c->n_mtp_layers >= 0 && c->routed_scale > 0);
+        SV_REQUIRE(c->topk_group > 0 && c->topk_group <= c->n_group);
+        SV_REQUIRE(c->n_experts % c->n_group == 0 && c->n_experts >= 2 * c->n_group);
+        SV_REQUIRE(c->n_chosen <= c->n_experts / c->n_group * c->topk_group);
+    }
     check_rope(c);
 }
 

@@ -9,10 +9,14 @@
 #include <dirent.h>
 #include <string.h>
 
-/* With the published files' other tensors and mixed types: test_hybrid.c. */
-static bool is_hybrid(const char *name)
+/* With the published files' other tensors and mixed types: test_hybrid.c, test_latent.c. */
+static bool is_as_published(const char *name)
 {
-    return !strncmp(name, "qwen3_5", 7) || !strncmp(name, "qwen3_next", 10);
+    static const char *const begin[] = {"qwen3_5", "qwen3_next", "deepseek", "kimi"};
+    for (size_t i = 0; i < sizeof begin / sizeof begin[0]; i++)
+        if (!strncmp(name, begin[i], strlen(begin[i])))
+            return true;
+    return false;
 }
 
 /* Calls fn for each checkpoint directory, gives their number. */
@@ -25,7 +29,7 @@ static int each_dir(bool drafts, void (*fn)(const char *dir, const char *name))
     for (struct dirent *e = readdir(d); e; e = readdir(d)) {
         char dir[512];
         snprintf(dir, sizeof dir, "%.200s/%.250s", sv_test_path("tests/golden/tiny"), e->d_name);
-        if (e->d_name[0] == '.' || is_hybrid(e->d_name) || !sv_dir_exists(dir) ||
+        if (e->d_name[0] == '.' || is_as_published(e->d_name) || !sv_dir_exists(dir) ||
             sv_dir_is_draft(dir) != drafts)
             continue;
         fn(dir, e->d_name);

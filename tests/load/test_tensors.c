@@ -192,7 +192,7 @@ static void a_family_is_a_row(void **state)
     assert_int_equal(
         fake_parse_target(&c, text, "{\"architectures\": [\"OtherForCausalLM\"]}", &err),
         SV_EUNSUPPORTED);
-    assert_non_null(strstr(err.msg, "Qwen3_5ForCausalLM, MadeUpForCausalLM, "
+    assert_non_null(strstr(err.msg, "KimiK25ForConditionalGeneration, MadeUpForCausalLM, "
                                     "MadeUpMoeForCausalLM"));
     sv_free(text);
 }

@@ -54,9 +54,16 @@ static void check_prompt(struct model_rig *r, struct golden *g, int p)
     free(once);
 }
 
+static bool has_cpu_ops(const char *dir)
+{
+    return strstr(dir, "deepseek") || strstr(dir, "kimi");
+}
+
 /* dir: a directory or a GGUF file. */
 static void check_dir(const char *dir, const char *file, enum sv_isa isa, int32_t page_size)
 {
+    if (has_cpu_ops(dir))
+        run_needs_cpu();
     struct golden g = golden_open(file);
     struct model_rig r;
     model_rig_open(&r, run_dir(dir), isa, page_size);
@@ -147,6 +154,10 @@ MODEL_TEST(gptq8_v2, "quant/gptq8_v2", "quant/gptq8_v2")
 GOLDEN_TEST(qwen3_5_bf16)
 GOLDEN_TEST(qwen3_next_bf16)
 GOLDEN_TEST(qwen3_5_moe_bf16)
+GOLDEN_TEST(deepseek_bf16)
+GOLDEN_TEST(deepseek_plain_f32)
+GOLDEN_TEST(kimi_int4)
+MODEL_TEST(deepseek_fp8, "quant/deepseek_fp8", "quant/deepseek_fp8")
 
 /* MXFP4 experts give the bits of the bf16 experts that transformers' decoder makes of them. */
 static void mxfp4_is_exact(void **state)
@@ -181,8 +192,8 @@ static void mxfp4_is_exact(void **state)
 static void expansion_survives_faults(void **state)
 {
     (void)state;
-    static const char *const dirs[] = {"gptoss_f32", "gptoss_mxfp4"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const dirs[] = {"gptoss_f32", "gptoss_mxfp4", "kimi_int4"};
+    for (int i = 0; i < 3; i++) {
         char name[64];
         struct sv_config cfg;
         struct sv_ckpt ckpt;
@@ -238,6 +249,30 @@ static void random_experts(void **state)
                 assert_non_null(x[k]->w[e].data);
         }
     }
+    sv_model_close(&m);
+    sv_dev_close(dev);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+/* The same of latent attention, whose kv_b_proj becomes matrices of heads. */
+static void random_latents(void **state)
+{
+    (void)state;
+    const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1};
+    struct sv_dev *dev = NULL;
+    struct sv_model m;
+    struct sv_err err = {0};
+    assert_int_equal(sv_dev_open(&dev, &o, NULL), SV_OK);
+    if (sv_model_open_random(&m, dev, run_dir("tests/golden/tiny/deepseek_bf16"), 64, &err))
+        fail_msg("%s", err.msg);
+    /* what chooses experts is in f32 */
+    const int64_t biases = (int64_t)m.cfg.n_experts * (m.cfg.n_layers - 1);
+    assert_int_equal(m.weights.n_bytes, 2 * sv_config_n_params(&m.cfg) + 2 * biases);
+    for (int32_t i = 0; i < m.stack.n_layers; i++)
+        for (int32_t h = 0; h < m.cfg.n_heads; h++) {
+            assert_non_null(m.stack.layers[i].mla.k_up.w[h].data);
+            assert_non_null(m.stack.layers[i].mla.v_up.w[h].data);
+        }
     sv_model_close(&m);
     sv_dev_close(dev);
     assert_int_equal(sv_alloc_live(), 0);
@@ -309,4 +344,7 @@ SV_TEST_MAIN(cmocka_unit_test(qwen3_f32), cmocka_unit_test(qwen3_odd_bf16),
              cmocka_unit_test(ct_mixed), cmocka_unit_test(ct_nvfp4), cmocka_unit_test(ct_mxfp4),
              cmocka_unit_test(modelopt_nvfp4), cmocka_unit_test(awq), cmocka_unit_test(gptq),
              cmocka_unit_test(gptq8_v2), cmocka_unit_test(qwen3_5_bf16),
-             cmocka_unit_test(qwen3_next_bf16), cmocka_unit_test(qwen3_5_moe_bf16))
+             cmocka_unit_test(qwen3_next_bf16), cmocka_unit_test(qwen3_5_moe_bf16),
+             cmocka_unit_test(deepseek_bf16), cmocka_unit_test(deepseek_plain_f32),
+             cmocka_unit_test(kimi_int4), cmocka_unit_test(deepseek_fp8),
+             cmocka_unit_test(random_latents))

@@ -1,6 +1,6 @@
 /*
  * test_moe.c - a model with a mixture of experts opens: random weights, the bytes they take, a
- * device that has none of these ops, and every allocation that fails.
+ * device that has none of its ops or those of other families, and every allocation that fails.
  */
 #include "testing.h"
 
@@ -53,19 +53,26 @@ static void random_weights(void **state)
 static void a_device_without_experts(void **state)
 {
     (void)state;
+    static const struct {
+        const char *dir, *message;
+    } cases[] = {{"tests/golden/tiny/qwen3_moe_f32", "the cpu backend has no mixture of experts"},
+                 {"tests/golden/tiny/qwen3_5_bf16", "the cpu backend has no gated delta rule"},
+                 {"tests/golden/tiny/deepseek_bf16", "the cpu backend has no latent attention"},
+                 {"tests/golden/tiny/kimi_int4", "the cpu backend has no latent attention"}};
     struct sv_model m;
     struct sv_dev *dev = cpu(false);
     const struct sv_backend *with = dev->be;
     struct sv_backend without = *with;
-    without.moe = NULL;
+    without.moe = NULL, without.gdn = NULL, without.mla = NULL;
     dev->be = &without;
-    for (int random = 0; random < 2; random++) {
+    for (int i = 0; i < 8; i++) {
         struct sv_err err = {0};
-        const char *dir = run_dir("tests/golden/tiny/qwen3_moe_f32");
+        const int random = i % 2;
+        const char *dir = run_dir(cases[i / 2].dir);
         const int rc = random ? sv_model_open_random(&m, dev, dir, 64, &err)
                               : sv_model_open(&m, dev, dir, 64, &err);
         assert_int_equal(rc, SV_EUNSUPPORTED);
-        assert_non_null(strstr(err.msg, "the cpu backend has no mixture of experts"));
+        assert_non_null(strstr(err.msg, cases[i / 2].message));
         assert_non_null(strstr(err.msg, dir));
     }
     dev->be = with;
