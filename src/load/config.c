@@ -457,6 +457,8 @@ static int parse_target(void *user, const json_t *root, struct sv_err *err)
     if (!rc && row->hybrid)
         rc = sv_hybrid_parse(c, said, row, err);
     if (!rc)
+        rc = sv_config_sections(c, said, err);
+    if (!rc)
         rc = parse_target_layers(c, said, row, err);
     json_decref(text);
     return rc;

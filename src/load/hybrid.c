@@ -107,8 +107,7 @@ static int refuse_others(const struct sv_config *c, const json_t *root, struct s
     return rc;
 }
 
-/* Three-dimensional positions: of text all three are alike, so that only the sum matters. */
-static int check_sections(const struct sv_config *c, const json_t *root, struct sv_err *err)
+int sv_config_sections(const struct sv_config *c, const json_t *root, struct sv_err *err)
 {
     const json_t *rope = json_object_get(root, "rope_parameters");
     if (!json_is_object(rope))
@@ -138,9 +137,7 @@ int sv_hybrid_parse(struct sv_config *c, const json_t *root, const struct sv_arc
     int rc = parse_sizes(c, root, err);
     if (!rc)
         rc = check_sizes(c, err);
-    if (!rc)
-        rc = refuse_others(c, root, err);
-    return rc ? rc : check_sections(c, root, err);
+    return rc ? rc : refuse_others(c, root, err);
 }
 
 int sv_hybrid_layers(struct sv_config *c, const json_t *root, bool given, struct sv_err *err)

@@ -144,6 +144,9 @@ int sv_rope_parse(struct sv_rope *r, const json_t *root, const struct sv_arch_ro
 
 /* text_config with what the wrapper around it says for it, a new reference. */
 int sv_hybrid_text(const json_t *root, json_t **text, struct sv_err *err);
+/* Three-dimensional positions: of text all three are alike, so that only the sum of mrope_section
+ * matters. */
+int sv_config_sections(const struct sv_config *c, const json_t *root, struct sv_err *err);
 /* Sizes of recurrent layers; refuses what is not implemented. After sv_config_common. */
 int sv_hybrid_parse(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
                     struct sv_err *err);

@@ -12,7 +12,7 @@
 /* With the published files' other tensors and mixed types: test_hybrid.c, test_latent.c. */
 static bool is_as_published(const char *name)
 {
-    static const char *const begin[] = {"qwen3_5", "qwen3_next", "deepseek", "kimi"};
+    static const char *const begin[] = {"qwen3_5", "qwen3_next", "qwen3_vl", "deepseek", "kimi"};
     for (size_t i = 0; i < sizeof begin / sizeof begin[0]; i++)
         if (!strncmp(name, begin[i], strlen(begin[i])))
             return true;

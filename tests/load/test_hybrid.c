@@ -182,6 +182,44 @@ static void names_that_are_skipped(void **state)
     names_that_are_skipped_in("tests/golden/tiny/qwen3_next_bf16");
 }
 
+/* Qwen3-VL as published, 8B: text alone, whose layers are Qwen3's. */
+static void the_text_of_a_vision_model(void **state)
+{
+    (void)state;
+    static const char vl[] =
+        "{\"architectures\": [\"Qwen3VLForConditionalGeneration\"], \"model_type\": \"qwen3_vl\","
+        " \"tie_word_embeddings\": false, \"vision_config\": {\"depth\": 27}, \"text_config\":"
+        " {\"attention_bias\": false, \"bos_token_id\": 151643, \"eos_token_id\": 151645,"
+        " \"head_dim\": 128, \"hidden_act\": \"silu\", \"hidden_size\": 4096,"
+        " \"intermediate_size\": 12288, \"max_position_embeddings\": 262144,"
+        " \"model_type\": \"qwen3_vl_text\", \"num_attention_heads\": 32,"
+        " \"num_hidden_layers\": 36, \"num_key_value_heads\": 8, \"rms_norm_eps\": 1e-06,"
+        " \"rope_scaling\": {\"mrope_interleaved\": true, \"mrope_section\": [24, 20, 20],"
+        " \"rope_type\": \"default\"}, \"rope_theta\": 5000000, \"vocab_size\": 151936}}";
+    struct sv_config c;
+    struct sv_err err = {0};
+    fake_expect(fake_parse_target(&c, vl, "{}", &err), SV_OK, &err, "", "Qwen3-VL-8B");
+    assert_true(c.qk_norm && !c.sliding_window && !c.tie_embeddings && c.rope.theta == 5e6);
+    assert_true(c.rot_dim == 128 && c.n_eos == 1 && c.eos_ids[0] == 151645);
+    assert_int_equal(sv_config_n_params(&c), 8190735360); /* Qwen3-8B's */
+    fake_expect(fake_parse_target(&c, vl,
+                                  "{\"text_config\": {\"rope_scaling\": {\"mrope_section\":"
+                                  " [24, 20, 10]}}}",
+                                  &err),
+                SV_EINVAL, &err, "'mrope_section'", "sections");
+    struct sv_ckpt k;
+    if (sv_config_load(&c, "tests/golden/tiny/qwen3_vl_bf16", &err) ||
+        sv_ckpt_open(&k, "tests/golden/tiny/qwen3_vl_bf16", &err))
+        fail_msg("%s", err.msg);
+    assert_non_null(sv_ckpt_find(&k, "visual.pos_embed.weight"));
+    fake_expect(sv_ckpt_check_target(&k, &c, &err), SV_OK, &err, "", "published names");
+    for (int32_t i = 0; i < k.n_tensors; i++)
+        if (!strncmp(k.tensors[i].name, "visual.", 7))
+            ((char *)(uintptr_t)k.tensors[i].name)[5] = 'm'; /* in place in the order */
+    fake_expect(sv_ckpt_check_target(&k, &c, &err), SV_EMISMATCH, &err, "'visuam.", "other");
+    sv_ckpt_close(&k);
+}
+
 /* Next as published, and the experts of 3.5. */
 static void experts(void **state)
 {
@@ -293,4 +331,5 @@ static void forms(void **state)
 SV_TEST_MAIN(cmocka_unit_test(published_sizes), cmocka_unit_test(which_layers_are_recurrent),
              cmocka_unit_test(partial_rotation_has_three_places),
              cmocka_unit_test(unusable_ones_are_refused), cmocka_unit_test(names_that_are_skipped),
-             cmocka_unit_test(experts), cmocka_unit_test(forms))
+             cmocka_unit_test(the_text_of_a_vision_model), cmocka_unit_test(experts),
+             cmocka_unit_test(forms))
