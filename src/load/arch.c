@@ -43,6 +43,12 @@ static const struct sv_tensor_row target_tensors[] = {
     ENDS,
 };
 
+/* Experts that are tensors of their own. */
+#define EXPERTS_APART \
+    {"layers.{layer}.mlp.experts.{expert}.gate_proj.weight", SV_ROLE_EXPERT_GATE, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_APART, SV_SHARD_ROWS}, \
+    {"layers.{layer}.mlp.experts.{expert}.up_proj.weight", SV_ROLE_EXPERT_UP, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_APART, SV_SHARD_ROWS}, \
+    {"layers.{layer}.mlp.experts.{expert}.down_proj.weight", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, SV_DIM_EXPERT_INTER, SV_IF_APART, SV_SHARD_COLS}
+
 /* A layer has the router and its experts, or a dense MLP. */
 static const struct sv_tensor_row qwen3_moe_tensors[] = {
     ATTN_TENSORS(0),
@@ -50,13 +56,12 @@ static const struct sv_tensor_row qwen3_moe_tensors[] = {
     {"layers.{layer}.mlp.up_proj.weight", SV_ROLE_UP, SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_DENSE, SV_SHARD_ROWS},
     {"layers.{layer}.mlp.down_proj.weight", SV_ROLE_DOWN, SV_DIM_HIDDEN, SV_DIM_INTER, SV_IF_DENSE, SV_SHARD_COLS},
     {"layers.{layer}.mlp.gate.weight", SV_ROLE_ROUTER, SV_DIM_EXPERTS, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_NONE},
-    {"layers.{layer}.mlp.experts.{expert}.gate_proj.weight", SV_ROLE_EXPERT_GATE, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_ROWS},
-    {"layers.{layer}.mlp.experts.{expert}.up_proj.weight", SV_ROLE_EXPERT_UP, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_ROWS},
-    {"layers.{layer}.mlp.experts.{expert}.down_proj.weight", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, SV_DIM_EXPERT_INTER, SV_IF_MOE, SV_SHARD_COLS},
+    EXPERTS_APART,
     ENDS,
 };
 
-/* The experts of a layer lie in one tensor for each projection, gate and up in turn. */
+/* The experts of a layer lie in one tensor for each projection, gate and up in turn; or in tensors of
+ * their own, but their biases. */
 #define PACKED(dim, pack) (dim) | (pack) * SV_DIM_PACK
 static const struct sv_tensor_row gpt_oss_tensors[] = {
     ATTN_TENSORS(0),
@@ -65,11 +70,15 @@ static const struct sv_tensor_row gpt_oss_tensors[] = {
     {"layers.{layer}.mlp.experts.gate_up_proj", SV_ROLE_EXPERT_GATE_UP, SV_DIM_GATE_UP, PACKED(SV_DIM_HIDDEN, SV_PACK_INPUTS_FIRST), SV_UNLESS_MXFP4, SV_SHARD_ROWS},
     {"layers.{layer}.mlp.experts.gate_up_proj_blocks", SV_ROLE_EXPERT_GATE_UP, SV_DIM_GATE_UP, PACKED(SV_DIM_HIDDEN, SV_PACK_MXFP4), SV_IF_MXFP4, SV_SHARD_ROWS},
     {"layers.{layer}.mlp.experts.gate_up_proj_scales", SV_ROLE_EXPERT_GATE_UP, SV_DIM_GATE_UP, PACKED(SV_DIM_HIDDEN, SV_PACK_MXFP4_SCALES), SV_IF_MXFP4, SV_SHARD_ROWS},
-    {"layers.{layer}.mlp.experts.gate_up_proj_bias", SV_ROLE_EXPERT_GATE_UP | SV_ROLE_BIAS, SV_DIM_GATE_UP, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.experts.gate_up_proj_bias", SV_ROLE_EXPERT_GATE_UP | SV_ROLE_BIAS, SV_DIM_GATE_UP, SV_DIM_NONE, SV_IF_PACKED, SV_SHARD_ROWS},
     {"layers.{layer}.mlp.experts.down_proj", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, PACKED(SV_DIM_EXPERT_INTER, SV_PACK_INPUTS_FIRST), SV_UNLESS_MXFP4, SV_SHARD_COLS},
     {"layers.{layer}.mlp.experts.down_proj_blocks", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, PACKED(SV_DIM_EXPERT_INTER, SV_PACK_MXFP4), SV_IF_MXFP4, SV_SHARD_COLS},
     {"layers.{layer}.mlp.experts.down_proj_scales", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, PACKED(SV_DIM_EXPERT_INTER, SV_PACK_MXFP4_SCALES), SV_IF_MXFP4, SV_SHARD_COLS},
-    {"layers.{layer}.mlp.experts.down_proj_bias", SV_ROLE_EXPERT_DOWN | SV_ROLE_BIAS, SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_NONE},
+    {"layers.{layer}.mlp.experts.down_proj_bias", SV_ROLE_EXPERT_DOWN | SV_ROLE_BIAS, SV_DIM_HIDDEN, SV_DIM_NONE, SV_IF_PACKED, SV_SHARD_NONE},
+    EXPERTS_APART,
+    {"layers.{layer}.mlp.experts.gate_proj.bias", SV_ROLE_EXPERT_GATE | SV_ROLE_BIAS, SV_DIM_EXPERT_INTER, SV_DIM_NONE, SV_IF_APART, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.experts.up_proj.bias", SV_ROLE_EXPERT_UP | SV_ROLE_BIAS, SV_DIM_EXPERT_INTER, SV_DIM_NONE, SV_IF_APART, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.experts.down_proj.bias", SV_ROLE_EXPERT_DOWN | SV_ROLE_BIAS, SV_DIM_HIDDEN, SV_DIM_NONE, SV_IF_APART, SV_SHARD_NONE},
     ENDS,
 };
 
@@ -94,10 +103,10 @@ static const struct sv_tensor_row gpt_oss_tensors[] = {
     MIXER("linear_attn.norm.weight", SV_ROLE_GDN_NORM, SV_DIM_GDN_HEAD, SV_DIM_NONE, SV_IF_GDN, SV_SHARD_NONE, SV_FORM_PLAIN), \
     MIXER("linear_attn.out_proj.weight", SV_ROLE_O, SV_DIM_HIDDEN, SV_DIM_GDN_OUT, SV_IF_GDN, SV_SHARD_COLS, SV_FORM_PLAIN)
 #define GDN_SPLIT \
-    MIXER("linear_attn.in_proj_qkv.weight", SV_ROLE_GDN_QKV, SV_DIM_GDN_QKV, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_PLAIN), \
-    MIXER("linear_attn.in_proj_z.weight", SV_ROLE_GDN_Z, SV_DIM_GDN_OUT, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_PLAIN), \
-    MIXER("linear_attn.in_proj_b.weight", SV_ROLE_GDN_B, SV_DIM_GDN_HEADS, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_PLAIN), \
-    MIXER("linear_attn.in_proj_a.weight", SV_ROLE_GDN_A, SV_DIM_GDN_HEADS, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_PLAIN)
+    MIXER("linear_attn.in_proj_qkv.weight", SV_ROLE_GDN_QKV, SV_DIM_GDN_QKV, SV_DIM_HIDDEN, SV_IF_SPLIT, SV_SHARD_ROWS, SV_FORM_PLAIN), \
+    MIXER("linear_attn.in_proj_z.weight", SV_ROLE_GDN_Z, SV_DIM_GDN_OUT, SV_DIM_HIDDEN, SV_IF_SPLIT, SV_SHARD_ROWS, SV_FORM_PLAIN), \
+    MIXER("linear_attn.in_proj_b.weight", SV_ROLE_GDN_B, SV_DIM_GDN_HEADS, SV_DIM_HIDDEN, SV_IF_SPLIT, SV_SHARD_ROWS, SV_FORM_PLAIN), \
+    MIXER("linear_attn.in_proj_a.weight", SV_ROLE_GDN_A, SV_DIM_GDN_HEADS, SV_DIM_HIDDEN, SV_IF_SPLIT, SV_SHARD_ROWS, SV_FORM_PLAIN)
 #define HYBRID_ENDS \
     NORM_1("norm.weight", SV_ROLE_FINAL_NORM, SV_DIM_HIDDEN, SV_ALWAYS), \
     {"embed_tokens.weight", SV_ROLE_EMBED, SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_UNTIED, SV_SHARD_ROWS}, \
@@ -105,11 +114,13 @@ static const struct sv_tensor_row gpt_oss_tensors[] = {
     {"lm_head.weight", SV_ROLE_HEAD, SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_UNTIED, SV_SHARD_ROWS}, \
     {0}
 
-#define HYBRID_MOE(form, gate, up, down) \
+#define EXPERTS_PACKED \
+    MIXER("mlp.experts.gate_up_proj", SV_ROLE_EXPERT_GATE, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_PACKED, SV_SHARD_ROWS, SV_FORM_GATE), \
+    MIXER("mlp.experts.gate_up_proj", SV_ROLE_EXPERT_UP, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_PACKED, SV_SHARD_ROWS, SV_FORM_UP), \
+    MIXER("mlp.experts.down_proj", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, SV_DIM_EXPERT_INTER, SV_IF_PACKED, SV_SHARD_COLS, SV_FORM_EXPERT)
+#define HYBRID_MOE \
     {"layers.{layer}.mlp.gate.weight", SV_ROLE_ROUTER, SV_DIM_EXPERTS, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_NONE}, \
-    MIXER("mlp.experts." gate, SV_ROLE_EXPERT_GATE, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_ROWS, (form) ? SV_FORM_GATE : SV_FORM_PLAIN), \
-    MIXER("mlp.experts." up, SV_ROLE_EXPERT_UP, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_ROWS, (form) ? SV_FORM_UP : SV_FORM_PLAIN), \
-    MIXER("mlp.experts." down, SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, SV_DIM_EXPERT_INTER, SV_IF_MOE, SV_SHARD_COLS, (form) ? SV_FORM_EXPERT : SV_FORM_PLAIN), \
+    EXPERTS_APART, \
     MIXER("mlp.shared_expert.gate_proj.weight", SV_ROLE_SHARED_GATE, SV_DIM_SHARED_INTER, SV_DIM_HIDDEN, SV_IF_SHARED, SV_SHARD_ROWS, SV_FORM_PLAIN), \
     MIXER("mlp.shared_expert.up_proj.weight", SV_ROLE_SHARED_UP, SV_DIM_SHARED_INTER, SV_DIM_HIDDEN, SV_IF_SHARED, SV_SHARD_ROWS, SV_FORM_PLAIN), \
     MIXER("mlp.shared_expert.down_proj.weight", SV_ROLE_SHARED_DOWN, SV_DIM_HIDDEN, SV_DIM_SHARED_INTER, SV_IF_SHARED, SV_SHARD_COLS, SV_FORM_PLAIN), \
@@ -117,19 +128,21 @@ static const struct sv_tensor_row gpt_oss_tensors[] = {
 
 static const struct sv_tensor_row qwen3_next_tensors[] = {
     HYBRID_MIXERS,
-    MIXER("linear_attn.in_proj_qkvz.weight", SV_ROLE_GDN_QKV, SV_DIM_GDN_QKVZ, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_QKVZ),
-    MIXER("linear_attn.in_proj_ba.weight", SV_ROLE_GDN_B, SV_DIM_GDN_2_HEADS, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_BA),
+    GDN_SPLIT,
+    MIXER("linear_attn.in_proj_qkvz.weight", SV_ROLE_GDN_QKV, SV_DIM_GDN_QKVZ, SV_DIM_HIDDEN, SV_IF_FUSED, SV_SHARD_ROWS, SV_FORM_QKVZ),
+    MIXER("linear_attn.in_proj_ba.weight", SV_ROLE_GDN_B, SV_DIM_GDN_2_HEADS, SV_DIM_HIDDEN, SV_IF_FUSED, SV_SHARD_ROWS, SV_FORM_BA),
     {"layers.{layer}.mlp.gate_proj.weight", SV_ROLE_GATE, SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_DENSE, SV_SHARD_ROWS},
     {"layers.{layer}.mlp.up_proj.weight", SV_ROLE_UP, SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_DENSE, SV_SHARD_ROWS},
     {"layers.{layer}.mlp.down_proj.weight", SV_ROLE_DOWN, SV_DIM_HIDDEN, SV_DIM_INTER, SV_IF_DENSE, SV_SHARD_COLS},
-    HYBRID_MOE(0, "{expert}.gate_proj.weight", "{expert}.up_proj.weight", "{expert}.down_proj.weight"),
+    HYBRID_MOE,
     HYBRID_ENDS,
 };
 
 static const struct sv_tensor_row qwen3_5_moe_tensors[] = {
     HYBRID_MIXERS,
     GDN_SPLIT,
-    HYBRID_MOE(1, "gate_up_proj", "gate_up_proj", "down_proj"),
+    EXPERTS_PACKED,
+    HYBRID_MOE,
     HYBRID_ENDS,
 };
 
@@ -230,6 +243,7 @@ static const struct sv_arch_row table[] = {
      .n_chosen = 4,
      .expert_limit = 7,
      .may_mxfp4 = true,
+     .packed_experts = true,
      .tensors = gpt_oss_tensors},
     {.architecture = "Qwen3NextForCausalLM",
      .model_type = "qwen3_next",
@@ -255,6 +269,7 @@ static const struct sv_arch_row table[] = {
      .moe_intermediate_size = 512,
      .norm_topk = true,
      .always_norm_topk = true,
+     .packed_experts = true,
      .shared_intermediate_size = 512,
      .hybrid = true,
      .wrapped = true,

@@ -270,6 +270,7 @@ static int parse_moe(struct sv_config *c, const json_t *root, const struct sv_ar
     c->n_chosen = row->n_chosen;
     c->moe_intermediate_size = row->moe_intermediate_size;
     c->norm_topk = row->norm_topk;
+    c->packed_experts = row->packed_experts;
     int rc = sv_json_i32_opt(root, "num_local_experts", 1, SV_MAX_EXPERTS, &other, err);
     if (!rc)
         c->n_experts = other ? other : c->n_experts;
@@ -493,8 +494,7 @@ int sv_dir_json(const char *dir, const char *name, bool needed, char **path, jso
     return *root ? SV_OK : err->code;
 }
 
-int sv_dir_parse(const char *dir, const char *name, bool needed,
-                 int (*parse)(void *user, const json_t *root, struct sv_err *err), void *user,
+int sv_dir_parse(const char *dir, const char *name, bool needed, sv_parse_fn *parse, void *user,
                  struct sv_err *err)
 {
     struct sv_err local;
@@ -514,31 +514,39 @@ int sv_dir_parse(const char *dir, const char *name, bool needed,
     return rc;
 }
 
-static int load_gguf(struct sv_config *cfg, const char *path, struct sv_err *err)
+static int load_gguf(const char *path, sv_parse_fn *parse, void *user, struct sv_config *cfg,
+                     struct sv_err *err)
 {
     struct sv_gguf_file f;
     int rc = sv_gguf_open(&f, path, err);
     if (rc)
         return rc;
     json_t *root = sv_gguf_config(&f.g, err);
-    rc = root ? parse_target(cfg, root, err) : err->code;
+    rc = root ? parse(user, root, err) : err->code;
     if (rc && root) /* the fields are config.json's */
         sv_err_prefix(err, "%s: as config.json", path);
     if (!rc)
-        rc = sv_gguf_rope_factors(&f.g, cfg, err);
+        rc = sv_gguf_config_finish(&f.g, cfg, err);
     json_decref(root);
     sv_gguf_close(&f);
     return rc;
 }
 
-int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err)
+int sv_config_read(const char *dir, sv_parse_fn *parse, void *user, struct sv_config *cfg,
+                   struct sv_err *err)
 {
     struct sv_err local;
+    return sv_is_gguf(dir) ? load_gguf(dir, parse, user, cfg, err ? err : &local)
+                           : sv_dir_parse(dir, "config.json", true, parse, user, err);
+}
+
+int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err)
+{
     memset(cfg, 0, sizeof *cfg);
-    if (sv_is_gguf(dir))
-        return load_gguf(cfg, dir, err ? err : &local);
-    int rc = sv_dir_parse(dir, "config.json", true, parse_target, cfg, err);
-    return rc ? rc : sv_dir_parse(dir, "generation_config.json", false, parse_eos, cfg, err);
+    int rc = sv_config_read(dir, parse_target, cfg, cfg, err);
+    return rc || sv_is_gguf(dir)
+               ? rc
+               : sv_dir_parse(dir, "generation_config.json", false, parse_eos, cfg, err);
 }
 
 static int parse_gen(void *user, const json_t *root, struct sv_err *err)

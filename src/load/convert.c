@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-static float number_at(const struct sv_host_tensor *t, int64_t i)
+float sv_tensor_number(const struct sv_host_tensor *t, int64_t i)
 {
     switch (t->dtype) {
     case SV_F32:
@@ -27,7 +27,7 @@ static float number_at(const struct sv_host_tensor *t, int64_t i)
 static void numbers(float *out, const struct sv_host_tensor *t, const struct sv_tensor_spec *s)
 {
     for (int64_t i = 0; i < t->n_elements; i++) {
-        const float x = number_at(t, i);
+        const float x = sv_tensor_number(t, i);
         switch (s->form) {
         case SV_FORM_ONE_PLUS:
             out[i] = 1.0f + x;

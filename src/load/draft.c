@@ -5,7 +5,7 @@
  * because running one of them through the v1 path would work and be wrong. Must not: guess a value
  * that engines disagree about.
  */
-#include "load/impl.h"
+#include "load/gguf.h"
 
 #include <math.h>
 #include <string.h>
@@ -366,7 +366,19 @@ int sv_draft_config_load(struct sv_draft_config *cfg, const char *dir, int32_t n
 {
     struct opening o = {.cfg = cfg, .n_target_layers = n_target_layers};
     memset(cfg, 0, sizeof *cfg);
-    return sv_dir_parse(dir, "config.json", true, parse_opened, &o, err);
+    return sv_config_read(dir, parse_opened, &o, &cfg->base, err);
+}
+
+static bool gguf_is_draft(const char *path)
+{
+    struct sv_gguf_file f;
+    struct sv_err err;
+    if (sv_gguf_open(&f, path, &err)) /* who opens it will say why it cannot be read */
+        return false;
+    const struct sv_gguf_family *family = sv_gguf_family(&f.g, &err);
+    const bool draft = family && family->draft;
+    sv_gguf_close(&f);
+    return draft;
 }
 
 bool sv_dir_is_draft(const char *dir)
@@ -374,6 +386,8 @@ bool sv_dir_is_draft(const char *dir)
     struct sv_err err;
     char *path;
     json_t *root;
+    if (sv_is_gguf(dir))
+        return gguf_is_draft(dir);
     sv_dir_json(dir, "config.json", true, &path, &root,
                 &err); /* who opens it will say why it cannot be read */
     const char *name = NULL;

@@ -1,10 +1,11 @@
 /*
  * gguf.h - a GGUF file (container version 3): typed metadata and a table of tensors.
  *
- * gguf.c reads one image, gguf_ckpt.c makes a checkpoint of the tensors, gguf_config.c and
- * gguf_text.c turn metadata into what config.json, tokenizer.json and tokenizer_config.json would
- * say. Included by these, by hub.c, tests and the fuzz target. Must not: be included by other
- * folders; sv_config_load, sv_ckpt_open and the like take a file as they take a directory.
+ * gguf.c reads one image, gguf_ckpt.c and gguf_undo.c make a checkpoint of the tensors,
+ * gguf_config.c and gguf_text.c turn metadata into what config.json, tokenizer.json and
+ * tokenizer_config.json would say. Included by these, by hub.c, tests and the fuzz target. Must
+ * not: be included by other folders; sv_config_load, sv_ckpt_open and the like take a file as they
+ * take a directory.
  */
 #ifndef SV_LOAD_GGUF_H
 #define SV_LOAD_GGUF_H
@@ -81,6 +82,24 @@ bool sv_gguf_int_at(const struct sv_gguf_kv *v, uint64_t i, int64_t *out);
 /* Steps over the strings of an array from *at = kv->at on. */
 const char *sv_gguf_next(const uint8_t **at, size_t *n);
 
+/* What a general.architecture means for us (gguf_config.c). */
+struct sv_gguf_family {
+    const char *arch, *architecture; /* the second as in config.json */
+    const char *router;              /* the name of a layer's router in our table */
+    bool experts, hybrid, draft;
+    bool wrapped;    /* config.json has a text_config */
+    bool slides;     /* a sliding window is possible */
+    bool permuted;   /* rows of q and k are in the order of neighbouring-pair rotary */
+    bool tiled;      /* value head v stands where its key head's number comes last */
+    bool whole_ramp; /* gpt-oss: YaRN is not truncated, experts are as wide as the ffn */
+};
+/* NULL and err: there is none of this name. */
+const struct sv_gguf_family *sv_gguf_family(const struct sv_gguf *g, struct sv_err *err);
+/* Key ARCH.NAME; of an array one for each layer, which must be equal. *out stays when it is
+ * absent. */
+int sv_gguf_arch_int(const struct sv_gguf *g, const char *arch, const char *name, int64_t *out,
+                     struct sv_err *err);
+
 /* ---------------------------------------------------------------- files (gguf_ckpt.c) */
 
 bool sv_is_gguf(const char *path); /* by its name */
@@ -98,14 +117,19 @@ int sv_gguf_ckpt_open(struct sv_ckpt *c, const char *path, struct sv_err *err);
 int64_t sv_gguf_ckpt_bytes(const char *path);
 /* The name "blk.3.attn_q.weight" has in our table, in buf, with {expert} for stacked experts;
  * false: it has none. */
-bool sv_gguf_tensor_name(const char *name, char *buf, size_t size);
+bool sv_gguf_tensor_name(const struct sv_gguf_family *f, const char *name, char *buf, size_t size);
+/* gguf_undo.c: what the converter changed, changed back. There is room for one more tensor for each
+ * in the file. */
+int sv_gguf_undo(struct sv_ckpt *c, const struct sv_gguf *g, const struct sv_gguf_family *f,
+                 struct sv_err *err);
 
 /* ---------------------------------------------------------------- metadata */
 
 /* gguf_config.c: what config.json would say. NULL and err on failure. */
 json_t *sv_gguf_config(const struct sv_gguf *g, struct sv_err *err);
-/* The factors of "rope_freqs.weight" into c->rope. */
-int sv_gguf_rope_factors(const struct sv_gguf *g, struct sv_config *c, struct sv_err *err);
+/* How the file stores what directories may store otherwise, and the factors of "rope_freqs.weight"
+ * into c->rope. */
+int sv_gguf_config_finish(const struct sv_gguf *g, struct sv_config *c, struct sv_err *err);
 /* gguf_text.c: tokenizer.json as text; nothing appended when the file has no tokenizer. */
 int sv_gguf_tokenizer_json(const struct sv_gguf *g, struct sv_buf *out, struct sv_err *err);
 /* tokenizer_config.json: the chat templates and special tokens. */

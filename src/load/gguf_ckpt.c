@@ -1,10 +1,9 @@
 /*
- * gguf_ckpt.c - a checkpoint from GGUF files: shards, mapping, names of our table, rows in our
- * order.
+ * gguf_ckpt.c - a checkpoint from GGUF files: shards, mapping, names of our table.
  *
- * Called by ckpt.c and config.c for paths that end in .gguf. Quantized tensors stay in the file as
- * they are, but for q and k of llama, whose rows the converter permutes: whole rows move back, into
- * the arena. Must not: interpret metadata other than the split and the numbers of heads.
+ * Called by ckpt.c and config.c for paths that end in .gguf. Tensors stay in the file as they are;
+ * what a converter has changed is gguf_undo.c's concern. Must not: interpret metadata other than
+ * the split and the number of layers.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -12,6 +11,7 @@
 
 #include "backend/ops_moe.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -25,108 +25,126 @@ bool sv_is_gguf(const char *path)
 
 /* ---------------------------------------------------------------- names */
 
-bool sv_gguf_tensor_name(const char *name, char *buf, size_t size)
+struct alias {
+    const char *from, *to;
+};
+
+static const char *to_of(const struct alias *a, size_t n, const char *from, size_t n_from)
 {
-    static const struct {
-        const char *from, *to;
-    } whole[] = {{"token_embd.weight", "embed_tokens.weight"},
-                 {"output_norm.weight", "norm.weight"},
-                 {"output.weight", "lm_head.weight"}},
-      part[] = {{"attn_norm", "input_layernorm"},
-                {"ffn_norm", "post_attention_layernorm"},
-                {"attn_q_norm", "self_attn.q_norm"},
-                {"attn_k_norm", "self_attn.k_norm"},
-                {"attn_q", "self_attn.q_proj"},
-                {"attn_k", "self_attn.k_proj"},
-                {"attn_v", "self_attn.v_proj"},
-                {"attn_output", "self_attn.o_proj"},
-                {"ffn_gate", "mlp.gate_proj"},
-                {"ffn_up", "mlp.up_proj"},
-                {"ffn_down", "mlp.down_proj"},
-                {"ffn_gate_inp", "mlp.gate"},
-                {"ffn_gate_exps", "mlp.experts.{expert}.gate_proj"},
-                {"ffn_up_exps", "mlp.experts.{expert}.up_proj"},
-                {"ffn_down_exps", "mlp.experts.{expert}.down_proj"}};
-    for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++)
-        if (!strcmp(name, whole[i].from))
-            return snprintf(buf, size, "%s", whole[i].to) > 0;
+    for (size_t i = 0; i < n; i++)
+        if (strlen(a[i].from) == n_from && !memcmp(a[i].from, from, n_from))
+            return a[i].to;
+    return NULL;
+}
+#define TO_OF(table, from, n) to_of(table, sizeof(table) / sizeof((table)[0]), from, n)
+
+/* What follows "blk.3.", the last part apart. */
+static const char *part_of(const struct sv_gguf_family *f, const char *from, size_t n)
+{
+    static const struct alias table[] = {{"attn_norm", "input_layernorm"},
+                                         {"ffn_norm", "post_attention_layernorm"},
+                                         {"post_attention_norm", "post_attention_layernorm"},
+                                         {"attn_q_norm", "self_attn.q_norm"},
+                                         {"attn_k_norm", "self_attn.k_norm"},
+                                         {"attn_q", "self_attn.q_proj"},
+                                         {"attn_k", "self_attn.k_proj"},
+                                         {"attn_v", "self_attn.v_proj"},
+                                         {"attn_output", "self_attn.o_proj"},
+                                         {"attn_qkv", "linear_attn.in_proj_qkv"},
+                                         {"attn_gate", "linear_attn.in_proj_z"},
+                                         {"ssm_beta", "linear_attn.in_proj_b"},
+                                         {"ssm_alpha", "linear_attn.in_proj_a"},
+                                         {"ssm_ba", "linear_attn.in_proj_ba"},
+                                         {"ssm_conv1d", "linear_attn.conv1d"},
+                                         {"ssm_norm", "linear_attn.norm"},
+                                         {"ssm_out", "linear_attn.out_proj"},
+                                         {"ffn_gate", "mlp.gate_proj"},
+                                         {"ffn_up", "mlp.up_proj"},
+                                         {"ffn_down", "mlp.down_proj"},
+                                         {"ffn_gate_exps", "mlp.experts.{expert}.gate_proj"},
+                                         {"ffn_up_exps", "mlp.experts.{expert}.up_proj"},
+                                         {"ffn_down_exps", "mlp.experts.{expert}.down_proj"},
+                                         {"ffn_gate_up_exps", "mlp.experts.{expert}.gate_up_proj"},
+                                         {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+                                         {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+                                         {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+                                         {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"}};
+    return n == 12 && !memcmp(from, "ffn_gate_inp", n) ? f->router : TO_OF(table, from, n);
+}
+
+bool sv_gguf_tensor_name(const struct sv_gguf_family *f, const char *name, char *buf, size_t size)
+{
+    static const struct alias whole[] = {{"token_embd.weight", "embed_tokens.weight"},
+                                         {"output_norm.weight", "norm.weight"},
+                                         {"output.weight", "lm_head.weight"},
+                                         {"fc.weight", "fc.weight"},
+                                         {"enc.output_norm.weight", "hidden_norm.weight"}},
+                              last[] = {{"attn_sinks.weight", "self_attn.sinks"},
+                                        {"ssm_a", "linear_attn.A_log"},
+                                        {"ssm_dt.bias", "linear_attn.dt_bias"},
+                                        {"ffn_gate_exps.bias", "mlp.experts.gate_proj.bias"},
+                                        {"ffn_up_exps.bias", "mlp.experts.up_proj.bias"},
+                                        {"ffn_down_exps.bias", "mlp.experts.down_proj.bias"}};
+    const char *to = TO_OF(whole, name, strlen(name));
+    if (to)
+        return snprintf(buf, size, "%s", to) > 0;
     if (strncmp(name, "blk.", 4) != 0)
         return false;
     const char *layer = name + 4, *rest = layer + strspn(layer, "0123456789");
     const int n_layer = (int)(rest - layer);
     if (n_layer < 1 || n_layer > 4 || *rest != '.')
         return false;
-    const char *suffix = strrchr(++rest, '.');
+    rest++;
+    if ((to = TO_OF(last, rest, strlen(rest))))
+        return snprintf(buf, size, "layers.%.*s.%s", n_layer, layer, to) > 0;
+    const char *suffix = strrchr(rest, '.');
     if (!suffix || (strcmp(suffix, ".weight") && strcmp(suffix, ".bias")))
         return false;
-    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
-        if (strlen(part[i].from) == (size_t)(suffix - rest) &&
-            !strncmp(rest, part[i].from, strlen(part[i].from)))
-            return snprintf(buf, size, "layers.%.*s.%s%s", n_layer, layer, part[i].to, suffix) > 0;
-    return false;
-}
-
-/* ---------------------------------------------------------------- rows of llama's q and k */
-
-/* Heads whose rows the converter permuted: for neighbouring-pair rotary, row h * hd + 2 i + t holds
- * ours h * hd + t * hd / 2 + i. 0: not such a tensor. */
-static int64_t permuted_heads(const char *name, int64_t n_heads, int64_t n_kv_heads)
-{
-    const char *part = strstr(name, ".self_attn.");
-    if (!part)
-        return 0;
-    if (!strncmp(part, ".self_attn.q_proj.", 18))
-        return n_heads;
-    return strncmp(part, ".self_attn.k_proj.", 18) ? 0 : n_kv_heads;
-}
-
-static int unpermute(struct sv_ckpt *c, struct sv_host_tensor *t, int64_t n_heads,
-                     struct sv_err *err)
-{
-    const int64_t rows = t->dim[0], head = rows / n_heads;
-    const size_t row_bytes = t->n_bytes / (size_t)rows;
-    if (rows % n_heads || head % 2)
-        return sv_fail(err, SV_EFORMAT, -1,
-                       "%s: tensor '%.120s': %lld rows are not %lld heads of an even size", t->file,
-                       t->name, (long long)rows, (long long)n_heads);
-    uint8_t *copy = sv_arena_alloc(&c->arena, t->n_bytes);
-    if (!copy)
-        return sv_fail(err, SV_ENOMEM, -1, "%s: no memory for the rows of '%.120s'", t->file,
-                       t->name);
-    for (int64_t r = 0; r < rows; r++) {
-        const int64_t in_head = r % head, half = head / 2;
-        const int64_t from = r - in_head + in_head % half * 2 + in_head / half;
-        memcpy(copy + (size_t)r * row_bytes, (const uint8_t *)t->data + (size_t)from * row_bytes,
-               row_bytes);
-    }
-    t->data = copy;
-    return SV_OK;
+    to = part_of(f, rest, (size_t)(suffix - rest));
+    return to && snprintf(buf, size, "layers.%.*s.%s%s", n_layer, layer, to, suffix) > 0;
 }
 
 /* ---------------------------------------------------------------- tensors */
 
-/* How many matrices a tensor holds: those of a layer's experts are stacked. */
-static int64_t n_stacked(const struct sv_gguf_tensor *t)
+static const char both[] = ".gate_up_proj.";
+
+/* How many matrices a tensor holds: those of a layer's experts are stacked, and those of gate and
+ * up may follow each other. */
+static int64_t n_stacked(const struct sv_gguf_family *f, const struct sv_gguf_tensor *t)
 {
     char name[160];
-    return t->n_dims == 3 && t->dim[2] <= SV_MAX_EXPERTS &&
-                   sv_gguf_tensor_name(t->name, name, sizeof name) && strstr(name, "{expert}")
-               ? t->dim[2]
-               : 1;
+    if (t->n_dims != 3 || t->dim[2] > SV_MAX_EXPERTS ||
+        !sv_gguf_tensor_name(f, t->name, name, sizeof name) || !strstr(name, "{expert}"))
+        return 1;
+    return strstr(name, both) && t->dim[1] % 2 == 0 ? 2 * t->dim[2] : t->dim[2];
 }
 
-static struct sv_gguf_tensor expert_of(const struct sv_gguf_tensor *t, int64_t expert, int64_t n)
+static struct sv_gguf_tensor part_of_stack(const struct sv_gguf_tensor *t, int64_t part, int64_t n)
 {
     struct sv_gguf_tensor one = *t;
     one.n_dims = 2;
+    one.dim[1] = t->dim[1] * t->dim[2] / n;
     one.n_elements /= n;
     one.n_bytes /= (size_t)n;
-    one.data += (size_t)expert * one.n_bytes;
+    one.data += (size_t)part * one.n_bytes;
     return one;
 }
 
-static int take_tensor(struct sv_ckpt *c, const struct sv_gguf_tensor *from, int64_t expert,
-                       struct sv_err *err)
+/* Our name of part `part`. */
+static void name_part(char *name, size_t n, char *pattern, int64_t part)
+{
+    char *two = strstr(pattern, both);
+    if (two) { /* the first or the second half of the name */
+        const char *tail = two + sizeof both - 2;
+        memmove(two + 1, part % 2 ? "up_proj" : "gate_proj", part % 2 ? 7 : 9);
+        memmove(two + (part % 2 ? 8 : 10), tail, strlen(tail) + 1);
+        part /= 2;
+    }
+    sv_tensor_name(name, n, pattern, -1, (int32_t)part);
+}
+
+static int take_tensor(struct sv_ckpt *c, const struct sv_gguf_family *f,
+                       const struct sv_gguf_tensor *from, int64_t part, struct sv_err *err)
 {
     char pattern[160], name[192];
     struct sv_host_tensor *t = &c->tensors[c->n_tensors];
@@ -145,9 +163,9 @@ static int take_tensor(struct sv_ckpt *c, const struct sv_gguf_tensor *from, int
                                      .cols = (int32_t)from->dim[0],
                                      .data = from->data};
     /* a name that we do not know stays: the audit tells of it */
-    const bool known = sv_gguf_tensor_name(from->name, pattern, sizeof pattern);
+    const bool known = sv_gguf_tensor_name(f, from->name, pattern, sizeof pattern);
     if (known)
-        sv_tensor_name(name, sizeof name, pattern, -1, (int32_t)expert);
+        name_part(name, sizeof name, pattern, part);
     t->name = sv_arena_strdup(&c->arena, known ? name : from->name);
     if (!t->name)
         return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", from->file);
@@ -155,36 +173,6 @@ static int take_tensor(struct sv_ckpt *c, const struct sv_gguf_tensor *from, int
     c->n_bytes += (int64_t)t->n_bytes;
     c->n_tensors++;
     return SV_OK;
-}
-
-/* The number of heads, or of heads of K and V, of a file of this architecture. */
-static int heads_of(const struct sv_gguf *g, const char *what, int64_t *out, struct sv_err *err)
-{
-    char key[80];
-    snprintf(key, sizeof key, "llama.attention.%s", what);
-    return sv_gguf_int_opt(g, key, 1, INT32_MAX, out, err);
-}
-
-static int undo_llama(struct sv_ckpt *c, const struct sv_gguf *g, struct sv_err *err)
-{
-    const char *arch = NULL;
-    size_t n = 0;
-    int64_t n_heads = 0, n_kv_heads = 0;
-    int rc = sv_gguf_str_opt(g, "general.architecture", &arch, &n, err);
-    if (rc || n != 5 || memcmp(arch, "llama", 5) != 0)
-        return rc;
-    rc = heads_of(g, "head_count", &n_heads, err);
-    n_kv_heads = n_heads;
-    if (!rc)
-        rc = heads_of(g, "head_count_kv", &n_kv_heads, err);
-    for (int32_t i = 0; !rc && i < c->n_tensors; i++) {
-        const int64_t heads = permuted_heads(c->tensors[i].name, n_heads, n_kv_heads);
-        if (heads)
-            rc = unpermute(c, &c->tensors[i], heads, err);
-        if (!rc && c->tensors[i].quant.code)
-            c->tensors[i].quant.data = c->tensors[i].data;
-    }
-    return rc;
 }
 
 /* ---------------------------------------------------------------- shards */
@@ -311,26 +299,36 @@ int64_t sv_gguf_ckpt_bytes(const char *path)
 
 /* ---------------------------------------------------------------- the checkpoint */
 
+/* What the configuration has, and layers behind those of the model. */
+static bool is_elsewhere(const char *name, int64_t n_layers)
+{
+    return !strcmp(name, "rope_freqs.weight") ||
+           (!strncmp(name, "blk.", 4) && strtoll(name + 4, NULL, 10) >= n_layers);
+}
+
 static int fill(struct sv_ckpt *c, const struct sv_gguf *g, struct sv_err *err)
 {
-    int rc = SV_OK;
-    int64_t total = 0;
-    for (int32_t i = 0; i < g->n_tensors; i++)
-        total += n_stacked(&g->tensors[i]);
-    c->tensors = sv_arena_alloc(&c->arena, (size_t)total * sizeof *c->tensors);
-    if (!c->tensors)
-        return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", g->file);
+    const struct sv_gguf_family *f = sv_gguf_family(g, err);
+    int64_t total = g->n_tensors, n_layers = INT32_MAX, extra = 0;
+    int rc = f ? sv_gguf_arch_int(g, f->arch, "block_count", &n_layers, err) : err->code;
+    if (!rc && f->hybrid)
+        rc = sv_gguf_arch_int(g, f->arch, "nextn_predict_layers", &extra, err);
+    for (int32_t i = 0; i < g->n_tensors && !rc; i++)
+        total += n_stacked(f, &g->tensors[i]);
+    c->tensors = rc ? NULL : sv_arena_alloc(&c->arena, (size_t)total * sizeof *c->tensors);
+    if (!rc && !c->tensors)
+        rc = sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", g->file);
     for (int32_t i = 0; i < g->n_tensors && !rc; i++) {
         const struct sv_gguf_tensor *t = &g->tensors[i];
-        const int64_t n = n_stacked(t);
-        if (!strcmp(t->name, "rope_freqs.weight")) /* the configuration has it */
+        const int64_t n = n_stacked(f, t);
+        if (is_elsewhere(t->name, n_layers - extra))
             continue;
-        for (int64_t e = 0; e < n && !rc; e++) {
-            const struct sv_gguf_tensor one = expert_of(t, e, n);
-            rc = take_tensor(c, n > 1 ? &one : t, e, err);
+        for (int64_t k = 0; k < n && !rc; k++) {
+            const struct sv_gguf_tensor one = part_of_stack(t, k, n);
+            rc = take_tensor(c, f, n > 1 ? &one : t, k, err);
         }
     }
-    return rc ? rc : undo_llama(c, g, err);
+    return rc ? rc : sv_gguf_undo(c, g, f, err);
 }
 
 int sv_gguf_ckpt_open(struct sv_ckpt *c, const char *path, struct sv_err *err)

@@ -11,24 +11,77 @@
 #include <math.h>
 #include <string.h>
 
-static const struct family {
-    const char *arch, *architecture;
-    bool moe;
-} families[] = {{"llama", "LlamaForCausalLM", false},
-                {"qwen3", "Qwen3ForCausalLM", false},
-                {"qwen3moe", "Qwen3MoeForCausalLM", true}};
+static const struct sv_gguf_family families[] = {
+    {.arch = "llama", .architecture = "LlamaForCausalLM", .router = "mlp.gate", .permuted = true},
+    {.arch = "qwen3", .architecture = "Qwen3ForCausalLM", .router = "mlp.gate"},
+    {.arch = "qwen3moe",
+     .architecture = "Qwen3MoeForCausalLM",
+     .router = "mlp.gate",
+     .experts = true},
+    {.arch = "gpt-oss",
+     .architecture = "GptOssForCausalLM",
+     .router = "mlp.router",
+     .experts = true,
+     .slides = true,
+     .whole_ramp = true},
+    {.arch = "qwen3next",
+     .architecture = "Qwen3NextForCausalLM",
+     .router = "mlp.gate",
+     .experts = true,
+     .hybrid = true},
+    {.arch = "qwen35",
+     .architecture = "Qwen3_5ForConditionalGeneration",
+     .router = "mlp.gate",
+     .hybrid = true,
+     .tiled = true,
+     .wrapped = true},
+    {.arch = "qwen35moe",
+     .architecture = "Qwen3_5MoeForConditionalGeneration",
+     .router = "mlp.gate",
+     .experts = true,
+     .hybrid = true,
+     .tiled = true,
+     .wrapped = true},
+    {.arch = "dflash",
+     .architecture = "DFlashDraftModel",
+     .router = "mlp.gate",
+     .slides = true,
+     .draft = true},
+};
 
 struct maker {
     const struct sv_gguf *g;
-    const char *arch;
-    bool moe;
+    const struct sv_gguf_family *f;
     json_t *root;
     struct sv_err *err;
 };
 
+const struct sv_gguf_family *sv_gguf_family(const struct sv_gguf *g, struct sv_err *err)
+{
+    const char *arch = NULL;
+    char known[160] = "";
+    size_t n = 0;
+    if (sv_gguf_str_opt(g, "general.architecture", &arch, &n, err))
+        return NULL;
+    for (size_t i = 0; arch && i < sizeof families / sizeof families[0]; i++) {
+        const char *name = families[i].arch;
+        const size_t at = strlen(known);
+        if (strlen(name) == n && !memcmp(name, arch, n))
+            return &families[i];
+        snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : "", name);
+    }
+    if (!arch)
+        sv_fail(err, SV_EFORMAT, -1, "%s: key 'general.architecture' is missing", g->file);
+    else
+        sv_fail(err, SV_EUNSUPPORTED, -1,
+                "%s: architecture '%.*s' of GGUF is not supported (%s are)", g->file,
+                n > 60 ? 60 : (int)n, arch, known);
+    return NULL;
+}
+
 static const char *key_of(const struct maker *m, const char *name, char buf[128])
 {
-    snprintf(buf, 128, "%s.%s", m->arch, name);
+    snprintf(buf, 128, "%s.%s", m->f->arch, name);
     return buf;
 }
 
@@ -39,26 +92,31 @@ static int set(const struct maker *m, json_t *obj, const char *field, json_t *va
     return SV_OK;
 }
 
-/* An integer of the file; of an array one for each layer, which must be equal. *out stays when the
- * key is absent. */
-static int read_int(const struct maker *m, const char *name, int64_t *out)
+int sv_gguf_arch_int(const struct sv_gguf *g, const char *arch, const char *name, int64_t *out,
+                     struct sv_err *err)
 {
     char key[128];
-    const struct sv_gguf_kv *v = sv_gguf_find(m->g, key_of(m, name, key));
+    snprintf(key, sizeof key, "%s.%s", arch, name);
+    const struct sv_gguf_kv *v = sv_gguf_find(g, key);
     int64_t first, other;
     if (!v || !v->is_array)
-        return sv_gguf_int_opt(m->g, key, 0, INT32_MAX, out, m->err);
+        return sv_gguf_int_opt(g, key, 0, INT32_MAX, out, err);
     for (uint64_t i = 0; i < v->n || i == 0; i++) {
         if (!sv_gguf_int_at(v, i, i ? &other : &first))
-            return sv_fail(m->err, SV_EFORMAT, -1, "%s: key '%s' must be a list of integers",
-                           m->g->file, key);
+            return sv_fail(err, SV_EFORMAT, -1, "%s: key '%s' must be a list of integers", g->file,
+                           key);
         if (i && other != first)
-            return sv_fail(m->err, SV_EUNSUPPORTED, -1,
-                           "%s: key '%s' differs between layers, which is not supported",
-                           m->g->file, key);
+            return sv_fail(err, SV_EUNSUPPORTED, -1,
+                           "%s: key '%s' differs between layers, which is not supported", g->file,
+                           key);
     }
     *out = first;
     return SV_OK;
+}
+
+static int read_int(const struct maker *m, const char *name, int64_t *out)
+{
+    return sv_gguf_arch_int(m->g, m->f->arch, name, out, m->err);
 }
 
 static int set_int(const struct maker *m, const char *field, const char *name, bool needed)
@@ -80,51 +138,186 @@ static bool has_tensor(const struct sv_gguf *g, const char *name)
     return false;
 }
 
+/* Layers that predict further tokens stand behind those of the model. */
+static int set_layers(const struct maker *m)
+{
+    char key[128];
+    int64_t n = -1, extra = 0;
+    int rc = read_int(m, "block_count", &n);
+    if (!rc && m->f->hybrid)
+        rc = read_int(m, "nextn_predict_layers", &extra);
+    if (!rc && n < 0)
+        rc = sv_fail(m->err, SV_EFORMAT, -1, "%s: key '%s' is missing", m->g->file,
+                     key_of(m, "block_count", key));
+    return rc ? rc : set(m, m->root, "num_hidden_layers", json_integer(n - extra));
+}
+
 static int set_sizes(const struct maker *m)
 {
     static const struct {
         const char *field, *name;
         bool needed;
-    } table[] = {{"num_hidden_layers", "block_count", true},
-                 {"hidden_size", "embedding_length", true},
-                 {"intermediate_size", "feed_forward_length", true},
+    } table[] = {{"hidden_size", "embedding_length", true},
                  {"num_attention_heads", "attention.head_count", true},
                  {"num_key_value_heads", "attention.head_count_kv", false},
                  {"head_dim", "attention.key_length", false},
                  {"max_position_embeddings", "context_length", false}};
-    int rc = SV_OK;
+    /* of gpt-oss these are the experts' */
+    const bool needed = !m->f->experts || !m->f->hybrid;
+    int rc = set_layers(m);
+    if (!rc)
+        rc = set_int(m, "intermediate_size", "feed_forward_length", needed && !m->f->whole_ramp);
     for (size_t i = 0; i < sizeof table / sizeof table[0] && !rc; i++)
         rc = set_int(m, table[i].field, table[i].name, table[i].needed);
     return rc;
 }
 
-/* Qwen3's experts: softmax over all, the largest, which then sum to one. */
+/* Qwen3's experts: softmax over all, the largest, which then sum to one. gpt-oss's are as wide as
+ * config.json's intermediate_size, and sum to one as well. */
 static int set_experts(const struct maker *m)
 {
+    const bool wide = m->f->whole_ramp;
     char key[128];
     int64_t gating = 1;
     int rc = set_int(m, "num_experts", "expert_count", true);
     if (!rc)
         rc = set_int(m, "num_experts_per_tok", "expert_used_count", true);
     if (!rc)
-        rc = set_int(m, "moe_intermediate_size", "expert_feed_forward_length", true);
+        rc = set_int(m, wide ? "intermediate_size" : "moe_intermediate_size",
+                     "expert_feed_forward_length", !wide);
     if (!rc)
         rc = set(m, m->root, "norm_topk_prob", json_true());
     if (!rc)
         rc = read_int(m, "expert_gating_func", &gating);
-    if (!rc && gating != 1)
+    if (!rc && gating != 1 && !(wide && gating == 3)) /* 3: over the chosen */
         rc = sv_fail(m->err, SV_EUNSUPPORTED, -1, "%s: key '%s' = %lld is not supported",
                      m->g->file, key_of(m, "expert_gating_func", key), (long long)gating);
+    if (!rc && m->f->hybrid) {
+        int64_t shared = 0;
+        rc = read_int(m, "expert_shared_feed_forward_length", &shared);
+        if (!rc)
+            rc = set(m, m->root, "shared_expert_intermediate_size", json_integer(shared));
+    }
     return rc;
 }
+
+/* Gated DeltaNet: value heads have no key of their size, but one of all together. */
+static int set_hybrid(const struct maker *m)
+{
+    static const char *const table[][2] = {{"linear_conv_kernel_dim", "ssm.conv_kernel"},
+                                           {"linear_key_head_dim", "ssm.state_size"},
+                                           {"linear_num_key_heads", "ssm.group_count"},
+                                           {"linear_num_value_heads", "ssm.time_step_rank"}};
+    int64_t inner = 0, heads = 0, head = 0, rotated = 0;
+    int rc = SV_OK;
+    for (size_t i = 0; i < sizeof table / sizeof table[0] && !rc; i++)
+        rc = set_int(m, table[i][0], table[i][1], true);
+    if (!rc)
+        rc = set_int(m, "full_attention_interval", "full_attention_interval", false);
+    if (!rc)
+        rc = read_int(m, "ssm.inner_size", &inner);
+    if (!rc)
+        rc = read_int(m, "ssm.time_step_rank", &heads);
+    if (!rc && (!heads || inner % heads || !inner))
+        rc = sv_fail(m->err, SV_EFORMAT, -1,
+                     "%s: key '%s.ssm.inner_size' %lld is not a multiple of ssm.time_step_rank "
+                     "%lld",
+                     m->g->file, m->f->arch, (long long)inner, (long long)heads);
+    if (!rc)
+        rc = set(m, m->root, "linear_value_head_dim", json_integer(inner / heads));
+    if (!rc)
+        rc = read_int(m, "attention.key_length", &head);
+    if (!rc)
+        rc = read_int(m, "rope.dimension_count", &rotated);
+    if (!rc && head && rotated)
+        rc = set(m, m->root, "partial_rotary_factor", json_real((double)rotated / (double)head));
+    return rc;
+}
+
+/* ---------------------------------------------------------------- drafts */
+
+/* llama.cpp counts the layer whose input is tapped, config.json the one whose output is. */
+static int set_taps(const struct maker *m, json_t *dict)
+{
+    char key[128];
+    const struct sv_gguf_kv *v = sv_gguf_find(m->g, key_of(m, "target_layers", key));
+    json_t *list = json_array();
+    int rc = set(m, dict, "target_layer_ids", list);
+    if (!rc && (!v || !v->is_array || v->n == 0))
+        rc = sv_fail(m->err, SV_EFORMAT, -1, "%s: key '%s' must be a list of layers", m->g->file,
+                     key);
+    for (uint64_t i = 0; !rc && i < v->n && i <= SV_MAX_TAPS; i++) {
+        int64_t id;
+        if (!sv_gguf_int_at(v, i, &id) || id < 1 || id > SV_MAX_LAYERS)
+            rc = sv_fail(m->err, SV_EFORMAT, -1, "%s: key '%s' must hold layers in [1, %d]",
+                         m->g->file, key, SV_MAX_LAYERS);
+        else if (json_array_append_new(list, json_integer(id - 1)))
+            rc = sv_fail(m->err, SV_ENOMEM, -1, "%s: out of memory", m->g->file);
+    }
+    return rc;
+}
+
+/* Which layers slide: a flag for each, or one for all. */
+static int set_sliding(const struct maker *m)
+{
+    char key[128];
+    const struct sv_gguf_kv *v =
+        sv_gguf_find(m->g, key_of(m, "attention.sliding_window_pattern", key));
+    int64_t window = 0,
+            n_layers = json_integer_value(json_object_get(m->root, "num_hidden_layers"));
+    int rc = read_int(m, "attention.sliding_window", &window);
+    if (rc || !window)
+        return rc;
+    if (!v || v->type != SV_GGUF_BOOL || (v->is_array && v->n != (uint64_t)n_layers))
+        return sv_fail(m->err, SV_EFORMAT, -1,
+                       "%s: key '%s' must be true or false for each of %lld layers", m->g->file,
+                       key, (long long)n_layers);
+    json_t *list = json_array();
+    rc = set(m, m->root, "layer_types", list);
+    for (int64_t i = 0; i < n_layers && !rc; i++)
+        if (json_array_append_new(list, json_string(v->at[v->is_array ? i : 0] ? "sliding_attention"
+                                                                               : "full_attention")))
+            rc = sv_fail(m->err, SV_ENOMEM, -1, "%s: out of memory", m->g->file);
+    return rc ? rc : set(m, m->root, "sliding_window", json_integer(window));
+}
+
+static int set_draft(const struct maker *m)
+{
+    static const char *const same[] = {"block_size", "target_hidden_size", "conv_kernel_size",
+                                       "selector_rank"};
+    int64_t mask = -1;
+    json_t *dict = json_object();
+    int rc = set(m, m->root, "dflash_config", dict);
+    for (size_t i = 0; i < sizeof same / sizeof same[0] && !rc; i++)
+        rc = set_int(m, same[i], same[i], i == 0);
+    if (!rc)
+        rc = sv_gguf_int_opt(m->g, "tokenizer.ggml.mask_token_id", 0, INT32_MAX, &mask, m->err);
+    if (!rc && mask < 0)
+        rc = read_int(m, "mask_token_id", &mask);
+    if (!rc && mask < 0)
+        rc = sv_fail(m->err, SV_EFORMAT, -1, "%s: key 'tokenizer.ggml.mask_token_id' is missing",
+                     m->g->file);
+    if (!rc)
+        rc = set(m, dict, "mask_token_id", json_integer(mask));
+    if (!rc)
+        rc = set_taps(m, dict);
+    return rc ? rc : set_sliding(m);
+}
+
+/* ---------------------------------------------------------------- all families */
 
 /* What the keys may say and these families do not have. */
 static int refuse(const struct maker *m)
 {
-    static const char *const off[] = {"attention.sliding_window", "nextn_predict_layers",
-                                      "expert_shared_count",      "leading_dense_block_count",
-                                      "expert_group_count",       "expert_count"};
-    const size_t n_off = sizeof off / sizeof off[0] - m->moe; /* the last is allowed then */
+    const struct {
+        const char *name;
+        bool allowed;
+    } off[] = {{"attention.sliding_window", m->f->slides},
+               {"nextn_predict_layers", m->f->hybrid},
+               {"expert_shared_count", m->f->hybrid && m->f->experts},
+               {"leading_dense_block_count", false},
+               {"expert_group_count", false},
+               {"expert_count", m->f->experts}};
     char key[128];
     int64_t k = 0, v = 0, rotated = 0;
     int rc = read_int(m, "attention.key_length", &k);
@@ -137,17 +330,17 @@ static int refuse(const struct maker *m)
                        m->g->file, (long long)k, (long long)v);
     if (!rc)
         rc = read_int(m, "rope.dimension_count", &rotated);
-    if (!rc && k && rotated && rotated != k)
+    if (!rc && k && rotated && rotated != k && !m->f->hybrid)
         return sv_fail(m->err, SV_EUNSUPPORTED, -1,
                        "%s: partial rotary embedding (%lld of %lld) is not supported", m->g->file,
                        (long long)rotated, (long long)k);
-    for (size_t i = 0; i < n_off && !rc; i++) {
+    for (size_t i = 0; i < sizeof off / sizeof off[0] && !rc; i++) {
         v = 0;
-        rc = read_int(m, off[i], &v);
-        if (!rc && v)
+        rc = read_int(m, off[i].name, &v);
+        if (!rc && v && !off[i].allowed)
             return sv_fail(m->err, SV_EUNSUPPORTED, -1,
                            "%s: key '%s' = %lld is not supported for '%s'", m->g->file,
-                           key_of(m, off[i], key), (long long)v, m->arch);
+                           key_of(m, off[i].name, key), (long long)v, m->f->arch);
     }
     return rc;
 }
@@ -158,7 +351,7 @@ static int set_yarn(const struct maker *m, json_t *dict, double factor)
                                            {"beta_slow", "rope.scaling.yarn_beta_slow"}};
     char key[128];
     double v, amplitude = 1;
-    bool truncate = true;
+    bool truncate = !m->f->whole_ramp; /* older files do not say it of gpt-oss */
     int64_t original = -1;
     int rc = read_int(m, "rope.scaling.original_context_length", &original);
     if (!rc && original > 0)
@@ -260,7 +453,7 @@ static int set_tokens(const struct maker *m)
     if (!rc && vocab < 0)
         rc = sv_fail(m->err, SV_EFORMAT, -1,
                      "%s: neither '%s.vocab_size' nor 'tokenizer.ggml.tokens' is there", m->g->file,
-                     m->arch);
+                     m->f->arch);
     return rc ? rc : set(m, m->root, "vocab_size", json_integer(vocab));
 }
 
@@ -285,7 +478,7 @@ static int set_from_tensors(const struct maker *m)
     int rc = set(m, m->root, "torch_dtype", json_string(dtype));
     if (!rc)
         rc = set(m, m->root, "tie_word_embeddings",
-                 json_boolean(!has_tensor(m->g, "output.weight")));
+                 json_boolean(!m->f->draft && !has_tensor(m->g, "output.weight")));
     if (!rc)
         rc = set(m, m->root, "attention_bias", json_boolean(has_tensor(m->g, "blk.0.attn_q.bias")));
     if (!rc && has_tensor(m->g, "blk.0.ffn_gate.bias"))
@@ -293,20 +486,26 @@ static int set_from_tensors(const struct maker *m)
     return rc;
 }
 
-static int fill(const struct maker *m, const char *architecture)
+static int fill(const struct maker *m)
 {
     char key[128];
     double eps = 0;
     json_t *list = json_array();
     int rc = set(m, m->root, "architectures", list);
-    if (!rc && json_array_append_new(list, json_string(architecture)))
+    if (!rc && json_array_append_new(list, json_string(m->f->architecture)))
         rc = sv_fail(m->err, SV_ENOMEM, -1, "%s: out of memory", m->g->file);
     if (!rc)
         rc = set_sizes(m);
-    if (!rc && m->moe)
-        rc = set_experts(m);
     if (!rc)
         rc = refuse(m);
+    if (!rc && m->f->experts)
+        rc = set_experts(m);
+    if (!rc && m->f->hybrid)
+        rc = set_hybrid(m);
+    if (!rc && m->f->draft)
+        rc = set_draft(m);
+    if (!rc && m->f->slides && !m->f->draft)
+        rc = set_int(m, "sliding_window", "attention.sliding_window", false);
     if (!rc)
         rc = set_rope(m);
     if (!rc)
@@ -319,42 +518,40 @@ static int fill(const struct maker *m, const char *architecture)
     return rc || !(eps > 0) ? rc : set(m, m->root, "rms_norm_eps", json_real(eps));
 }
 
+/* The architecture outside, the rest in text_config, as files with images have it. */
+static json_t *wrap(json_t *text)
+{
+    json_t *root = text ? json_object() : NULL;
+    if (!root || json_object_set(root, "architectures", json_object_get(text, "architectures")) ||
+        json_object_set(root, "text_config", text)) {
+        json_decref(root);
+        root = NULL;
+    }
+    json_decref(text);
+    return root;
+}
+
 json_t *sv_gguf_config(const struct sv_gguf *g, struct sv_err *err)
 {
-    struct maker m = {.g = g, .err = err};
-    const char *arch = NULL, *architecture = NULL;
-    size_t n = 0;
-    if (sv_gguf_str_opt(g, "general.architecture", &arch, &n, err))
+    struct maker m = {.g = g, .f = sv_gguf_family(g, err), .err = err};
+    if (!m.f)
         return NULL;
-    if (!arch) {
-        sv_fail(err, SV_EFORMAT, -1, "%s: key 'general.architecture' is missing", g->file);
-        return NULL;
-    }
-    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
-        if (strlen(families[i].arch) == n && !memcmp(families[i].arch, arch, n)) {
-            m.arch = families[i].arch;
-            m.moe = families[i].moe;
-            architecture = families[i].architecture;
-        }
-    if (!m.arch) {
-        sv_fail(err, SV_EUNSUPPORTED, -1,
-                "%s: architecture '%.*s' of GGUF is not supported (llama, qwen3 and qwen3moe are)",
-                g->file, n > 60 ? 60 : (int)n, arch);
-        return NULL;
-    }
     m.root = json_object();
-    if (!m.root || fill(&m, architecture)) {
-        if (!m.root)
-            sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", g->file);
+    if (m.root && fill(&m)) {
         json_decref(m.root);
         return NULL;
     }
+    if (m.f->wrapped)
+        m.root = wrap(m.root);
+    if (!m.root)
+        sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", g->file);
     return m.root;
 }
 
-int sv_gguf_rope_factors(const struct sv_gguf *g, struct sv_config *c, struct sv_err *err)
+int sv_gguf_config_finish(const struct sv_gguf *g, struct sv_config *c, struct sv_err *err)
 {
     const struct sv_gguf_tensor *t = NULL;
+    c->gdn_fused = c->packed_experts = false; /* whatever directories of the family have */
     for (int32_t i = 0; i < g->n_tensors; i++)
         if (!strcmp(g->tensors[i].name, "rope_freqs.weight"))
             t = &g->tensors[i];

@@ -54,11 +54,15 @@ enum sv_when {
     SV_IF_QK_NORM,
     SV_IF_DENSE, /* the layer's ffn is no mixture of experts */
     SV_IF_MOE,
-    SV_IF_MXFP4,
+    SV_IF_APART, /* a mixture of experts that are tensors of their own */
+    SV_IF_PACKED,
+    SV_IF_MXFP4, /* of packed experts */
     SV_UNLESS_MXFP4,
     SV_IF_SHARED, /* a mixture of experts with one that all rows go through */
     SV_IF_ATTN,   /* the layer's mixer is attention */
     SV_IF_GDN,    /* it is a gated delta rule */
+    SV_IF_FUSED,  /* whose input projections are fused */
+    SV_IF_SPLIT,
     SV_IF_Q_LORA, /* queries come of a latent */
     SV_IF_Q_LORA_BIAS,
     SV_UNLESS_Q_LORA
@@ -90,6 +94,7 @@ struct sv_arch_row {
     bool tie_embeddings, attention_bias;
     /* What the model is made of. */
     bool qk_norm, may_slide, may_mlp_bias, may_mxfp4;
+    bool packed_experts; /* see struct sv_config */
     bool slides_in_turn; /* every other layer, the first one too; the window is always in force */
     bool all_slide;      /* use_sliding_window means every layer, whatever max_window_layers says */
     /* The class's sizes of a mixture of experts; n_experts 0: the family has none. */
@@ -121,9 +126,12 @@ int sv_dir_json(const char *dir, const char *name, bool needed, char **path, jso
                 struct sv_err *err);
 /* Hands the object in DIR/name to parse, when it is there; errors name the file. err may be
  * NULL. */
-int sv_dir_parse(const char *dir, const char *name, bool needed,
-                 int (*parse)(void *user, const json_t *root, struct sv_err *err), void *user,
+typedef int sv_parse_fn(void *user, const json_t *root, struct sv_err *err);
+int sv_dir_parse(const char *dir, const char *name, bool needed, sv_parse_fn *parse, void *user,
                  struct sv_err *err);
+/* config.json, or what a GGUF file's metadata says in its place, which parse makes cfg of. */
+int sv_config_read(const char *dir, sv_parse_fn *parse, void *user, struct sv_config *cfg,
+                   struct sv_err *err);
 /* True when obj has the key with a value other than null. */
 bool sv_json_has(const json_t *obj, const char *key);
 int sv_json_i32_opt(const json_t *obj, const char *key, int64_t lo, int64_t hi, int32_t *out,
@@ -139,6 +147,9 @@ int sv_config_layer_types(struct sv_config *c, const json_t *root, bool *given, 
 /* Both layouts. row gives the defaults; its rope_theta 0 = the key is required. */
 int sv_rope_parse(struct sv_rope *r, const json_t *root, const struct sv_arch_row *row,
                   int32_t max_position, struct sv_err *err);
+
+/* convert.c: number i of a plain tensor of F32, F16 or BF16. */
+float sv_tensor_number(const struct sv_host_tensor *t, int64_t i);
 
 /* ---------------------------------------------------------------- hybrids (hybrid.c) */
 

@@ -28,6 +28,7 @@ struct sv_host_tensor {
     size_t n_bytes;
     const void *data;
     const char *file; /* file it lies in, for messages */
+    bool as_read;     /* f32 numbers as a model reads them, whatever its row's form is */
     /* Of a matrix in fewer bits, code NONE: elements of dtype. dim and n_elements are those of the
      * matrix, n_bytes counts codes and scales. */
     struct sv_quant quant;
@@ -139,8 +140,9 @@ struct sv_config {
     int32_t n_mtp_layers;  /* behind the last layer: not read */
     float rms_eps;
     bool tie_embeddings, attention_bias, mlp_bias, qk_norm;
-    bool mxfp4_experts; /* stored in blocks and scales */
-    float embed_scale;  /* 1 unless the architecture multiplies embeddings */
+    bool packed_experts; /* stored in one tensor for each projection, or for two */
+    bool mxfp4_experts;  /* of these: stored in blocks and scales */
+    float embed_scale;   /* 1 unless the architecture multiplies embeddings */
     struct sv_rope rope;
     uint8_t layer_kind[SV_MAX_LAYERS]; /* enum sv_layer_kind */
     bool layer_moe[SV_MAX_LAYERS];     /* the layer's ffn is a mixture of experts */
@@ -283,6 +285,19 @@ enum sv_dtype sv_packed_dtype(const struct sv_packed *p);
 /* out: rows first, first + step, ... of an expert's matrix, (rows / step, cols). */
 void sv_packed_expand(const struct sv_packed *p, int32_t expert, int32_t first, int32_t step,
                       void *out);
+
+/* quantize.c: what became of one tensor. */
+struct sv_quantized {
+    const char *name;
+    int64_t rows, cols, n_bytes, n_bytes_before;
+    double relative, largest; /* error: RMS over RMS of the numbers, largest difference */
+};
+/* Told of each tensor in fewer bits; another result than 0 ends the whole with it. */
+typedef int sv_quantized_fn(void *user, const struct sv_quantized *t);
+/* Writes dir's model once more as directory out, which must not exist: projections rounded to code
+ * (F8, MXFP4, INT8, INT4), all else as it is. On error nothing is left. */
+int sv_quantize_dir(const char *dir, enum sv_quant_code code, const char *out,
+                    sv_quantized_fn *told, void *user, struct sv_err *err);
 
 /* Rotary table of a configuration: cos then sin, (n_pos, rot_dim/2) each, f32 computed in double.
  * out has room for 2 * n_pos * rot_dim/2 floats. */

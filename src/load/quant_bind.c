@@ -78,14 +78,6 @@ static int expect_type(const struct layer *l, const struct sv_host_tensor *t, en
     return disagree(l, t, what);
 }
 
-static float float_at(const struct sv_host_tensor *t, int64_t i)
-{
-    if (t->dtype == SV_F32)
-        return ((const float *)t->data)[i];
-    const uint16_t h = ((const uint16_t *)t->data)[i];
-    return t->dtype == SV_BF16 ? sv_bf16_to_f32(h) : sv_f16_to_f32(h);
-}
-
 /* Scales of 16 or 32 bits: finite and not negative. */
 static int take_scales(struct layer *l, const struct sv_host_tensor *t, int64_t rows, int64_t cols)
 {
@@ -93,7 +85,7 @@ static int take_scales(struct layer *l, const struct sv_host_tensor *t, int64_t 
     if (!rc)
         rc = expect(l, t, rows, cols);
     for (int64_t i = 0; !rc && i < t->n_elements; i++) {
-        const float v = float_at(t, i);
+        const float v = sv_tensor_number(t, i);
         if (!(v >= 0) || isinf(v))
             rc = disagree(l, t, "holds a scale that is negative or not finite");
     }
@@ -188,7 +180,7 @@ static int take_factor(struct layer *l)
         rc = expect(l, t, 1, 1);
     if (rc)
         return rc;
-    const float v = float_at(t, 0);
+    const float v = sv_tensor_number(t, 0);
     l->quant.global = inverse ? 1 / v : v;
     if (!(v > 0) || isinf(v) || !(l->quant.global > 0) || isinf(l->quant.global))
         return disagree(l, t, "holds a scale that is not positive and finite");

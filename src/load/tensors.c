@@ -111,16 +111,24 @@ static bool expected(const struct sv_config *c, uint8_t when, int32_t layer)
         return !c->layer_moe[layer];
     case SV_IF_MOE:
         return c->layer_moe[layer];
+    case SV_IF_APART:
+        return c->layer_moe[layer] && !c->packed_experts;
+    case SV_IF_PACKED:
+        return c->layer_moe[layer] && c->packed_experts;
     case SV_IF_MXFP4:
-        return c->mxfp4_experts;
+        return c->packed_experts && c->mxfp4_experts;
     case SV_UNLESS_MXFP4:
-        return !c->mxfp4_experts;
+        return c->packed_experts && !c->mxfp4_experts;
     case SV_IF_SHARED:
         return c->layer_moe[layer] && c->shared_intermediate_size;
     case SV_IF_ATTN:
         return c->layer_kind[layer] != SV_LAYER_GDN;
     case SV_IF_GDN:
         return c->layer_kind[layer] == SV_LAYER_GDN;
+    case SV_IF_FUSED:
+        return c->layer_kind[layer] == SV_LAYER_GDN && c->gdn_fused;
+    case SV_IF_SPLIT:
+        return c->layer_kind[layer] == SV_LAYER_GDN && !c->gdn_fused;
     case SV_IF_Q_LORA:
         return c->q_lora_rank;
     case SV_IF_Q_LORA_BIAS:

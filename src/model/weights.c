@@ -196,7 +196,7 @@ static int find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_
         return expand(w, t, host, err);
     if (s->form >= SV_FORM_EXPERT)
         part_of_experts(host, s, t, n_bytes);
-    else if (s->form)
+    else if (s->form && !t->as_read)
         return sv_tensor_convert(s, w->cfg, t, &w->arena, host, err);
     return SV_OK;
 }

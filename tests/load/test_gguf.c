@@ -276,18 +276,29 @@ static void names_are_ours(void **state)
         {"blk.0.ffn_norm.weight", "layers.0.post_attention_layernorm.weight"},
         {"blk.3.ffn_gate_inp.weight", "layers.3.mlp.gate.weight"},
         {"blk.3.ffn_up_exps.weight", "layers.3.mlp.experts.{expert}.up_proj.weight"},
-        {"blk.0.ssm_a", NULL},
+        {"blk.3.ffn_up_exps.bias", "layers.3.mlp.experts.up_proj.bias"},
+        {"blk.0.ssm_a", "layers.0.linear_attn.A_log"},
+        {"blk.0.ssm_dt.bias", "layers.0.linear_attn.dt_bias"},
+        {"blk.9.attn_sinks.weight", "layers.9.self_attn.sinks"},
+        {"blk.9.post_attention_norm.weight", "layers.9.post_attention_layernorm.weight"},
+        {"enc.output_norm.weight", "hidden_norm.weight"},
+        {"blk.0.ssm_a.weight", NULL},
+        {"blk.0.ssm_dt.weight", NULL},
         {"blk..attn_k.weight", NULL},
         {"blk.0.attn_kv.weight", NULL},
         {"blk.0.attn_k", NULL},
         {"blk.12345.attn_k.weight", NULL}};
+    const struct sv_gguf_family f = {.router = "mlp.gate"}, oss = {.router = "mlp.router"};
     char name[160];
     (void)state;
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
-        assert_int_equal(sv_gguf_tensor_name(pairs[i][0], name, sizeof name), pairs[i][1] != NULL);
+        assert_int_equal(sv_gguf_tensor_name(&f, pairs[i][0], name, sizeof name),
+                         pairs[i][1] != NULL);
         if (pairs[i][1])
             assert_string_equal(name, pairs[i][1]);
     }
+    assert_true(sv_gguf_tensor_name(&oss, "blk.3.ffn_gate_inp.bias", name, sizeof name));
+    assert_string_equal(name, "layers.3.mlp.router.bias");
 }
 
 /* A golden file as the test's own, so that it can be changed. */
@@ -337,9 +348,9 @@ static void shards_must_belong_together(void **state)
 static void configuration_and_tensors_fit(void **state)
 {
     static const char *const files[] = {"llama_f32-00001-of-00002.gguf", "qwen3_q8.gguf",
-                                        "llama_mix.gguf", "qwen3_moe.gguf"};
+                                        "llama_mix.gguf", "qwen3_moe.gguf", "qwen35_mix.gguf"};
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         char path[128];
         struct sv_config cfg;
         struct sv_ckpt c;

@@ -6,15 +6,37 @@
 
 #include "jinja/jinja.h"
 #include "load/fake.h"
+#include "load/gguf_write.h"
 #include "load/load.h"
 #include "token/tok_golden.h"
+
+/* The file without what GGUF does not keep: some properties of added tokens, and that a token is
+ * both an added one and one of the vocabulary. */
+static const char *kept_by_gguf(const char *json)
+{
+    static const char *const lost[] = {"lstrip", "rstrip", "single_word", "normalized"};
+    const char *path = sv_test_tmp("kept.json");
+    json_t *root = json_load_file(json, 0, NULL), *added = json_object_get(root, "added_tokens");
+    const json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab");
+    assert_non_null(root);
+    for (size_t i = json_array_size(added); i-- > 0;) {
+        json_t *token = json_array_get(added, i);
+        for (int k = 0; k < 4; k++)
+            json_object_set_new(token, lost[k], json_false());
+        if (json_object_get(vocab, json_string_value(json_object_get(token, "content"))))
+            json_array_remove(added, i);
+    }
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+    return path;
+}
 
 static struct sv_tokenizer *of_json(const char *path)
 {
     struct sv_map m;
     struct sv_tokenizer *tok;
     struct sv_err err;
-    assert_int_equal(sv_map_open(&m, sv_test_path(path), &err), SV_OK);
+    assert_int_equal(sv_map_open(&m, path, &err), SV_OK);
     fake_expect(sv_tokenizer_parse(&tok, (const char *)m.data, m.n_bytes, &err), SV_OK, &err, "",
                 path);
     sv_map_close(&m);
@@ -25,7 +47,7 @@ static struct sv_tokenizer *of_gguf(const char *path)
 {
     struct sv_tokenizer *tok;
     struct sv_err err;
-    fake_expect(sv_model_tokenizer(&tok, sv_test_path(path), &err), SV_OK, &err, "", path);
+    fake_expect(sv_model_tokenizer(&tok, path, &err), SV_OK, &err, "", path);
     return tok;
 }
 
@@ -62,22 +84,49 @@ static void compare(const char *json, const char *gguf)
     sv_tokenizer_close(tok[1]);
 }
 
+/* A tokenizer of tests/golden/tok, written as metadata with this name of its expression. */
+static void compare_written(const char *name, const char *pre, int32_t bos_id)
+{
+    char path[64];
+    struct gguf_out g;
+    const char *file = sv_test_tmp("tokenizer.gguf");
+    snprintf(path, sizeof path, "tests/golden/tok/%s.json", name);
+    const char *json = kept_by_gguf(sv_test_path(path));
+    gguf_init(&g, "llama");
+    gguf_tokenizer(&g, json, pre, bos_id);
+    gguf_save(&g, file);
+    compare(json, file);
+}
+
 static void llama3(void **state)
 {
     (void)state;
-    compare("tests/golden/tok/llama3.json", "tests/golden/gguf/tok_llama3.gguf");
+    compare_written("llama3", "llama-bpe", 4000);
+}
+
+static void qwen2(void **state)
+{
+    (void)state;
+    compare_written("qwen", "qwen2", -1);
 }
 
 static void qwen35(void **state)
 {
     (void)state;
-    compare("tests/golden/tok/qwen35.json", "tests/golden/gguf/tok_qwen35.gguf");
+    compare_written("qwen35", "qwen35", -1);
+}
+
+static void gpt_4o(void **state)
+{
+    (void)state;
+    compare_written("o200k", "gpt-4o", -1);
 }
 
 static void gpt2(void **state)
 {
     (void)state;
-    compare("tests/golden/tiny/qwen3_tied_bf16/tokenizer.json", "tests/golden/gguf/qwen3_q8.gguf");
+    compare(sv_test_path("tests/golden/tiny/qwen3_tied_bf16/tokenizer.json"),
+            sv_test_path("tests/golden/gguf/qwen3_q8.gguf"));
 }
 
 static void templates_render_with_the_files_tokens(void **state)
@@ -108,5 +157,6 @@ static void templates_render_with_the_files_tokens(void **state)
     assert_true(sv_model_has_tokenizer(file));
 }
 
-SV_TEST_MAIN(cmocka_unit_test(llama3), cmocka_unit_test(qwen35), cmocka_unit_test(gpt2),
+SV_TEST_MAIN(cmocka_unit_test(llama3), cmocka_unit_test(qwen2), cmocka_unit_test(qwen35),
+             cmocka_unit_test(gpt_4o), cmocka_unit_test(gpt2),
              cmocka_unit_test(templates_render_with_the_files_tokens))

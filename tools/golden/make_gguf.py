@@ -7,7 +7,8 @@ hand after make_targets.py and make_tokenizers.py (docs/oracles.md).
 - qwen3_moe: a tiny mixture of experts in F32
 - qwen3_q8: a tiny checkpoint in Q8_0; its metadata has tokenizer and chat template
 - llama_mix: a model wide enough for K-quants: Q4_K, Q5_K, Q6_K, Q4_0, IQ4_NL, Q8_0, F16, BF16, MXFP4 in one file
-- tok_{llama3,qwen35}: metadata alone, the tokenizers of tests/golden/tok
+- qwen35_mix: a Gated DeltaNet hybrid with value heads in tiled order, norms 1 + w and a layer for further tokens: Q8_0,
+  and Q4_K where a head is no whole block
 """
 import json
 import os
@@ -17,14 +18,16 @@ import gguf
 import numpy as np
 import torch
 import transformers
+from transformers.models.qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 from gguf import GGMLQuantizationType as Q
 from safetensors.torch import load_file
 
 import common
+import make_hybrids
 import make_targets
 
 OUT = os.path.join(os.path.dirname(common.OUT), "gguf")
-PRE = {"llama3": "llama-bpe", "qwen35": "qwen35", "tiny": "gpt-2"}
+PRE = {"tiny": "gpt-2"}
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role + ': ' + m.content + '<|im_end|>' }}{% endfor %}"
 
 
@@ -250,6 +253,92 @@ def write_moe(name, path):
     w.close()
 
 
+def tile(x, c, first, unit, axis=0):
+    """value heads behind the first rows or columns: head j of group g goes to j * groups + g"""
+    x = np.moveaxis(x, axis, 0)
+    head, tail = x[:first], x[first:]
+    k, per = c.linear_num_key_heads, c.linear_num_value_heads // c.linear_num_key_heads
+    tail = tail.reshape(k, per, unit, *x.shape[1:]).swapaxes(0, 1).reshape(tail.shape)
+    return np.moveaxis(np.concatenate([head, tail]), 0, axis)
+
+
+def untile(x, c, first, unit, axis=0):
+    x = np.moveaxis(x, axis, 0)
+    head, tail = x[:first], x[first:]
+    k, per = c.linear_num_key_heads, c.linear_num_value_heads // c.linear_num_key_heads
+    tail = tail.reshape(per, k, unit, *x.shape[1:]).swapaxes(0, 1).reshape(tail.shape)
+    return np.moveaxis(np.concatenate([head, tail]), 0, axis)
+
+
+def write_hybrid(name):
+    """a random Qwen3.5, as llama.cpp's converter changes it -> the model with the values that a reader gets"""
+    c = Qwen3_5TextConfig(
+        hidden_size=32, num_hidden_layers=4, intermediate_size=64, vocab_size=96, tie_word_embeddings=True, full_attention_interval=4,
+        rope_parameters={**make_hybrids.PARTIAL, "mrope_interleaved": True, "mrope_section": [2, 1, 1]},
+        **make_hybrids.attention(2, 1, 32), **make_hybrids.linear(2, 8, 16, 32), **make_hybrids.IDS)
+    c._attn_implementation = "eager"
+    torch.manual_seed(3)
+    model = make_hybrids.spread(Qwen3_5ForCausalLM(c), 3).float()
+    parts = {"post_attention_layernorm": "post_attention_norm", "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
+             "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.conv1d": "ssm_conv1d",
+             "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out"}
+    names = {**PARTS, **parts}
+    keys, head = 2 * c.linear_num_key_heads * c.linear_key_head_dim, c.linear_value_head_dim
+    tiled = {"in_proj_qkv": (keys, head, 0), "in_proj_z": (0, head, 0), "in_proj_b": (0, 1, 0), "in_proj_a": (0, 1, 0),
+             "conv1d": (keys, head, 0), "A_log": (0, 1, 0), "dt_bias": (0, 1, 0), "out_proj": (0, head, 1)}
+    w = gguf.GGUFWriter(os.path.join(OUT, name + ".gguf"), "qwen35")
+    put_config(w, c, "qwen35")
+    w.kv_data[0].pop("qwen35.block_count")
+    w.kv_data[0].pop("qwen35.rope.dimension_count")
+    w.add_block_count(c.num_hidden_layers + 1)
+    w.add_nextn_predict_layers(1)
+    w.add_rope_dimension_count(c.head_dim // 4)
+    w.add_rope_dimension_sections([2, 1, 1, 0])
+    w.add_vocab_size(c.vocab_size)
+    w.add_ssm_conv_kernel(4)
+    w.add_ssm_state_size(c.linear_key_head_dim)
+    w.add_ssm_group_count(c.linear_num_key_heads)
+    w.add_ssm_time_step_rank(c.linear_num_value_heads)
+    w.add_ssm_inner_size(head * c.linear_num_value_heads)
+    w.add_full_attention_interval(4)
+    values = {}
+    for key, t in model.state_dict().items():
+        if key == "lm_head.weight":
+            continue
+        x, stem = t.float().numpy(), key.removesuffix(".weight")
+        part, layer = stem.split(".")[-1], key.split(".")[2]
+        change = tiled.get(part) if "linear_attn" in key else None
+        plain = not (part.endswith("norm") and "linear_attn" not in key)
+        if change:
+            x = tile(x, c, *change)
+        if part == "conv1d":
+            x = x.squeeze(1)
+        if part in ("A_log", "dt_bias"):
+            g = f"blk.{layer}." + ("ssm_a" if part == "A_log" else "ssm_dt.bias")
+        else:
+            g = f"{NAMES[stem]}.weight" if stem in NAMES else f"blk.{layer}.{names[stem.split('.', 3)[3]]}.weight"
+        kind = Q.F32 if x.ndim == 1 or part == "conv1d" else Q.Q4_K if part == "out_proj" and layer != "1" else Q.Q8_0
+        data = x if kind == Q.F32 else blocks(x, kind)
+        back = x if kind == Q.F32 else gguf.quants.dequantize(data, kind).reshape(x.shape)
+        if part == "A_log":
+            data = -np.exp(x)
+        if not plain:
+            data = x + np.float32(1)
+        w.add_tensor(g, np.ascontiguousarray(data, dtype=data.dtype), raw_dtype=None if kind == Q.F32 else kind)
+        if part == "conv1d":
+            back = back[:, None]
+        values[key] = torch.from_numpy(np.array(untile(back, c, *change) if change else back))
+    w.add_tensor("blk.4.nextn.eh_proj.weight", np.ones((2, 64), np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    model.load_state_dict(values, strict=False)
+    model.tie_weights()
+    print(name, os.path.getsize(os.path.join(OUT, name + ".gguf")))
+    return model.eval()
+
+
 def main():
     os.makedirs(OUT, exist_ok=True)
     write_moe("qwen3_moe", os.path.join(common.OUT, "qwen3_moe_f32"))
@@ -266,12 +355,7 @@ def main():
     cfg._attn_implementation = "eager"
     torch.manual_seed(9)
     write_golden("llama_mix", write_model("llama_mix", make_targets.spread(cls(cfg), 9), "llama", mixed))
-    for name in ("llama3", "qwen35"):
-        w = gguf.GGUFWriter(os.path.join(OUT, f"tok_{name}.gguf"), "llama")
-        put_tokenizer(w, os.path.join(os.path.dirname(common.OUT), "tok", name + ".json"), PRE[name], ids=[("bos", 4000)])
-        w.write_header_to_file()
-        w.write_kv_data_to_file()
-        w.close()
+    write_golden("qwen35_mix", write_hybrid("qwen35_mix"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+/*
+ * gguf_write.h - GGUF files for tests: a small writer, and model directories in the form that
+ * llama.cpp's converters give them (names, order of heads, norms, stacked experts).
+ *
+ * Called by tests/load, tests/model and tests/spec. Written against the description of the format,
+ * not against src/load.
+ */
+#ifndef SV_TESTS_GGUF_WRITE_H
+#define SV_TESTS_GGUF_WRITE_H
+
+#include "load/load.h"
+
+struct gguf_out {
+    struct sv_buf kv, info, data;
+    uint64_t n_kv, n_tensors;
+};
+enum { GGUF_F32 = 0, GGUF_F16 = 1, GGUF_BF16 = 30, GGUF_MXFP4 = 39 };
+
+void gguf_init(struct gguf_out *g, const char *arch);
+void gguf_u32(struct gguf_out *g, const char *key, uint32_t v);
+void gguf_f32(struct gguf_out *g, const char *key, float v);
+void gguf_bool(struct gguf_out *g, const char *key, bool v);
+void gguf_str(struct gguf_out *g, const char *key, const char *v);
+/* dim: the longest stride first, as directories have it. */
+void gguf_tensor(struct gguf_out *g, const char *name, int type, int32_t n_dims, const int64_t *dim,
+                 const void *data, size_t n_bytes);
+/* Writes the file and frees everything. */
+void gguf_save(struct gguf_out *g, const char *path);
+
+/* The tokenizer of a tokenizer.json, with this name of its pre-tokenizer; bos_id < 0: none. */
+void gguf_tokenizer(struct gguf_out *g, const char *json_path, const char *pre, int32_t bos_id);
+
+/* A target's or a draft's directory as one file in the test's temporary directory: matrices as they
+ * are, the rest in F32. The path is kept for the process's life. */
+const char *gguf_of_dir(const char *dir);
+
+#endif
