@@ -81,6 +81,24 @@ static inline float sv_f8_to_f32(uint8_t code)
     return code & 0x80 ? -big : big;
 }
 
+/* The nearest e4m3 code, of two as near the even one; what is beyond 448 becomes 448. */
+static inline uint8_t sv_f32_to_f8(float x)
+{
+    union {
+        float f;
+        uint32_t u;
+    } v = {x};
+    const uint8_t sign = (uint8_t)(v.u >> 24 & 0x80);
+    v.u &= 0x7fffffff;
+    if (v.u > 0x7f800000)
+        return sign | 0x7f;
+    if (v.f < 0x1p-6f) /* subnormal codes; adding 1.5 * 2^14 rounds to multiples of 2^-9 */
+        return sign | (uint8_t)((v.f + 0x1.8p14f - 0x1.8p14f) * 0x1p9f);
+    if (v.f >= 448)
+        return sign | 0x7e;
+    return sign | (uint8_t)(((v.u + 0x7ffff + (v.u >> 20 & 1)) >> 20) - (120 << 3));
+}
+
 /* e8m0: a power of two; 255 is NaN. */
 static inline float sv_e8m0_to_f32(uint8_t code)
 {

@@ -22,6 +22,7 @@ enum { SV_CLI_OK = 0, SV_CLI_FAIL = 1, SV_CLI_USAGE = 2 };
 int sv_cli_run(int argc, char **argv);
 int sv_cli_generate(int argc, char **argv);
 int sv_cli_check(int argc, char **argv);
+int sv_cli_convert(int argc, char **argv);
 int sv_cli_info(int argc, char **argv);
 int sv_cli_demo(int argc, char **argv);
 int sv_cli_serve(int argc, char **argv);

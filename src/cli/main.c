@@ -17,6 +17,7 @@ static const struct command {
     {"generate", sv_cli_generate, "answer a file of prompts (JSON lines in, JSON lines out)"},
     {"serve", sv_cli_serve, "answer over HTTP, in the APIs of OpenAI, SGLang and llama-server"},
     {"check", sv_cli_check, "validate a target and its draft, probe how well they go together"},
+    {"convert", sv_cli_convert, "write a model once more in fewer bits"},
     {"info", sv_cli_info, "say what a model directory holds"},
     {"demo", sv_cli_demo, "show plain decoding and DFlash on the same prompts"},
 };

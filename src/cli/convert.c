@@ -1,0 +1,219 @@
+/*
+ * convert.c - `salvo convert`: a model's projections in fewer bits, in a directory of its own, and
+ * what that costs.
+ *
+ * Called by main.c. Says the error of each tensor; with prompts, how often the written model
+ * chooses the token that the original chooses, and how many drafts it accepts. Must not: overwrite
+ * anything.
+ */
+#include "cli/cli.h"
+#include "cli/lines.h"
+#include "cli/measure.h"
+#include "load/load.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char usage[] =
+    "Usage: salvo convert -m DIR --to FORMAT --out DIR [--prompts FILE.jsonl [-d DRAFT_DIR]]\n"
+    "\n"
+    "Writes a dense model once more with its projections rounded to fewer bits\n"
+    "(compressed-tensors): fp8 (a scale for each row), mxfp4, q8 and q4 (integers in groups of\n"
+    "32). Embedding, head and norms stay as they are. Tells the error of each tensor; with\n"
+    "prompts also how often the written model agrees with the original's greedy choice, and\n"
+    "with a draft the accept lengths of both.";
+
+static const struct {
+    const char *name;
+    enum sv_quant_code code;
+} formats[] = {
+    {"fp8", SV_CODE_F8}, {"mxfp4", SV_CODE_MXFP4}, {"q8", SV_CODE_INT8}, {"q4", SV_CODE_INT4}};
+
+struct report {
+    struct sv_cli_table table;
+    struct sv_cli_progress progress;
+    int64_t n_bytes, n_bytes_before;
+    double worst;
+    char worst_name[128];
+    int32_t n;
+};
+
+static int note(void *user, const struct sv_quantized *t)
+{
+    struct report *r = user;
+    if (sv_cli_interrupted())
+        return SV_ECANCELED;
+    sv_cli_table_add(&r->table, "%s", t->name);
+    sv_cli_table_add(&r->table, "%lld x %lld", (long long)t->rows, (long long)t->cols);
+    sv_cli_table_add(&r->table, "%.5f", t->relative);
+    sv_cli_table_add(&r->table, "%.3g", t->largest);
+    sv_cli_table_add(&r->table, "%.2f",
+                     8 * (double)t->n_bytes / ((double)t->rows * (double)t->cols));
+    r->n++;
+    r->n_bytes += t->n_bytes;
+    r->n_bytes_before += t->n_bytes_before;
+    if (t->relative > r->worst) {
+        r->worst = t->relative;
+        snprintf(r->worst_name, sizeof r->worst_name, "%s", t->name);
+    }
+    r->progress.done++;
+    sv_cli_progress_update(&r->progress);
+    return SV_OK;
+}
+
+static int write_model(const char *dir, enum sv_quant_code code, const char *out)
+{
+    struct report r = {0};
+    struct sv_err err = {0};
+    struct sv_buf b;
+    char n1[24], n2[24];
+
+    sv_cli_table_init(&r.table);
+    sv_cli_table_column(&r.table, "tensor", false);
+    sv_cli_table_column(&r.table, "shape", true);
+    sv_cli_table_column(&r.table, "relative error", true);
+    sv_cli_table_column(&r.table, "largest", true);
+    sv_cli_table_column(&r.table, "bits", true);
+    sv_cli_progress_begin(&r.progress, stderr, "round", "tensors", 0);
+    int rc = sv_quantize_dir(dir, code, out, note, &r, &err);
+    sv_cli_progress_clear(&r.progress);
+    sv_buf_init(&b);
+    if (!rc)
+        sv_cli_table_write(&r.table, "md", &b);
+    if (!rc && !b.failed)
+        printf("%s\n%d tensors, %s instead of %s; the largest relative error is %.5f, of %s\n",
+               b.data, r.n, sv_cli_bytes(r.n_bytes, n1), sv_cli_bytes(r.n_bytes_before, n2),
+               r.worst, r.worst_name);
+    fflush(stdout);
+    sv_buf_fini(&b);
+    sv_cli_table_fini(&r.table);
+    if (rc == SV_ECANCELED)
+        return sv_cli_fail("interrupted; nothing was written");
+    return rc ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;
+}
+
+/* ---------------------------------------------------------------- on prompts */
+
+/* What one engine answers to all prompts. */
+struct arm {
+    struct sv_cli_answer *a; /* (n) */
+    struct sv_cli_accept accept;
+};
+
+static int answer_all(struct arm *arm, const struct sv_engine_options *eo,
+                      const struct sv_cli_prompts *p, struct sv_err *err)
+{
+    struct sv_engine *e = NULL;
+    int code = sv_cli_engine_open(&e, eo);
+    if (code != SV_CLI_OK)
+        return code;
+    arm->a = sv_calloc((size_t)p->n, sizeof *arm->a);
+    int rc = arm->a ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    for (int32_t i = 0; i < p->n && !rc; i++) {
+        sv_cli_answer_init(&arm->a[i], e);
+        rc = sv_cli_answer_run(e, &p->q[i].r, 1, 1, &arm->a[i], err);
+        if (!rc && arm->a[i].finish == SV_FINISH_ERROR)
+            rc = sv_fail(err, SV_EINVAL, i, "prompt %d: %s", i + 1, arm->a[i].message);
+        if (!rc)
+            sv_cli_accept_add(&arm->accept, &arm->a[i]);
+    }
+    sv_close_engine(e);
+    return rc ? sv_cli_fail("%s", err->msg) : SV_CLI_OK;
+}
+
+static void compare(const struct arm *was, const struct arm *now, int32_t n, bool drafted)
+{
+    int64_t n_tokens = 0, n_same = 0;
+    int32_t n_whole = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t at = sv_cli_first_difference(&was->a[i], &now->a[i]);
+        n_tokens += sv_cli_answer_n(&was->a[i]);
+        n_same += at < 0 ? sv_cli_answer_n(&was->a[i]) : at;
+        n_whole += at < 0;
+    }
+    printf("greedy: %d of %d answers are the same; %lld of %lld tokens stand before the first that "
+           "differs\n",
+           n_whole, n, (long long)n_same, (long long)n_tokens);
+    if (drafted)
+        printf("accept length: %.2f, of the original %.2f\n", sv_cli_accept_mean(&now->accept),
+               sv_cli_accept_mean(&was->accept));
+}
+
+static int on_prompts(const struct sv_engine_options *eo, const char *out, const char *path,
+                      const struct sv_request *defaults)
+{
+    struct sv_engine_options converted = *eo;
+    struct sv_cli_prompts prompts = {0};
+    struct sv_config *cfg = sv_calloc(1, sizeof *cfg);
+    struct arm arm[2] = {{0}};
+    struct sv_err err = {0};
+    int code = SV_CLI_OK;
+    int rc = cfg ? sv_config_load(cfg, eo->target_dir, &err)
+                 : sv_fail(&err, SV_ENOMEM, -1, "out of memory");
+
+    if (!rc)
+        rc = sv_cli_prompts_load(&prompts, path, eo->target_dir, defaults, cfg->vocab_size, &err);
+    if (rc)
+        code = sv_cli_fail("%s", err.msg);
+    converted.target_dir = out;
+    for (int i = 0; i < 2 && code == SV_CLI_OK; i++)
+        code = answer_all(&arm[i], i ? &converted : eo, &prompts, &err);
+    if (code == SV_CLI_OK)
+        compare(&arm[0], &arm[1], prompts.n, eo->draft_dir != NULL);
+    for (int i = 0; i < 2; i++) {
+        for (int32_t k = 0; arm[i].a && k < prompts.n; k++)
+            sv_cli_answer_fini(&arm[i].a[k]);
+        sv_free(arm[i].a);
+    }
+    sv_cli_prompts_fini(&prompts);
+    sv_free(cfg);
+    return code;
+}
+
+/* ---------------------------------------------------------------- */
+
+int sv_cli_convert(int argc, char **argv)
+{
+    struct sv_cli_model m = sv_cli_model_default();
+    struct sv_cli_sampling s = sv_cli_sampling_default();
+    struct sv_cli_opts opts = {.n = 0};
+    struct sv_engine_options eo;
+    struct sv_request defaults = sv_default_request(NULL);
+    const char *to = NULL, *out = NULL, *prompts = NULL;
+    const char *words[sizeof formats / sizeof formats[0] + 1] = {0};
+    enum sv_quant_code code = SV_CODE_NONE;
+    int rc;
+
+    s.max_tokens = 96;
+    sv_cli_opt(&opts, "to", 0, SV_OPT_STRING, &to, "FORMAT", "fp8, mxfp4, q8 or q4");
+    sv_cli_opt(&opts, "out", 'o', SV_OPT_STRING, &out, "DIR", "what is written; must not exist");
+    sv_cli_opt(&opts, "prompts", 0, SV_OPT_STRING, &prompts, "FILE",
+               "answer these with both models and compare");
+    sv_cli_model_rows(&opts, &m);
+    sv_cli_opt(&opts, "max-tokens", 'n', SV_OPT_INT, &s.max_tokens, "N",
+               "length of these answers (default 96)");
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
+        words[i] = formats[i].name;
+    rc = sv_cli_parse(&opts, "convert", usage, argc, argv, 0, NULL);
+    if (rc < 0)
+        rc = sv_cli_model_options(&m, "convert", &eo);
+    if (rc < 0 && !to)
+        rc = sv_cli_usage("convert", "option --to is missing: which format?");
+    if (rc < 0)
+        rc = sv_cli_one_of("convert", "to", to, words);
+    if (rc < 0 && (!out || !*out))
+        rc = sv_cli_usage("convert", "option --out is missing: which directory?");
+    if (rc < 0 && eo.draft_dir && !prompts)
+        rc = sv_cli_usage("convert", "option --draft needs --prompts");
+    if (rc < 0)
+        rc = sv_cli_sampling_apply(&s, "convert", &defaults);
+    if (rc >= 0)
+        return rc;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
+        if (!strcmp(to, formats[i].name))
+            code = formats[i].code;
+    eo.auto_width = false; /* acceptance at every position of the block */
+    sv_cli_catch_interrupt();
+    rc = write_model(eo.target_dir, code, out);
+    return rc == SV_CLI_OK && prompts ? on_prompts(&eo, out, prompts, &defaults) : rc;
+}

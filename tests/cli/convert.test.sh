@@ -1,0 +1,47 @@
+#!/bin/bash
+# convert.test.sh - a model in fewer bits: written, reported, compared with the original on prompts, loaded; and what goes
+# wrong leaves nothing.
+# timeout: 180
+. tests/cli/lib.sh
+
+printf '{"id": "a", "prompt_token_ids": [3, 1, 4, 1, 5], "max_tokens": 24}\n{"id": "b", "prompt_token_ids": [9, 2, 6]}\n' \
+    >"$tmp/in.jsonl"
+run 0 convert -m "$target" --to fp8 --out "$tmp/fp8" --prompts "$tmp/in.jsonl" -d "$draft" -n 32 -t 1
+out_says 'layers.0.mlp.down_proj.weight'
+out_says '35 tensors'
+out_says 'the largest relative error is 0.0'
+out_says 'of 2 answers are the same'
+out_says 'accept length: '
+run 0 info "$tmp/fp8"
+out_says 'fp8'
+run 0 check -m "$tmp/fp8" -d "$draft" -t 1
+for to in mxfp4 q8 q4; do
+    run 0 convert -m "$tiny/qwen3_odd_bf16" --to $to --out "$tmp/$to"
+    out_says 'instead of'
+    run 0 check -m "$tmp/$to" -t 1
+done
+
+run 1 convert -m "$target" --to fp8 --out "$tmp/fp8"
+err_says 'is there already'
+run 1 convert -m "$tiny/qwen3_moe_f32" --to q4 --out "$tmp/no"
+err_says 'not supported for Qwen3MoeForCausalLM'
+run 1 convert -m "$tmp/fp8" --to q8 --out "$tmp/no"
+err_says 'is in fewer bits already (fp8)'
+run 1 convert -m "$target" --to fp8 --out "$tmp/nowhere/no"
+err_says 'cannot create'
+run 2 convert -m "$target" --out "$tmp/no"
+err_says 'option --to is missing'
+run 2 convert -m "$target" --to q5 --out "$tmp/no"
+err_says "'q5' is not one of fp8, mxfp4, q8, q4"
+run 2 convert -m "$target" --to q8
+err_says 'option --out is missing'
+run 2 convert -m "$target" --to fp8 --out "$tmp/no" -d "$draft"
+err_says 'needs --prompts'
+
+# No file takes a byte.
+code=0
+said=$(trap '' XFSZ; ulimit -f 0; "$salvo" convert -m "$target" --to fp8 --out "$tmp/full" 2>&1 </dev/null) || code=$?
+equal "$code" 1
+[[ $said == *'no room for'* || $said == *'cannot write'* ]] || fail "says nothing of the disk: $said"
+equal "$(cd "$tmp" && ls -d full* no* 2>/dev/null)" ''
+finish

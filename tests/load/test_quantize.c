@@ -1,0 +1,254 @@
+/*
+ * test_quantize.c - models written in fewer bits: each code is the nearest of its scale, what is no
+ * projection stays as it is, the errors told are those of the values read, and nothing is left of
+ * what failed.
+ *
+ * timeout: 180
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "load/fake.h"
+#include "testing.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char source[] = "tests/golden/tiny/qwen3_odd_bf16";
+static const enum sv_quant_code all[] = {SV_CODE_F8, SV_CODE_MXFP4, SV_CODE_INT8, SV_CODE_INT4};
+
+struct told {
+    int n;
+    double relative[64];
+    char name[64][96];
+};
+
+static int take(void *user, const struct sv_quantized *t)
+{
+    struct told *told = user;
+    assert_true(told->n < 64 && t->n_bytes > 0 && t->n_bytes < t->n_bytes_before);
+    told->relative[told->n] = t->relative;
+    snprintf(told->name[told->n++], 96, "%s", t->name);
+    return SV_OK;
+}
+
+static float number(const struct sv_host_tensor *t, int64_t i)
+{
+    const uint16_t h = ((const uint16_t *)t->data)[i];
+    return t->dtype == SV_F32    ? ((const float *)t->data)[i]
+           : t->dtype == SV_BF16 ? sv_bf16_to_f32(h)
+                                 : sv_f16_to_f32(h);
+}
+
+/* All positive values of a code with scale 1, ascending; returns how many. */
+static int grid(enum sv_quant_code code, double *out)
+{
+    int n = 0;
+    for (int i = 0; code == SV_CODE_F8 && i < 0x7f; i++)
+        out[n++] = (double)sv_f8_to_f32((uint8_t)i);
+    for (int i = 0; code == SV_CODE_MXFP4 && i < 8; i++)
+        out[n++] = (double)sv_e2m1[i];
+    const int most = code == SV_CODE_INT8 ? 127 : code == SV_CODE_INT4 ? 7 : -1;
+    for (int i = 0; i <= most; i++)
+        out[n++] = i;
+    return n;
+}
+
+static double scale_of(const struct sv_quant *q, int64_t i)
+{
+    return q->code == SV_CODE_MXFP4 ? (double)sv_e8m0_to_f32(((const uint8_t *)q->scales)[i])
+                                    : (double)sv_bf16_to_f32(((const uint16_t *)q->scales)[i]);
+}
+
+/* No other value of the same scale is nearer than the one that was written. */
+static double check_matrix(const struct sv_host_tensor *was, const struct sv_host_tensor *now)
+{
+    double values[256], error = 0, size = 0;
+    const struct sv_quant *q = &now->quant;
+    const int n = grid(q->code, values);
+    const int64_t rows = was->dim[0], cols = was->dim[1], groups = cols / q->block_cols;
+    float *row = malloc((size_t)cols * sizeof *row);
+    assert_true(now->dim[0] == rows && now->dim[1] == cols);
+    for (int64_t r = 0; r < rows; r++) {
+        sv_quant_rows(q, (int32_t)r, 1, row);
+        for (int64_t k = 0; k < cols; k++) {
+            const double x = (double)number(was, r * cols + k), e = fabs(x - (double)row[k]);
+            const double scale = scale_of(q, r * groups + k / q->block_cols);
+            error += e * e;
+            size += x * x;
+            for (int i = 0; i < n; i++)
+                assert_true(e <= fabs(fabs(x) - scale * values[i]) * (1 + 1e-6) + 1e-12);
+        }
+    }
+    free(row);
+    return sqrt(error / size);
+}
+
+static void written_values_are_the_nearest(void **state)
+{
+    (void)state;
+    const double most[] = {0.03, 0.13, 0.007, 0.1};
+    double mean[4] = {0};
+    for (int i = 0; i < 4; i++) {
+        struct told told = {0};
+        struct sv_ckpt was, now;
+        struct sv_config cfg;
+        struct sv_err err;
+        char name[32];
+        snprintf(name, sizeof name, "made%d", i);
+        const char *dir = sv_test_path(source), *out = sv_test_tmp(name);
+        fake_expect(sv_quantize_dir(dir, all[i], out, take, &told, &err), SV_OK, &err, "", name);
+        fake_expect(sv_config_load(&cfg, out, &err), SV_OK, &err, "", name);
+        assert_int_equal(sv_ckpt_open(&was, dir, &err), SV_OK);
+        fake_expect(sv_ckpt_open(&now, out, &err), SV_OK, &err, "", name);
+        fake_expect(sv_ckpt_check_target(&now, &cfg, &err), SV_OK, &err, "", name);
+        assert_int_equal(now.n_tensors, was.n_tensors);
+        int k = 0;
+        for (int32_t j = 0; j < was.n_tensors; j++) {
+            const struct sv_host_tensor *a = &was.tensors[j], *b = &now.tensors[j];
+            assert_string_equal(a->name, b->name);
+            if (!b->quant.code) {
+                assert_null(strstr(a->name, "_proj.weight"));
+                assert_int_equal(a->n_bytes, b->n_bytes);
+                assert_memory_equal(a->data, b->data, a->n_bytes);
+                continue;
+            }
+            const double e = check_matrix(a, b);
+            assert_string_equal(told.name[k], a->name);
+            if (!(fabs(e - told.relative[k]) < 1e-9 && e < most[i]))
+                fail_msg("%s: error %g, told %g", a->name, e, told.relative[k]);
+            mean[i] += e;
+            k++;
+        }
+        assert_int_equal(k, told.n);
+        assert_int_equal(k, 7 * cfg.n_layers);
+        sv_ckpt_close(&was);
+        sv_ckpt_close(&now);
+    }
+    assert_true(mean[2] < mean[0] && mean[0] < mean[3] && mean[3] < mean[1]);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void e4m3_rounds_to_the_nearest(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 0x7e; c++) {
+        const float low = sv_f8_to_f32((uint8_t)c), high = sv_f8_to_f32((uint8_t)(c + 1));
+        const float middle = low + (high - low) / 2;
+        assert_int_equal(sv_f32_to_f8(low), c);
+        assert_int_equal(sv_f32_to_f8(-low), c | 0x80);
+        assert_int_equal(sv_f32_to_f8(middle), c + c % 2); /* the even one */
+        assert_int_equal(sv_f32_to_f8(nextafterf(middle, 0)), c);
+        assert_int_equal(sv_f32_to_f8(nextafterf(middle, INFINITY)), c + 1);
+    }
+    assert_int_equal(sv_f32_to_f8(448), 0x7e);
+    assert_int_equal(sv_f32_to_f8(1e30f), 0x7e);
+    assert_int_equal(sv_f32_to_f8(-INFINITY), 0xfe);
+    assert_int_equal(sv_f32_to_f8(NAN) & 0x7f, 0x7f);
+    assert_int_equal(sv_f32_to_f8(1e-30f), 0);
+}
+
+static int files_in(const char *dir)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n - 2;
+}
+
+static int stop(void *user, const struct sv_quantized *t)
+{
+    (void)t;
+    return ++*(int *)user == 3 ? SV_ECANCELED : SV_OK;
+}
+
+static void nothing_is_left_of_a_failure(void **state)
+{
+    (void)state;
+    struct sv_err err;
+    char out[600];
+    const char *dir = sv_test_path(source), *in = fake_dir("outs");
+    int n = 0;
+    snprintf(out, sizeof out, "%s/made", in);
+    assert_int_equal(sv_quantize_dir(dir, SV_CODE_F8, out, stop, &n, &err), SV_ECANCELED);
+    assert_int_equal(files_in(in), 0);
+    /* jansson loses memory when it is short of it: what parses the files comes first */
+    struct sv_config cfg;
+    struct sv_ckpt c;
+    sv_fault_arm(INT64_MAX);
+    sv_dir_is_draft(dir);
+    assert_int_equal(sv_config_load(&cfg, dir, &err), SV_OK);
+    assert_int_equal(sv_ckpt_open(&c, dir, &err), SV_OK);
+    const int64_t n_parsed = sv_fault_calls();
+    sv_fault_arm(0);
+    sv_ckpt_close(&c);
+    char whole[608];
+    struct told once = {0};
+    snprintf(whole, sizeof whole, "%s/whole", fake_dir("once"));
+    sv_fault_arm(INT64_MAX);
+    assert_int_equal(sv_quantize_dir(dir, SV_CODE_F8, whole, take, &once, &err), SV_OK);
+    const int64_t n_calls = sv_fault_calls();
+    sv_fault_arm(0);
+    print_message("%lld calls, %lld before the writing\n", (long long)n_calls, (long long)n_parsed);
+    for (int64_t nth = n_parsed + 2;; nth += nth + 24 < n_calls ? 40 : 2) {
+        struct told told = {0};
+        sv_fault_arm(nth);
+        const int rc = sv_quantize_dir(dir, SV_CODE_F8, out, take, &told, &err);
+        const int64_t calls = sv_fault_calls();
+        sv_fault_arm(0);
+        if (sv_alloc_live())
+            fail_msg("call %lld: %s, %lld left", (long long)nth, err.msg,
+                     (long long)sv_alloc_live());
+        if (rc == SV_OK && calls < nth)
+            break;
+        assert_true(rc != SV_OK && err.msg[0]);
+        assert_int_equal(files_in(in), 0);
+    }
+    assert_int_equal(files_in(in), 1);
+}
+
+static void what_cannot_be_converted(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *dir;
+        enum sv_quant_code code;
+        const char *message;
+    } bad[] = {
+        {"tests/golden/tiny/qwen3_moe_f32", SV_CODE_F8, "not supported for Qwen3MoeForCausalLM"},
+        {"tests/golden/tiny/qwen3_5_bf16", SV_CODE_F8, "not supported for Qwen3_5For"},
+        {"tests/golden/tiny/gptoss_bf16", SV_CODE_F8, "not supported for GptOssForCausalLM"},
+        {"tests/golden/tiny/pair_draft_full_b16", SV_CODE_F8, "is a draft"},
+        {"tests/golden/gguf/qwen3_q8.gguf", SV_CODE_F8, "not GGUF files"},
+        {"tests/golden/quant/fp8_block", SV_CODE_F8, "is in fewer bits already (fp8)"},
+        {"tests/golden/tiny/pair_target", SV_CODE_INT4, "which are not groups of 32"},
+        {"tests/golden/tiny", SV_CODE_F8, "config.json"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct told told = {0};
+        struct sv_err err;
+        const char *out = sv_test_tmp("refused");
+        const int rc =
+            sv_quantize_dir(sv_test_path(bad[i].dir), bad[i].code, out, take, &told, &err);
+        assert_true(rc != SV_OK);
+        fake_expect(rc, rc, &err, bad[i].message, bad[i].dir);
+        assert_int_equal(access(out, F_OK), -1);
+    }
+    struct told told = {0};
+    struct sv_err err;
+    const char *there = fake_dir("there");
+    fake_expect(sv_quantize_dir(sv_test_path(source), SV_CODE_F8, there, take, &told, &err),
+                SV_EINVAL, &err, "is there already", "there");
+    assert_int_equal(files_in(there), 0);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(written_values_are_the_nearest),
+             cmocka_unit_test(e4m3_rounds_to_the_nearest),
+             cmocka_unit_test(nothing_is_left_of_a_failure),
+             cmocka_unit_test(what_cannot_be_converted))
