@@ -374,7 +374,7 @@ static int lay_out(struct plan *p)
         sv_buf_printf(h, "],\"data_offsets\":[%zu,%zu]}", part->at, part->at + part->n_bytes);
     }
     sv_buf_lit(h, "}");
-    while (h->len % 8)
+    while (h->len % 8 && !h->failed)
         sv_buf_lit(h, " ");
     p->data_at = 8 + h->len;
     return h->failed ? sv_fail(p->err, SV_ENOMEM, -1, "out of memory") : SV_OK;
@@ -432,29 +432,39 @@ static int write_tensors(struct plan *p, const char *path, sv_quantized_fn *told
     return rc;
 }
 
-static json_t *quantization_config(const struct layout *l)
+/* Through text: what json_pack makes lacks a field when memory was short. */
+static json_t *quantization_config(const struct layout *l, struct sv_err *err)
 {
-    json_t *group = l->group ? json_integer(l->group) : json_null();
-    return json_pack("{s:s,s:s,s:s,s:[s],s:{s:{s:[s],s:{s:i,s:s,s:s,s:o,s:b,s:b}}}}",
-                     "quant_method", "compressed-tensors", "format", l->format,
-                     "quantization_status", "compressed", "ignore", "lm_head", "config_groups",
-                     "group_0", "targets", "Linear", "weights", "num_bits", l->bits, "type",
-                     l->type, "strategy", l->strategy, "group_size", group, "symmetric", 1,
-                     "dynamic", 0);
+    char text[512], group[16] = "null";
+    if (l->group)
+        snprintf(group, sizeof group, "%d", l->group);
+    const int n = snprintf(text, sizeof text,
+                           "{\"quant_method\":\"compressed-tensors\",\"format\":\"%s\","
+                           "\"quantization_status\":\"compressed\",\"ignore\":[\"lm_head\"],"
+                           "\"config_groups\":{\"group_0\":{\"targets\":[\"Linear\"],\"weights\":{"
+                           "\"num_bits\":%d,\"type\":\"%s\",\"strategy\":\"%s\",\"group_size\":%s,"
+                           "\"symmetric\":true,\"dynamic\":false}}}}",
+                           l->format, l->bits, l->type, l->strategy, group);
+    return sv_json_parse(text, (size_t)n, err);
 }
 
 static int write_config(const struct plan *p, const char *dir, const char *to)
 {
-    char *from, *path = sv_path_join(to, "config.json"), *text = NULL;
-    json_t *root = NULL;
-    int rc = sv_dir_json(dir, "config.json", true, &from, &root, p->err);
-    if (!rc &&
-        (!path || json_object_set_new(root, "quantization_config", quantization_config(p->l)) ||
-         !(text = json_dumps(root, JSON_INDENT(2)))))
+    char *from = NULL, *path = sv_path_join(to, "config.json"), *text = NULL;
+    json_t *root = NULL, *again = NULL;
+    json_t *quant = quantization_config(p->l, p->err);
+    int rc = quant ? sv_dir_json(dir, "config.json", true, &from, &root, p->err) : p->err->code;
+    if (!rc && json_object_set(root, "quantization_config", quant) == 0)
+        text = json_dumps(root, JSON_INDENT(2));
+    if (!rc && text) /* short of memory, jansson leaves parts out and does not tell */
+        again = sv_json_parse(text, strlen(text), p->err);
+    if (!rc && (!path || !json_equal(again, root)))
         rc = sv_fail(p->err, SV_ENOMEM, -1, "out of memory");
     if (!rc)
         rc = sv_file_write(path, text, strlen(text), p->err);
     sv_free(text);
+    json_decref(quant);
+    json_decref(again);
     json_decref(root);
     sv_free(path);
     sv_free(from);

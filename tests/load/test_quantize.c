@@ -161,6 +161,37 @@ static int files_in(const char *dir)
     return n - 2;
 }
 
+static void same_files(const char *a, const char *b)
+{
+    static const char *const names[] = {"config.json", "model.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        struct sv_buf x[2];
+        struct sv_err err;
+        for (int k = 0; k < 2; k++) {
+            char *path = sv_path_join(k ? b : a, names[i]);
+            sv_buf_init(&x[k]);
+            assert_int_equal(sv_file_read(&x[k], path, 1 << 24, &err), SV_OK);
+            sv_free(path);
+        }
+        assert_int_equal(x[0].len, x[1].len);
+        assert_memory_equal(x[0].data, x[1].data, x[0].len);
+        sv_buf_fini(&x[0]);
+        sv_buf_fini(&x[1]);
+    }
+}
+
+static void remove_dir(const char *dir)
+{
+    static const char *const names[] = {"config.json", "model.safetensors",
+                                        "generation_config.json"};
+    for (int i = 0; i < 3; i++) {
+        char *path = sv_path_join(dir, names[i]);
+        unlink(path);
+        sv_free(path);
+    }
+    assert_int_equal(rmdir(dir), 0);
+}
+
 static int stop(void *user, const struct sv_quantized *t)
 {
     (void)t;
@@ -195,7 +226,7 @@ static void nothing_is_left_of_a_failure(void **state)
     const int64_t n_calls = sv_fault_calls();
     sv_fault_arm(0);
     print_message("%lld calls, %lld before the writing\n", (long long)n_calls, (long long)n_parsed);
-    for (int64_t nth = n_parsed + 2;; nth += nth + 24 < n_calls ? 40 : 2) {
+    for (int64_t nth = n_parsed + 2;; nth++) {
         struct told told = {0};
         sv_fault_arm(nth);
         const int rc = sv_quantize_dir(dir, SV_CODE_F8, out, take, &told, &err);
@@ -206,7 +237,12 @@ static void nothing_is_left_of_a_failure(void **state)
                      (long long)sv_alloc_live());
         if (rc == SV_OK && calls < nth)
             break;
-        assert_true(rc != SV_OK && err.msg[0]);
+        if (rc == SV_OK) { /* jansson did without what it asked for */
+            same_files(out, whole);
+            remove_dir(out);
+        } else {
+            assert_true(err.msg[0]);
+        }
         assert_int_equal(files_in(in), 0);
     }
     assert_int_equal(files_in(in), 1);
