@@ -7,6 +7,7 @@
  * pointer, or know more of a backend than its table.
  */
 #include "backend/backends.h"
+#include "backend/quant.h"
 
 #include "backend/ops_mla.h"
 
@@ -159,6 +160,11 @@ bool sv_dev_head_confidence(const struct sv_dev *dev, const struct sv_weight *w)
            (dev->be->head_confidence_of && dev->be->head_confidence_of(dev, w));
 }
 
+bool sv_dev_takes_codes(const struct sv_dev *dev)
+{
+    return dev->be->takes_codes;
+}
+
 int64_t sv_dev_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows)
 {
     return dev->be->weight_bytes(dev, w, n_rows);
@@ -169,11 +175,13 @@ int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struc
 {
     const size_t elem = sv_dtype_bytes(host->fmt.elem);
     SV_REQUIRE(host->data && host->rows > 0 && host->cols > 0 && !host->priv);
-    SV_REQUIRE((uintptr_t)host->data % elem == 0);
+    SV_REQUIRE((uintptr_t)host->data % elem == 0 && (!host->quant || dev->be->takes_codes));
     *out = (struct sv_weight){0};
     int rc = dev->be->upload_weight(dev, host, out, err);
     if (!rc && dev->on_upload)
-        dev->on_upload(dev->upload_user, (size_t)host->rows * (size_t)host->cols * elem);
+        dev->on_upload(dev->upload_user, host->quant
+                                             ? (size_t)sv_quant_bytes(host->quant)
+                                             : (size_t)host->rows * (size_t)host->cols * elem);
     return rc;
 }
 

@@ -9,6 +9,7 @@
 #include "backend/backends.h"
 
 #include "backend/ops_moe.h"
+#include "backend/quant.h"
 
 #include <string.h>
 
@@ -79,7 +80,9 @@ int sv_dev_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int3
     memset(out->w, 0, (size_t)n * sizeof *out->w);
     int rc = dev->be->moe->upload_experts(dev, host, n, out->w, err);
     if (!rc && dev->on_upload)
-        dev->on_upload(dev->upload_user, (size_t)n * (size_t)out->rows * (size_t)out->cols * elem);
+        dev->on_upload(dev->upload_user,
+                       (size_t)n * (host->quant ? (size_t)sv_quant_bytes(host->quant)
+                                                : (size_t)out->rows * (size_t)out->cols * elem));
     return rc;
 }
 

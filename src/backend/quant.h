@@ -49,6 +49,7 @@ struct sv_quant {
     int32_t zero_add;     /* what is added to a stored zero point */
     const int32_t *g_idx; /* (cols) group of each column, or NULL: column / block_cols */
     float global;         /* NVFP4: factor of all weights */
+    int32_t step;         /* MXFP4: from a row's codes and scales to the next row's; 0 is 1 */
 };
 
 #define SV_QUANT_MAX_BLOCK 256
@@ -65,8 +66,11 @@ int64_t sv_quant_bytes(const struct sv_quant *q);
 /* The values of rows [first, first + n): out is (n, cols). */
 void sv_quant_rows(const struct sv_quant *q, int32_t first, int32_t n, float *out);
 
-/* quant_gguf.c: the values of n_blocks blocks that follow each other. */
-void sv_quant_gguf_blocks(enum sv_quant_code code, const uint8_t *in, int32_t n_blocks, float *out);
+/* The same as elements of `to`: f32, or bf16, each rounded to it once; row: (cols) scratch, of bf16
+ * only. */
+typedef void sv_quant_expand_fn(const struct sv_quant *q, int32_t first, int32_t n,
+                                enum sv_dtype to, void *out, float *row);
+sv_quant_expand_fn sv_quant_expand;
 
 /* e4m3 ("fn"): no infinity, 0x7f and 0xff are NaN. */
 static inline float sv_f8_to_f32(uint8_t code)

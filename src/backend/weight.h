@@ -90,6 +90,8 @@ struct sv_format {
     enum sv_dtype scale;
 };
 
+struct sv_quant;
+
 /* A matrix of weights. On the host side (files, tests of the CPU) row-major as published, priv
  * NULL; what upload_weight returns is in the backend's own layout, only its ops may look inside,
  * and free_weight frees it. */
@@ -100,6 +102,9 @@ struct sv_weight {
     const void *data;   /* (rows, cols), 0-aligned to its element size; NULL: no such weight */
     const void *scales; /* one per block, or NULL: none, or in data */
     void *priv;         /* the backend's: layout, copies, what free_weight frees */
+    /* On the host side, of a matrix in fewer bits: what data is part of (quant.h), fmt.elem SV_U8;
+     * only for devices that take it (sv_dev_takes_codes). */
+    const struct sv_quant *quant;
 };
 
 static inline float sv_bf16_to_f32(uint16_t h)

@@ -201,8 +201,9 @@ int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes,
     /* Where nothing is counted: as published, and as they are read. */
     const int64_t draft = e->drafter->weight_bytes, published = e->model.weights.n_bytes;
     const int64_t kept = sv_weights_kept_bytes(&e->model.weights);
-    if (!n_total && kept > published) /* quantized ones are expanded at open */
-        add(row, &n, kept, "target weights", ", expanded from %lld MiB", mib(published));
+    if (!n_total && kept > published) /* codes in another order, or their values */
+        add(row, &n, kept, "target weights", ", %s from %lld MiB",
+            kept > published + published / 8 ? "expanded" : "packed", mib(published));
     else
         add(row, &n, n_total ? target_bytes : published, "target weights", "%s", "");
     add(row, &n, n_total ? held[SV_MEM_WEIGHTS] - target_bytes : draft, "draft weights", "%s",

@@ -282,7 +282,10 @@ int sv_packed_find(struct sv_packed *p, const struct sv_ckpt *c, const struct sv
                    struct sv_err *err);
 /* What it expands to: MXFP4 to bf16, which holds every value exactly. */
 enum sv_dtype sv_packed_dtype(const struct sv_packed *p);
-/* out: rows first, first + step, ... of an expert's matrix, (rows / step, cols). */
+/* Rows first, first + step, ... of an expert's matrix, (rows / step, cols): MXFP4 as it is, */
+struct sv_quant sv_packed_codes(const struct sv_packed *p, int32_t expert, int32_t first,
+                                int32_t step);
+/* or their elements. */
 void sv_packed_expand(const struct sv_packed *p, int32_t expert, int32_t first, int32_t step,
                       void *out);
 

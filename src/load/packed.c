@@ -107,6 +107,22 @@ static void expand_mxfp4(const struct sv_packed *p, int64_t e, int32_t first, in
     }
 }
 
+struct sv_quant sv_packed_codes(const struct sv_packed *p, int32_t expert, int32_t first,
+                                int32_t step)
+{
+    const int64_t at = ((int64_t)expert * p->rows + first) * (p->cols / MXFP4_VALUES);
+    SV_REQUIRE(p->pack == SV_PACK_MXFP4);
+    return (struct sv_quant){.code = SV_CODE_MXFP4,
+                             .rows = p->rows / step,
+                             .cols = p->cols,
+                             .data = (const uint8_t *)p->t->data + at * MXFP4_BYTES,
+                             .scales = (const uint8_t *)p->scales->data + at,
+                             .scale = SV_U8,
+                             .block_rows = 1,
+                             .block_cols = MXFP4_VALUES,
+                             .step = step};
+}
+
 void sv_packed_expand(const struct sv_packed *p, int32_t expert, int32_t first, int32_t step,
                       void *out)
 {

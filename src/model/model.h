@@ -191,8 +191,8 @@ struct sv_place {
     struct sv_experts *experts; /* spec->expert says which of them; or the heads' matrices */
 };
 
-/* A weight, or a layer's experts or heads, and the size in the checkpoint; of MXFP4 experts,
- * expanded. */
+/* A weight, or a layer's experts or heads, and the size in the checkpoint; of what is expanded, so.
+ */
 struct sv_taken {
     struct sv_weight w; /* of experts: the role alone */
     int64_t n_bytes;

@@ -1,6 +1,7 @@
 /*
  * packed.c - experts that a file keeps in one tensor for each projection of a layer, and heads that
- * it keeps in one: expanded to the matrices that the ops take, once, when a model opens.
+ * it keeps in one: MXFP4 as it is where the device takes codes, else expanded to the matrices that
+ * the ops take, once, when a model opens.
  *
  * Called by weights.c. One projection is expanded at a time; the memory is freed as soon as the
  * device has its own copy. Must not: run during a step, or look inside a tensor (load/packed.c).
@@ -104,6 +105,34 @@ static int expand(const struct part *p, uint8_t *data, size_t stride, struct sv_
     return SV_OK;
 }
 
+/* MXFP4 as it is. */
+static int take_codes(struct sv_weights *w, const struct sv_tensor_spec *s, const struct part *p,
+                      struct sv_experts *x, int32_t n_chosen, struct sv_err *err)
+{
+    struct sv_weight *host = sv_calloc((size_t)x->n, sizeof *host);
+    struct sv_quant *quant = sv_calloc((size_t)x->n, sizeof *quant);
+    int rc = host && quant ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "no memory for %s", s->name);
+    for (int32_t e = 0; e < x->n && !rc; e++) {
+        quant[e] = sv_packed_codes(&p->from, e, p->first, p->step);
+        host[e] = (struct sv_weight){.role = s->role,
+                                     .fmt.elem = SV_U8,
+                                     .rows = x->rows,
+                                     .cols = x->cols,
+                                     .data = quant[e].data,
+                                     .quant = &quant[e]};
+    }
+    if (!rc)
+        rc = sv_dev_upload_experts(w->dev, host, x->n, x, err);
+    if (!rc)
+        sv_weights_note(w, &(struct sv_taken){.w.role = s->role,
+                                              .n_bytes = x->n * sv_quant_bytes(quant),
+                                              .experts = x,
+                                              .n_chosen = n_chosen});
+    sv_free(host);
+    sv_free(quant);
+    return rc;
+}
+
 static int take_matrices(struct sv_weights *w, const struct sv_tensor_spec *s, const struct part *p,
                          struct sv_experts *x, int32_t n_chosen, struct sv_err *err)
 {
@@ -132,8 +161,10 @@ int sv_weights_take_packed(struct sv_weights *w, const struct sv_tensor_spec *s,
     int rc = sv_packed_find(&p.from, w->ckpt, s, err);
     if (rc)
         return rc;
-    return to.w ? take_bias(w, s, &p, to.w, err)
-                : take_matrices(w, s, &p, to.experts, n_chosen, err);
+    if (to.w)
+        return take_bias(w, s, &p, to.w, err);
+    const bool codes = p.from.pack == SV_PACK_MXFP4 && sv_dev_takes_codes(w->dev);
+    return (codes ? take_codes : take_matrices)(w, s, &p, to.experts, n_chosen, err);
 }
 
 /* ---------------------------------------------------------------- heads */

@@ -129,11 +129,16 @@ static int make_random(struct sv_weights *w, struct sv_weight *shape, enum sv_fo
     return rc;
 }
 
-/* The values of a matrix in fewer bits: as bf16 where all of them fit, else f32. The memory is the
- * weights'. */
-static int expand(struct sv_weights *w, const struct sv_host_tensor *t, struct sv_weight *host,
-                  struct sv_err *err)
+/* A matrix in fewer bits: its codes where the device takes them. Else its values, as bf16 where all
+ * of them fit, else f32; the memory is the weights'. */
+static int take_codes(struct sv_weights *w, const struct sv_host_tensor *t, struct sv_weight *host,
+                      struct sv_err *err)
 {
+    if (sv_dev_takes_codes(w->dev)) {
+        host->fmt.elem = SV_U8;
+        host->quant = &t->quant;
+        return SV_OK;
+    }
     const bool half = sv_quant_fits_bf16(t->quant.code);
     const size_t cols = (size_t)host->cols, n = (size_t)host->rows * cols;
     void *data = sv_arena_alloc(&w->arena, n * (half ? sizeof(uint16_t) : sizeof(float)));
@@ -141,12 +146,8 @@ static int expand(struct sv_weights *w, const struct sv_host_tensor *t, struct s
     if (!data || (half && !row))
         return sv_fail(err, SV_ENOMEM, -1, "%s: no memory for %zu values of '%s'", t->file, n,
                        t->name);
-    for (int32_t r = 0; r < host->rows; r++) {
-        sv_quant_rows(&t->quant, r, 1, half ? row : (float *)data + (size_t)r * cols);
-        for (size_t i = 0; half && i < cols; i++)
-            ((uint16_t *)data)[(size_t)r * cols + i] = sv_f32_to_bf16(row[i]);
-    }
     host->fmt.elem = half ? SV_BF16 : SV_F32;
+    sv_quant_expand(&t->quant, 0, host->rows, host->fmt.elem, data, row);
     host->data = data;
     return SV_OK;
 }
@@ -193,7 +194,7 @@ static int find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_
                        "f32, f16 and bf16 are supported",
                        t->file, t->name);
     if (t->quant.code)
-        return expand(w, t, host, err);
+        return take_codes(w, t, host, err);
     if (s->form >= SV_FORM_EXPERT)
         part_of_experts(host, s, t, n_bytes);
     else if (s->form && !t->as_read)

@@ -17,14 +17,17 @@
 
 #include "backend/ops_moe.h"
 #include "backend/ops_tokens.h"
+#include "backend/quant.h"
 
 /* A weight as the CPU keeps it; no priv: row-major in the caller's memory. */
+struct sv_codes;
 struct sv_screen;
 struct sv_cpu_weight {
-    void *mem;       /* what data points to, freed with the weight; NULL: the caller's memory */
-    bool packed;     /* in the order of the kernels, not row-major */
-    bool wcomp;      /* compressed (wcomp.h); then packed as well */
-    int64_t n_bytes; /* what a product reads of data */
+    void *mem;   /* what data points to, freed with the weight; NULL: the caller's memory */
+    bool packed; /* in the order of the kernels, not row-major */
+    bool wcomp;  /* compressed (wcomp.h); then packed as well */
+    struct sv_codes *codes;   /* codes.h, freed with the weight; NULL: elements */
+    int64_t n_bytes;          /* what a product reads of data */
     struct sv_screen *screen; /* of a head, for the argmax alone (head_screen.h), or NULL */
 };
 
@@ -35,6 +38,10 @@ static inline bool sv_cpu_is_packed(const struct sv_weight *w)
 static inline bool sv_cpu_is_wcomp(const struct sv_weight *w)
 {
     return w->priv && ((const struct sv_cpu_weight *)w->priv)->wcomp;
+}
+static inline const struct sv_codes *sv_cpu_codes_of(const struct sv_weight *w)
+{
+    return w->priv ? ((const struct sv_cpu_weight *)w->priv)->codes : NULL;
 }
 static inline struct sv_screen *sv_cpu_screen_of(const struct sv_weight *w)
 {
@@ -104,6 +111,9 @@ enum sv_wcomp_order {
     SV_WCOMP_ROWS   /* as AMX does: row by row */
 };
 enum sv_wcomp_order sv_cpu_gemm_wcomp(const struct sv_cpu *cpu);
+/* The same of packed codes (codes.h); and what expands those that stand as in the file. */
+enum sv_wcomp_order sv_cpu_gemm_codes(const struct sv_cpu *cpu);
+sv_quant_expand_fn *sv_cpu_gemm_expand(const struct sv_cpu *cpu);
 /* Up to how many rows a head's argmax can be found with a screen; 0: not on this level. */
 int32_t sv_cpu_gemm_screen_rows(const struct sv_cpu *cpu);
 

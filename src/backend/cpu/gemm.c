@@ -9,6 +9,7 @@
  */
 #include "backend/cpu/gemm.h"
 
+#include "backend/cpu/codes.h"
 #include "backend/cpu/wcomp.h"
 #include "backend/cpu/head_screen.h"
 #include "backend/cpu/vec.h"
@@ -39,7 +40,9 @@ struct sv_cpu_gemm {
     int32_t own_from, own_most; /* from so many for each thread on; so many of its own at a time */
     const struct sv_gemm_kern *bytes; /* for quantized weights, NULL: as any other */
     bool packs; /* bf16 weights are multiplied packed: at load, or else at every call */
-    enum sv_wcomp_order wcomp; /* how compressed weights stand here, if they can be multiplied */
+    enum sv_wcomp_order wcomp;  /* how compressed weights stand here, if they can be multiplied */
+    enum sv_wcomp_order codes;  /* and codes, if they are packed */
+    sv_quant_expand_fn *expand; /* those that are not */
     const struct sv_gemm_kern *screen[2]; /* for heads' bounds, by plane; NULL: none */
     int32_t screen_rows;                  /* up to how many it is asked */
     struct sv_gemm_call call;             /* the one in flight */
@@ -111,6 +114,25 @@ static void set_own(struct sv_cpu_gemm *g)
 #endif
 }
 
+static void set_codes(struct sv_cpu_gemm *g, const struct sv_cpu *cpu)
+{
+    g->expand = sv_quant_expand;
+#ifndef SV_NO_AVX2
+    if (cpu->isa >= SV_ISA_AVX2)
+        g->expand = sv_quant_expand_avx2;
+#endif
+#ifndef SV_NO_AVX512
+    if (cpu->isa >= SV_ISA_AVX512)
+        g->expand = sv_quant_expand_avx512;
+    if (g->packs)
+        g->codes = SV_WCOMP_PAIRS;
+#endif
+#ifndef SV_NO_AMX
+    if (g->kern[SV_BF16] == sv_gemm_kern_amx() && sv_cpu_has_avx512_bf16())
+        g->codes = SV_WCOMP_ROWS;
+#endif
+}
+
 int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
 {
     if (cpu->isa == SV_ISA_AUTO || !sv_cpu_has_isa(cpu->isa))
@@ -134,6 +156,7 @@ int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
 #endif
     }
 #endif
+    set_codes(g, cpu);
     set_screen(g, cpu);
     set_own(g);
     cpu->gemm = g;
@@ -153,6 +176,16 @@ bool sv_cpu_gemm_packs(const struct sv_cpu *cpu)
 enum sv_wcomp_order sv_cpu_gemm_wcomp(const struct sv_cpu *cpu)
 {
     return cpu->gemm->wcomp;
+}
+
+enum sv_wcomp_order sv_cpu_gemm_codes(const struct sv_cpu *cpu)
+{
+    return cpu->gemm->codes;
+}
+
+sv_quant_expand_fn *sv_cpu_gemm_expand(const struct sv_cpu *cpu)
+{
+    return cpu->gemm->expand;
 }
 
 int32_t sv_cpu_gemm_screen_rows(const struct sv_cpu *cpu)
@@ -214,6 +247,9 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
     }
     for (int i = 0; i < cpu->n_threads; i++) {
         size_t pack_w = take(&at, pack_w_bytes(g));
+        size_t unit_w =
+            take(&at, (size_t)SV_GEMM_UNIT * (size_t)sv_gemm_kpad(g->max_k) * sizeof(float));
+        size_t unit_row = take(&at, (size_t)g->max_k * sizeof(float));
         size_t sums =
             take(&at, (size_t)SV_GEMM_GROUP * SV_GEMM_ROWS * SV_GEMM_UNIT * sizeof(float));
         size_t own_x = take(&at, ALONE_ELEMENTS * sizeof(float));
@@ -230,6 +266,8 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
         if (base)
             g->threads[i] = (struct sv_gemm_thread){
                 .pack_w = base + pack_w,
+                .unit_w = base + unit_w,
+                .unit_row = (float *)(void *)(base + unit_row),
                 .sums = (float *)(void *)(base + sums),
                 .own_x = base + own_x,
                 .panel = own ? base + panel : NULL,
@@ -308,7 +346,10 @@ void sv_gemm_run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, c
                 it->kern->enter(c);
             inside = it->kern;
         }
-        it->kern->run(&s);
+        if (it->codes && !it->packed)
+            sv_gemm_codes(&s);
+        else
+            it->kern->run(&s);
     }
     if (inside && inside->leave)
         inside->leave();
@@ -391,7 +432,8 @@ void sv_gemm_set_item(struct sv_gemm_call *c, int32_t i, const struct sv_gemm_pa
     const struct sv_cpu_gemm *g = c->cpu->gemm;
     const struct sv_weight *w = &part->w, *bias = &part->bias;
     const bool packed = sv_cpu_is_packed(w), wcomp = sv_cpu_is_wcomp(w);
-    const enum sv_dtype elem = w->fmt.elem;
+    const struct sv_codes *codes = sv_cpu_codes_of(w);
+    const enum sv_dtype elem = codes ? c->cpu->compute : w->fmt.elem;
     SV_REQUIRE(w->cols == c->k && (elem <= SV_F16 || (elem == SV_I8 && packed)));
     SV_REQUIRE((!packed || g->packs || wcomp) && (!wcomp || g->wcomp));
     const struct sv_gemm_kern *kern = elem == SV_I8 ? g->bytes : g->kern[elem];
@@ -404,6 +446,7 @@ void sv_gemm_set_item(struct sv_gemm_call *c, int32_t i, const struct sv_gemm_pa
         .bias_dtype = bias->fmt.elem,
         .packed = packed,
         .wcomp = wcomp,
+        .codes = codes,
         .n = w->rows,
         .unit0 = unit0,
         .col0 = col0,
@@ -465,7 +508,7 @@ static void pass(struct sv_cpu *cpu, int32_t m0, int32_t m1)
     c->pack_alone = (int64_t)((m1 - m0 + 15) & ~15) * sv_gemm_kpad(c->k) <= ALONE_ELEMENTS;
     c->by_rows = shares_rows(cpu, c, m1 - m0) ||
                  (c->y && c->packer && c->pack_alone && cpu->gemm->packs && cpu->n_threads > 1 &&
-                  m1 - m0 >= OWN_ROWS * cpu->n_threads &&
+                  !c->item[0].codes && m1 - m0 >= OWN_ROWS * cpu->n_threads &&
                   (int64_t)c->n_units * SV_GEMM_UNIT * c->k <= OWN_ELEMENTS);
     sv_pool_run(cpu->pool, work, cpu->gemm);
 }

@@ -48,6 +48,8 @@ struct sv_gemm_thread {
     /* AMX: 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles, or a compressed unit expanded;
      * AVX512-BF16: SV_GEMM_RAW_UNITS units that were not packed at load, or are compressed */
     uint8_t *pack_w;
+    void *unit_w;    /* a unit of codes expanded row by row, */
+    float *unit_row; /* and one row of it in f32 */
     float *sums;     /* (SV_GEMM_GROUP, SV_GEMM_ROWS / 16, 16, 16) partial sums */
     uint8_t *own_x;  /* packed input of small calls, so that they need no barrier */
     uint8_t *panel;  /* packed input of its own rows, of many; NULL: never so many */
@@ -60,6 +62,7 @@ struct sv_gemm_thread {
     struct sv_gemm_lanes *lanes;
 };
 
+struct sv_codes;
 struct sv_gemm_kern;
 struct sv_screen;
 
@@ -75,12 +78,13 @@ struct sv_gemm_lanes {
  * after the other, and that is most of what a small product costs. */
 struct sv_gemm_item {
     _Alignas(SV_ALIGN) const struct sv_gemm_kern *kern;
-    const void *w;    /* (n, k), or packed: [unit][pair of k][16][2] */
-    const void *bias; /* (n) or NULL */
-    enum sv_dtype w_dtype, bias_dtype;
-    bool packed, wcomp; /* compressed: see wcomp.h */
-    int32_t n, unit0;   /* weight rows; its first unit */
-    int32_t col0;       /* first column of y; below 0 where only later units are multiplied */
+    const void *w;                     /* (n, k), or packed: [unit][pair of k][16][2] */
+    const void *bias;                  /* (n) or NULL */
+    enum sv_dtype w_dtype, bias_dtype; /* of codes, what they are expanded to */
+    bool packed, wcomp;                /* compressed: see wcomp.h */
+    const struct sv_codes *codes;      /* of w, see codes.h; NULL: elements of w_dtype */
+    int32_t n, unit0;                  /* weight rows; its first unit */
+    int32_t col0; /* first column of y; below 0 where only later units are multiplied */
 };
 
 struct sv_gemm_call {
@@ -158,6 +162,8 @@ static inline size_t sv_gemm_unit_elements(int32_t k)
     return (size_t)((k + 1) / 2) * 2 * SV_GEMM_UNIT;
 }
 
+/* quant_*.c: sv_quant_expand for a level. */
+sv_quant_expand_fn sv_quant_expand_avx2, sv_quant_expand_avx512;
 /* SV_GEMM_X_ROUND for every level. */
 void sv_gemm_pack_round(const struct sv_gemm_call *c, void *xp, int i, int n);
 /* SV_GEMM_X_TILES for both levels that have bf16 products. */

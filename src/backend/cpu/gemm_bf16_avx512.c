@@ -8,11 +8,13 @@
  * there is nothing to sum across lanes, and output (row, n) is one chain over pairs of k,
  * ascending, whatever the tile. Weights stand as [unit][pair of k][16 weight rows][2]; those that
  * were not packed at load (tests, slices) are packed a few units at a time, with the same bits, and
- * compressed ones (wcomp.h) are expanded so for more than 16 rows; fewer have gemm_wcomp_avx512.c.
+ * compressed ones and codes (wcomp.h, codes.h) are expanded so for more than 16 rows; fewer have
+ * gemm_wcomp_avx512.c and gemm_codes_avx512.c.
  *
  * vdpbf16ps takes denormals as zero and rounds to nearest whatever the control register says, so
  * its bits are the same in every process. Must not: read past the last weight.
  */
+#include "backend/cpu/codes.h"
 #include "backend/cpu/wcomp.h"
 #include "backend/cpu/gemm.h"
 
@@ -212,8 +214,9 @@ static void expand_units(uint16_t *to, const struct sv_gemm_span *s, int32_t u, 
 static void run(const struct sv_gemm_span *s)
 {
     const struct sv_gemm_call *c = s->call;
-    if (s->item->wcomp && c->m1 - c->m0 <= 16) {
-        sv_gemm_wcomp_few(s);
+    const struct sv_codes *codes = s->item->codes;
+    if ((s->item->wcomp || codes) && c->m1 - c->m0 <= 16) {
+        (codes ? sv_gemm_codes_few : sv_gemm_wcomp_few)(s);
         return;
     }
     struct tile t = {
@@ -224,7 +227,7 @@ static void run(const struct sv_gemm_span *s)
     };
     int32_t group = (int32_t)(GROUP_BYTES / 2 / t.unit);
     group = group < 1 || c->m1 - c->m0 <= 16 ? MOST_UNITS : group;
-    const bool in_place = s->item->packed && !s->item->wcomp;
+    const bool in_place = s->item->packed && !s->item->wcomp && !codes;
     if (!in_place && group > SV_GEMM_RAW_UNITS)
         group = SV_GEMM_RAW_UNITS;
     const int32_t end = (s->n1 + UNIT - 1) / UNIT;
@@ -235,7 +238,11 @@ static void run(const struct sv_gemm_span *s)
             t.w = (const uint16_t *)s->item->w + (size_t)u * t.unit;
         } else {
             uint16_t *to = (uint16_t *)(void *)s->thread->pack_w;
-            if (s->item->wcomp)
+            if (codes)
+                for (int32_t i = 0; i < n; i++)
+                    sv_codes_expand_avx512(codes, sv_codes_unit(codes, s->item->w, u + i),
+                                           to + (size_t)i * t.unit, 0);
+            else if (s->item->wcomp)
                 expand_units(to, s, u, n);
             else
                 sv_gemm_pack_units_avx512(to, (const uint16_t *)s->item->w + (size_t)t.n0 * c->k,

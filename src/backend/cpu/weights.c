@@ -1,7 +1,7 @@
 /*
  * weights.c - how weights stand in the CPU's memory: in place as published, packed into the
- * order in which the AVX512-BF16 kernels read them, or in fewer bits (wcomp.h); a head's screen
- * beside it.
+ * order in which the AVX512-BF16 kernels read them, in fewer bits (wcomp.h), or as the codes of a
+ * quantized matrix (codes.h); a head's screen beside it.
  *
  * Called at load through the backend table (upload_weight, free_weight, random_weight) and by
  * embed. Packed matrices of all models live in slabs that begin at multiples of 2 MiB and ask for
@@ -13,6 +13,7 @@
 
 #include "backend/cpu/vec.h"
 
+#include "backend/cpu/codes.h"
 #include "backend/cpu/wcomp.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/head_screen.h"
@@ -224,9 +225,117 @@ static int upload_matrix(struct sv_cpu *cpu, const struct sv_weight *host, struc
     return SV_OK;
 }
 
+/* The weight is used where it is, and from now on data is its own. */
+static int own(struct sv_weight *w, void *data, struct sv_err *err)
+{
+    if (!w->priv && !(w->priv = sv_calloc(1, sizeof(struct sv_cpu_weight)))) {
+        sv_free(data);
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for a weight");
+    }
+    struct sv_cpu_weight *v = w->priv;
+    v->mem = data;
+    v->n_bytes = (int64_t)w->rows * w->cols * (int64_t)sv_dtype_bytes(w->fmt.elem);
+    return SV_OK;
+}
+
+/* ---------------------------------------------------------------- quantized weights */
+
+struct codes_job {
+    const struct sv_codes *codes; /* to be packed; NULL: expanded */
+    const struct sv_quant *q;
+    uint8_t *to;
+    enum sv_dtype as;
+    float *rows; /* (threads, cols) */
+};
+
+static void codes_share(void *arg, int thread, int n)
+{
+    const struct codes_job *job = arg;
+    const struct sv_quant *q = job->q;
+    int32_t begin, end;
+    sv_cpu_share(job->codes ? (q->rows + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT : q->rows, thread, n,
+                 &begin, &end);
+    for (int32_t u = begin; job->codes && u < end; u++)
+        sv_codes_pack(job->codes, u, job->to + (size_t)u * job->codes->unit_bytes);
+    if (!job->codes && begin < end)
+        sv_quant_expand(q, begin, end - begin, job->as,
+                        job->to + (size_t)begin * (size_t)q->cols * sv_dtype_bytes(job->as),
+                        job->rows + (size_t)thread * (size_t)q->cols);
+}
+
+/* Codes in an order without a kernel: the matrix of their values. */
+static int upload_expanded(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_weight *out,
+                           struct sv_err *err)
+{
+    const struct sv_quant *q = host->quant;
+    struct codes_job job = {.q = q, .as = cpu->compute};
+    struct sv_weight plain = *host;
+    job.to = sv_alloc((size_t)q->rows * (size_t)q->cols * sv_dtype_bytes(job.as));
+    job.rows = sv_alloc((size_t)cpu->n_threads * (size_t)q->cols * sizeof *job.rows);
+    int rc =
+        job.to && job.rows ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "no memory to expand a weight");
+    if (!rc) {
+        sv_pool_run(cpu->pool, codes_share, &job);
+        plain.data = job.to;
+        plain.fmt.elem = job.as;
+        plain.quant = NULL;
+        rc = sv_cpu_upload_weight((struct sv_dev *)(void *)cpu, &plain, out, err);
+    }
+    sv_free(job.rows);
+    if (!rc && out->data == job.to)
+        return own(out, job.to, err);
+    sv_free(job.to);
+    return rc;
+}
+
+/* As they are in the file where nothing is gained by another order: rows that are only looked up,
+ * and levels that expand by the row. */
+static int upload_codes(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_weight *out,
+                        struct sv_err *err)
+{
+    const enum sv_wcomp_order order = sv_cpu_gemm_codes(cpu);
+    struct sv_cpu_weight *v = sv_calloc(1, sizeof *v);
+    struct sv_codes *c = sv_alloc(sizeof *c);
+    bool in_place = host->role == SV_ROLE_EMBED;
+    int rc = SV_OK;
+    if (!v || !c) {
+        sv_free(v);
+        sv_free(c);
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for a weight");
+    }
+    *v = (struct sv_cpu_weight){.codes = c, .n_bytes = sv_quant_bytes(host->quant)};
+    *c = (struct sv_codes){.q = *host->quant};
+    const bool planned = !in_place && order && sv_codes_plan(c, order == SV_WCOMP_PAIRS);
+    in_place |= !order && sv_codes_by_rows(&c->q);
+    if (planned) {
+        const int32_t units = (host->rows + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
+        v->n_bytes = (int64_t)((size_t)units * c->unit_bytes);
+        v->packed = order == SV_WCOMP_PAIRS;
+        v->mem = sv_cpu_weight_take(cpu, (size_t)v->n_bytes, err);
+        struct codes_job job = {.codes = c, .q = &c->q, .to = v->mem};
+        if (job.to)
+            sv_pool_run(cpu->pool, codes_share, &job);
+        rc = job.to ? SV_OK : SV_ENOMEM;
+    } else {
+        c->kind = SV_CODES_IN_PLACE;
+    }
+    if (rc || !(planned || in_place)) {
+        sv_free(v);
+        sv_free(c);
+        return rc ? rc : upload_expanded(cpu, host, out, err);
+    }
+    *out = *host;
+    out->fmt = (struct sv_format){.elem = SV_F32}; /* the values */
+    out->data = v->mem ? v->mem : host->quant->data;
+    out->priv = v;
+    return SV_OK;
+}
+
 int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                          struct sv_err *err)
 {
+    if (host->quant)
+        return upload_codes(sv_cpu_of(dev), host, out, err);
     *out = *host;
     if (host->fmt.elem != SV_BF16 || host->rows == 1)
         return SV_OK;
@@ -245,6 +354,7 @@ void sv_cpu_free_weight(struct sv_dev *dev, struct sv_weight *w)
     }
     if (!sv_cpu_weight_free(cpu, v->mem))
         sv_free(v->mem);
+    sv_free(v->codes);
     sv_free(v);
 }
 
@@ -286,17 +396,10 @@ int sv_cpu_random_weight(struct sv_dev *dev, const struct sv_weight *shape, floa
     fill_random(data, shape, scale, shift, seed);
     host.data = data;
     int rc = sv_cpu_upload_weight(dev, &host, out, err);
-    const bool in_place = !rc && out->data == data;
-    if (in_place && !out->priv && !(out->priv = sv_calloc(1, sizeof(struct sv_cpu_weight))))
-        rc = sv_fail(err, SV_ENOMEM, -1, "no memory for a weight");
-    if (rc || !in_place) {
-        sv_free(data);
-        return rc;
-    }
-    struct sv_cpu_weight *v = out->priv;
-    v->mem = data;
-    v->n_bytes = (int64_t)(n * sv_dtype_bytes(shape->fmt.elem));
-    return SV_OK;
+    if (!rc && out->data == data)
+        return own(out, data, err);
+    sv_free(data);
+    return rc;
 }
 
 /* ---------------------------------------------------------------- a row, for embeddings */
@@ -325,6 +428,13 @@ void sv_cpu_weight_row(const struct sv_cpu *cpu, const struct sv_weight *w, int3
                        float scale)
 {
     const size_t elem = sv_dtype_bytes(w->fmt.elem);
+    const struct sv_codes *codes = sv_cpu_codes_of(w);
+    if (codes) {
+        sv_quant_rows(&codes->q, row, 1, out);
+        for (int32_t i = 0; i < w->cols; i++)
+            out[i] *= scale;
+        return;
+    }
     if (!sv_cpu_is_packed(w)) {
         cpu->vec->widen(out, (const uint8_t *)w->data + (size_t)row * (size_t)w->cols * elem,
                         w->fmt.elem, w->cols, scale);

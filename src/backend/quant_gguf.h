@@ -1,13 +1,11 @@
 /*
- * quant_gguf.c - values of the blocks of GGUF tensors.
+ * quant_gguf.h - values of the blocks of GGUF tensors.
  *
- * Called by quant.c. Each function turns one block into f32; d and dmin are f16. Must not: read
- * beyond a block, or contract a product and a subtraction (the build forbids it; both orders give
- * the same bits, as the products are exact).
+ * Part of quant_rows.h, which includes it. Each function turns one block into f32; d and dmin are
+ * f16. Must not: read beyond a block, or contract a product and a subtraction (the build forbids
+ * it; both orders give the same bits, as the products are exact).
  */
 #include "backend/quant.h"
-
-#include <string.h>
 
 static float f16_at(const uint8_t *p)
 {
@@ -104,7 +102,8 @@ static void q6_k(const uint8_t *p, float *out)
     }
 }
 
-void sv_quant_gguf_blocks(enum sv_quant_code code, const uint8_t *in, int32_t n_blocks, float *out)
+/* The values of n_blocks blocks that follow each other. */
+static void gguf_blocks(enum sv_quant_code code, const uint8_t *in, int32_t n_blocks, float *out)
 {
     static void (*const block[SV_CODES])(const uint8_t *, float *) = {
         [SV_CODE_Q4_0] = q4_0,     [SV_CODE_Q8_0] = q8_0, [SV_CODE_Q4_K] = q4_k,

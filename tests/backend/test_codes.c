@@ -1,0 +1,417 @@
+/*
+ * test_codes.c - quantized weights that the CPU keeps as codes: products, head and rows against
+ * those of the matrix of their values, bit for bit, in every format and on every level.
+ *
+ * The matrix has the f32 value of each weight (test_quant.c), or in bf16 mode this value rounded to
+ * bf16. AMX cannot run on most machines: what it expands to is tested without it.
+ */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+
+#include "testing.h"
+
+#include "backend/cpu_device.h"
+#include "backend/fenced.h"
+#include "backend/cpu/codes.h"
+#include "backend/cpu/vec.h"
+
+#include <math.h>
+#include <string.h>
+
+struct form {
+    const char *name;
+    enum sv_quant_code code;
+    enum sv_dtype scale;
+    int32_t block_rows, block_cols; /* 0: all */
+    bool zeros, permuted;
+    int32_t zero_add;
+    bool odd; /* needs no whole steps of k */
+};
+
+static const struct form forms[] = {
+    {"q4_0", SV_CODE_Q4_0, 0, 0, 0, false, false, 0, false},
+    {"q8_0", SV_CODE_Q8_0, 0, 0, 0, false, false, 0, false},
+    {"q4_k", SV_CODE_Q4_K, 0, 0, 0, false, false, 0, false},
+    {"q5_k", SV_CODE_Q5_K, 0, 0, 0, false, false, 0, false},
+    {"q6_k", SV_CODE_Q6_K, 0, 0, 0, false, false, 0, false},
+    {"iq4_nl", SV_CODE_IQ4_NL, 0, 0, 0, false, false, 0, false},
+    {"gg_mxfp4", SV_CODE_GG_MXFP4, 0, 0, 0, false, false, 0, false},
+    {"f8 blocks", SV_CODE_F8, SV_F32, 128, 128, false, false, 0, true},
+    {"f8 rows", SV_CODE_F8, SV_BF16, 1, 0, false, false, 0, true},
+    {"f8 tensor", SV_CODE_F8, SV_F32, 0, 0, false, false, 0, true},
+    {"i8 rows", SV_CODE_I8, SV_F32, 1, 0, false, false, 0, true},
+    {"mxfp4", SV_CODE_MXFP4, SV_U8, 1, 32, false, false, 0, false},
+    {"nvfp4", SV_CODE_NVFP4, SV_U8, 1, 16, false, false, 0, false},
+    {"int4", SV_CODE_INT4, SV_BF16, 1, 32, false, false, 0, false},
+    {"int4 f32", SV_CODE_INT4, SV_F32, 1, 64, false, false, 0, false},
+    {"int4 zeros", SV_CODE_INT4, SV_F16, 1, 128, true, false, 0, false},
+    {"int8", SV_CODE_INT8, SV_F16, 1, 64, false, false, 0, false},
+    {"int8 zeros", SV_CODE_INT8, SV_BF16, 1, 32, true, false, 0, false},
+    {"int8 f32 zeros", SV_CODE_INT8, SV_F32, 1, 32, true, false, 0, false},
+    {"awq", SV_CODE_AWQ, SV_F16, 1, 128, true, false, 0, false},
+    {"awq symmetric", SV_CODE_AWQ, SV_F16, 1, 64, false, false, 0, false},
+    {"gptq4", SV_CODE_GPTQ4, SV_F16, 1, 32, true, false, 1, false},
+    {"gptq4 act", SV_CODE_GPTQ4, SV_F16, 1, 32, true, true, 0, false},
+    {"gptq8", SV_CODE_GPTQ8, SV_F16, 1, 16, true, false, 1, false},
+    {"gptq8 whole", SV_CODE_GPTQ8, SV_F16, 1, 0, false, false, 0, false},
+};
+enum { N_FORMS = sizeof forms / sizeof forms[0] };
+
+/* ---------------------------------------------------------------- random matrices */
+
+struct matrix {
+    struct sv_quant q;
+    struct fenced data, scales, zeros;
+    int32_t *g_idx;
+};
+
+static uint16_t random_f16(struct sv_rng *rng, bool any_sign)
+{
+    /* 2^-12 to 2^-2, now and then a denormal number or zero */
+    const uint32_t r = (uint32_t)sv_rng_next(rng), e = r % 37 == 0 ? 0 : 3 + r % 11;
+    const uint32_t sign = any_sign ? r >> 31 << 15 : 0;
+    return (uint16_t)(sign | e << 10 | (r % 41 == 0 ? 0 : r >> 8 & 1023));
+}
+
+static void put_f16(uint8_t *p, uint16_t h)
+{
+    p[0] = (uint8_t)h;
+    p[1] = (uint8_t)(h >> 8);
+}
+
+static void random_blocks(struct sv_quant *q, uint8_t *p, struct sv_rng *rng)
+{
+    const int32_t size = sv_quant_block_bytes(q->code);
+    for (int64_t n = sv_quant_bytes(q); n > 0; n -= size, p += size) {
+        for (int32_t i = 0; i < size; i++)
+            p[i] = (uint8_t)(sv_rng_next(rng) >> 17);
+        if (q->code == SV_CODE_GG_MXFP4) {
+            p[0] = (uint8_t)(p[0] < 8 ? 0 : 100 + p[0] % 40);
+        } else {
+            const bool k = q->code == SV_CODE_Q4_K || q->code == SV_CODE_Q5_K;
+            put_f16(p + (q->code == SV_CODE_Q6_K ? 208 : 0), random_f16(rng, !k));
+            if (k)
+                put_f16(p + 2, random_f16(rng, false));
+        }
+    }
+}
+
+static void random_scales(const struct sv_quant *q, void *to, int64_t n, struct sv_rng *rng)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t h = random_f16(rng, false);
+        const float f = sv_f16_to_f32(h) * (q->scale == SV_F32 ? 1.1f : 1);
+        if (q->code == SV_CODE_MXFP4)
+            ((uint8_t *)to)[i] = (uint8_t)(h % 11 == 0 ? h % 3 : 100 + h % 40);
+        else if (q->code == SV_CODE_NVFP4)
+            ((uint8_t *)to)[i] = (uint8_t)(h % 0x7f);
+        else if (q->scale == SV_F32)
+            ((float *)to)[i] = f;
+        else
+            ((uint16_t *)to)[i] = q->scale == SV_F16 ? h : sv_f32_to_bf16(f);
+    }
+}
+
+static int64_t ceil_of(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static void matrix_open(struct matrix *m, const struct form *f, int32_t n, int32_t k, uint64_t seed)
+{
+    struct sv_rng rng = {seed};
+    memset(m, 0, sizeof *m);
+    struct sv_quant *q = &m->q;
+    *q = (struct sv_quant){.code = f->code,
+                           .rows = n,
+                           .cols = k,
+                           .scale = f->scale,
+                           .block_rows = f->block_rows ? f->block_rows : n,
+                           .block_cols = f->block_cols ? f->block_cols : k,
+                           .zero_add = f->zero_add,
+                           .global = f->code == SV_CODE_NVFP4 ? 0.0137f : 0};
+    if (sv_quant_block(f->code)) {
+        q->data = fenced_open(&m->data, (size_t)sv_quant_bytes(q));
+        random_blocks(q, m->data.p, &rng);
+        return;
+    }
+    const int64_t groups = ceil_of(k, q->block_cols);
+    const bool eight = f->code == SV_CODE_F8 || f->code == SV_CODE_I8 || f->code == SV_CODE_INT8 ||
+                       f->code == SV_CODE_GPTQ8;
+    const int64_t n_bytes = (int64_t)n * k / (eight ? 1 : 2);
+    q->data = fenced_open(&m->data, (size_t)n_bytes);
+    for (int64_t i = 0; i < n_bytes; i++) {
+        m->data.p[i] = (uint8_t)(sv_rng_next(&rng) >> 9);
+        if (f->code == SV_CODE_F8 && (m->data.p[i] & 0x7f) == 0x7f)
+            m->data.p[i] = 0x81;
+    }
+    const int64_t n_scales = ceil_of(n, q->block_rows) * groups;
+    const size_t each = f->scale == SV_U8 ? 1 : sv_dtype_bytes(f->scale);
+    q->scales = fenced_open(&m->scales, (size_t)n_scales * each);
+    random_scales(q, m->scales.p, n_scales, &rng);
+    if (f->zeros) {
+        const int64_t n_zeros = ceil_of(n, 8) * 8 * groups / (eight ? 1 : 2);
+        q->zeros = fenced_open(&m->zeros, (size_t)n_zeros);
+        for (int64_t i = 0; i < n_zeros; i++)
+            m->zeros.p[i] = (uint8_t)(sv_rng_next(&rng) >> 9);
+    }
+    if (f->permuted) {
+        m->g_idx = sv_calloc((size_t)k, sizeof *m->g_idx);
+        for (int32_t i = 0; i < k; i++)
+            m->g_idx[i] = (i * 7 + 3) % k / q->block_cols;
+        q->g_idx = m->g_idx;
+    }
+}
+
+static void matrix_close(struct matrix *m)
+{
+    fenced_close(&m->data);
+    if (m->scales.mapped)
+        fenced_close(&m->scales);
+    if (m->zeros.mapped)
+        fenced_close(&m->zeros);
+    sv_free(m->g_idx);
+}
+
+/* ---------------------------------------------------------------- products */
+
+enum { MOST_ROWS = 300, MOST_K = 1100 };
+static const struct sv_dev_limits limits = {
+    .max_rows = MOST_ROWS, .max_logit_rows = MOST_ROWS, .max_k = MOST_K};
+
+static struct sv_dev *dev_of(struct sv_cpu *cpu)
+{
+    return (struct sv_dev *)(void *)cpu;
+}
+
+static void multiply(struct sv_cpu *cpu, const float *x, int32_t rows, const struct sv_weight *w,
+                     float *y)
+{
+    const struct sv_gemm_part part = {.w = *w};
+    const struct sv_p_gemm p = {.n_rows = rows,
+                                .k = w->cols,
+                                .n_parts = 1,
+                                .x = x,
+                                .ldx = w->cols,
+                                .parts = &part,
+                                .y = y,
+                                .ldy = w->rows};
+    memset(y, 0x55, (size_t)rows * (size_t)w->rows * sizeof *y);
+    sv_alloc_guard(true);
+    sv_cpu_gemm(dev_of(cpu), &p);
+    sv_alloc_guard(false);
+}
+
+static void argmax(struct sv_cpu *cpu, const float *x, int32_t rows, const struct sv_weight *w,
+                   int32_t *out)
+{
+    const struct sv_p_head_argmax p = {.n_rows = rows, .k = w->cols, .x = x, .w = *w, .out = out};
+    sv_cpu_head_argmax(dev_of(cpu), &p);
+}
+
+static void same_bits(const struct form *f, enum sv_isa isa, enum sv_dtype compute, int32_t n,
+                      int32_t k, int n_threads)
+{
+    static const int32_t counts[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,   10, 11,
+                                     12, 13, 14, 15, 16, 17, 31, 33, 129, 300};
+    struct sv_cpu cpu;
+    struct matrix m;
+    struct sv_weight codes, plain;
+    struct sv_err err;
+    struct sv_rng rng = {(uint64_t)k};
+    const int64_t live = sv_alloc_live();
+    const size_t n_all = (size_t)n * (size_t)k;
+    int32_t best[2][MOST_ROWS];
+    device_open(&cpu, isa, compute, n_threads, limits);
+    matrix_open(&m, f, n, k, (uint64_t)(n + f->code));
+    float *values = sv_alloc(n_all * sizeof *values), *row = sv_alloc((size_t)k * sizeof *row);
+    float *x = sv_alloc((size_t)MOST_ROWS * (size_t)k * sizeof *x);
+    float *want = sv_alloc((size_t)MOST_ROWS * (size_t)n * sizeof *want);
+    float *got = sv_alloc((size_t)MOST_ROWS * (size_t)n * sizeof *got);
+    for (size_t i = 0; i < (size_t)MOST_ROWS * (size_t)k; i++)
+        x[i] = sv_rng_normal(&rng);
+    sv_quant_expand(&m.q, 0, n, compute, values, row);
+    const struct sv_weight host = {
+        .data = m.q.data, .fmt.elem = SV_U8, .rows = n, .cols = k, .quant = &m.q};
+    const struct sv_weight expanded = {.data = values, .fmt.elem = compute, .rows = n, .cols = k};
+    assert_int_equal(sv_cpu_upload_weight(dev_of(&cpu), &host, &codes, &err), SV_OK);
+    assert_int_equal(sv_cpu_upload_weight(dev_of(&cpu), &expanded, &plain, &err), SV_OK);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        const int32_t rows = counts[i];
+        multiply(&cpu, x, rows, &plain, want);
+        multiply(&cpu, x, rows, &codes, got);
+        if (memcmp(want, got, (size_t)rows * (size_t)n * sizeof *want) != 0)
+            for (size_t at = 0; at < (size_t)rows * (size_t)n; at++)
+                if (memcmp(&want[at], &got[at], 4) != 0)
+                    fail_msg("%s, level %d, %s, n %d k %d, %d rows, %d threads: row %d, output %d "
+                             "is %.9g, not %.9g",
+                             f->name, (int)isa, sv_dtype_name(compute), n, k, rows, n_threads,
+                             (int)(at / (size_t)n), (int)(at % (size_t)n), (double)got[at],
+                             (double)want[at]);
+        argmax(&cpu, x, rows, &plain, best[0]);
+        argmax(&cpu, x, rows, &codes, best[1]);
+        assert_memory_equal(best[0], best[1], (size_t)rows * sizeof best[0][0]);
+    }
+    for (int32_t r = 0; sv_cpu_codes_of(&codes) && r < n; r += 5) {
+        sv_cpu_weight_row(&cpu, &codes, r, got, 0.5f);
+        sv_quant_rows(&m.q, r, 1, row);
+        for (int32_t i = 0; i < k; i++)
+            assert_true(got[i] == row[i] * 0.5f);
+    }
+    sv_cpu_free_weight(dev_of(&cpu), &codes);
+    sv_cpu_free_weight(dev_of(&cpu), &plain);
+    sv_free(values);
+    sv_free(row);
+    sv_free(x);
+    sv_free(want);
+    sv_free(got);
+    matrix_close(&m);
+    device_close(&cpu);
+    assert_int_equal(sv_alloc_live(), live);
+}
+
+static void products_have_the_bits_of_the_values(void **state)
+{
+    (void)state;
+    static const struct {
+        enum sv_isa isa;
+        enum sv_dtype compute;
+    } levels[] = {{SV_ISA_PLAIN, SV_F32}, {SV_ISA_PLAIN, SV_BF16}, {SV_ISA_AVX2, SV_F32},
+                  {SV_ISA_AVX2, SV_BF16}, {SV_ISA_AVX512, SV_F32}, {SV_ISA_AVX512, SV_BF16},
+                  {SV_ISA_AMX, SV_BF16}};
+    for (size_t l = 0; l < sizeof levels / sizeof levels[0]; l++) {
+        if (!sv_cpu_has_isa(levels[l].isa)) {
+            fprintf(stderr, "NOT TESTED: products of codes at level %d\n", (int)levels[l].isa);
+            continue;
+        }
+        for (int f = 0; f < N_FORMS; f++) {
+            const bool small = sv_quant_block(forms[f].code) < 256;
+            if (levels[l].isa == SV_ISA_PLAIN) {
+                same_bits(&forms[f], levels[l].isa, levels[l].compute, 24, 256, 2);
+                continue;
+            }
+            same_bits(&forms[f], levels[l].isa, levels[l].compute, 88, 1024, 2);
+            same_bits(&forms[f], levels[l].isa, levels[l].compute, 40, small ? 384 : 256, 1);
+            if (forms[f].odd)
+                same_bits(&forms[f], levels[l].isa, levels[l].compute, 37, 333, 3);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- packing */
+
+static void packed_codes_expand_to_the_values(void **state)
+{
+    (void)state;
+    if (!sv_cpu_has_isa(SV_ISA_AVX512) || !sv_cpu_has_avx512_bf16()) {
+        fprintf(stderr, "NOT TESTED: this machine lacks AVX512-BF16\n");
+        return;
+    }
+    const int32_t n = 24, k = 768;
+    for (int f = 0; f < N_FORMS; f++)
+        for (int by_pairs = 0; by_pairs < 2; by_pairs++) {
+            struct matrix m;
+            struct fenced packed, out;
+            uint16_t want[768];
+            float row[768];
+            matrix_open(&m, &forms[f], n, k, 5);
+            struct sv_codes *c = sv_calloc(1, sizeof *c);
+            c->q = m.q;
+            const bool can = sv_codes_plan(c, by_pairs);
+            assert_true(can ==
+                        (!forms[f].permuted && !(forms[f].zeros && forms[f].scale == SV_F32)));
+            for (int32_t u = 0; can && u < 2; u++) {
+                uint8_t *to = fenced_open(&packed, c->unit_bytes);
+                uint16_t *w = fenced_open(&out, (size_t)16 * (size_t)k * sizeof *w);
+                assert_int_equal((uintptr_t)to % SV_ALIGN, 0);
+                sv_codes_pack(c, u, to);
+                sv_codes_expand_avx512(c, to, w, (size_t)k * 2);
+                for (int32_t r = 0; r < 16 && u * 16 + r < n; r++) {
+                    sv_quant_expand(&m.q, u * 16 + r, 1, SV_BF16, want, row);
+                    for (int32_t i = 0; i < k; i++) {
+                        const uint16_t got =
+                            by_pairs ? w[i / 2 * 32 + r * 2 + i % 2] : w[r * k + i];
+                        const bool small = (want[i] & 0x7f80) == 0; /* zero, or taken for it */
+                        if (small ? (got & 0x7fff) != 0 && got != want[i] : got != want[i])
+                            fail_msg("%s: row %d, column %d is %04x, not %04x", forms[f].name,
+                                     u * 16 + r, i, got, want[i]);
+                    }
+                }
+                fenced_close(&packed);
+                fenced_close(&out);
+            }
+            sv_free(c);
+            matrix_close(&m);
+        }
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static void weights_take_what_the_file_takes(void **state)
+{
+    (void)state;
+    for (enum sv_isa isa = SV_ISA_PLAIN; isa <= SV_ISA_AMX; isa++)
+        for (int f = 0; f < N_FORMS; f++) {
+            struct sv_cpu cpu;
+            struct matrix m;
+            struct sv_weight w;
+            struct sv_err err;
+            if (!sv_cpu_has_isa(isa))
+                continue;
+            device_open(&cpu, isa, SV_BF16, 2, limits);
+            matrix_open(&m, &forms[f], 128, 1024, 9);
+            const struct sv_weight host = {
+                .data = m.q.data, .fmt.elem = SV_U8, .rows = 128, .cols = 1024, .quant = &m.q};
+            assert_int_equal(sv_cpu_upload_weight(dev_of(&cpu), &host, &w, &err), SV_OK);
+            const int64_t kept = sv_cpu_weight_bytes(dev_of(&cpu), &w, 1);
+            const bool bf16 =
+                isa == SV_ISA_AMX || (isa == SV_ISA_AVX512 && sv_cpu_has_avx512_bf16());
+            const bool columns = m.q.code >= SV_CODE_AWQ && m.q.code <= SV_CODE_GPTQ8;
+            const bool as_codes = !(
+                bf16 ? forms[f].permuted || (forms[f].zeros && forms[f].scale == SV_F32) : columns);
+            assert_true(as_codes == !!sv_cpu_codes_of(&w));
+            if (as_codes && kept > sv_quant_bytes(&m.q) * 107 / 100)
+                fail_msg("%s, level %d: %lld bytes of %lld", forms[f].name, (int)isa,
+                         (long long)kept, (long long)sv_quant_bytes(&m.q));
+            if (!as_codes)
+                assert_int_equal(kept, 128 * 1024 * 2);
+            sv_cpu_free_weight(dev_of(&cpu), &w);
+            matrix_close(&m);
+            device_close(&cpu);
+        }
+}
+
+static void survives_no_memory(void **state)
+{
+    (void)state;
+    struct sv_cpu cpu;
+    const struct form *some[] = {&forms[2], &forms[22]}; /* packed, and expanded */
+    device_open(&cpu, sv_cpu_best_isa(), SV_BF16, 2, limits);
+    for (int i = 0; i < 2; i++) {
+        struct matrix m;
+        matrix_open(&m, some[i], 64, 256, 1);
+        const int64_t live = sv_alloc_live();
+        int rc = SV_ENOMEM;
+        for (int nth = 1; rc != SV_OK; nth++) {
+            const struct sv_weight host = {
+                .data = m.q.data, .fmt.elem = SV_U8, .rows = 64, .cols = 256, .quant = &m.q};
+            struct sv_weight out;
+            struct sv_err err;
+            assert_true(nth < 12);
+            sv_fault_arm(nth);
+            rc = sv_cpu_upload_weight(dev_of(&cpu), &host, &out, &err);
+            sv_fault_arm(0);
+            assert_true(rc == SV_OK || rc == SV_ENOMEM);
+            assert_true(nth > 2 || rc == SV_ENOMEM);
+            if (!rc)
+                sv_cpu_free_weight(dev_of(&cpu), &out);
+            assert_int_equal(sv_alloc_live(), live);
+        }
+        matrix_close(&m);
+    }
+    device_close(&cpu);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(packed_codes_expand_to_the_values),
+             cmocka_unit_test(products_have_the_bits_of_the_values),
+             cmocka_unit_test(weights_take_what_the_file_takes),
+             cmocka_unit_test(survives_no_memory))
