@@ -91,7 +91,7 @@ struct sv_backend {
     /* Ops queue up and graph_run replays: the engine pads counts to buckets and runs a step
      * ahead. */
     bool has_graphs;
-    bool takes_codes; /* upload_weight takes quantized weights as they are (host->quant) */
+    bool takes_codes;     /* upload_weight takes quantized weights as they are (host->quant) */
     bool head_confidence; /* head_argmax fills `confidence` with any head, */
     bool (*head_confidence_of)(const struct sv_dev *,
                                const struct sv_weight *w); /* or with such a head; may be NULL */

@@ -149,7 +149,8 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     if (!rc)
         rc = sv_memory_check_weights(e->dev, o->target_dir, whole, err);
     if (!rc && e->on_progress) {
-        e->n_to_load = (cfg.mxfp4_experts ? whole : sv_ckpt_dir_bytes(o->target_dir)) +
+        const bool expanded = cfg.mxfp4_experts && !sv_dev_takes_codes(e->dev);
+        e->n_to_load = (expanded ? whole : sv_ckpt_dir_bytes(o->target_dir)) +
                        (o->draft_dir ? sv_ckpt_dir_bytes(o->draft_dir) : 0);
         sv_dev_on_upload(e->dev, on_upload, e);
     }

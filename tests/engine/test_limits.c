@@ -349,7 +349,7 @@ static void opening_tells_how_far(void **state)
 {
     (void)state;
     hear(toy_target(&toy_bf16), toy_draft(&toy_bf16));
-    hear(run_dir("tests/golden/tiny/gptoss_mxfp4"), NULL); /* expanded as it opens */
+    hear(run_dir("tests/golden/tiny/gptoss_mxfp4"), NULL); /* its codes */
 }
 
 /* Opening with the n-th allocation or file call failing: an error, no leak, no crash. */

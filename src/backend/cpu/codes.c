@@ -56,7 +56,7 @@ static void set_kind(struct sv_codes *c)
     case SV_CODE_INT4:
     case SV_CODE_AWQ:
     case SV_CODE_GPTQ4:
-        c->kind = q->zeros ? SV_CODES_4_MIN : SV_CODES_4;
+        c->kind = SV_CODES_4_MIN;
         break;
     case SV_CODE_I8:
     case SV_CODE_INT8:
@@ -65,7 +65,7 @@ static void set_kind(struct sv_codes *c)
         break;
     case SV_CODE_Q4_0:
     case SV_CODE_IQ4_NL:
-        c->kind = SV_CODES_4;
+        c->kind = q->code == SV_CODE_Q4_0 ? SV_CODES_4_MIN : SV_CODES_4;
         c->scale = SV_SCALE_F16;
         break;
     case SV_CODE_Q8_0:
@@ -93,10 +93,7 @@ static void set_table(struct sv_codes *c)
     const enum sv_quant_code code = c->q.code;
     const bool e2m1 = code == SV_CODE_MXFP4 || code == SV_CODE_GG_MXFP4 || code == SV_CODE_NVFP4;
     for (int i = 0; i < 16; i++)
-        c->table[i] = e2m1                        ? sv_e2m1[i]
-                      : code == SV_CODE_IQ4_NL    ? iq4_nl[i]
-                      : c->kind == SV_CODES_4_MIN ? (float)i
-                                                  : (float)(i - 8);
+        c->table[i] = e2m1 ? sv_e2m1[i] : code == SV_CODE_IQ4_NL ? iq4_nl[i] : (float)i;
 }
 
 static int32_t group_of(const struct sv_quant *q)
@@ -140,7 +137,7 @@ static size_t scale_bytes(enum sv_codes_scale s)
 
 static bool has_mins(const struct sv_codes *c)
 {
-    return c->kind == SV_CODES_4_MIN || c->kind == SV_CODES_5_MIN || c->kind == SV_CODES_8_MIN;
+    return c->scale == SV_SCALE_U8 || c->q.zeros;
 }
 
 static size_t mins_at(const struct sv_codes *c)
@@ -167,7 +164,8 @@ bool sv_codes_plan(struct sv_codes *c, bool by_pairs)
     set_table(c);
     c->by_pairs = by_pairs;
     c->group = whole ? SV_CODES_CHUNK : group;
-    c->n_scales = SV_CODES_CHUNK / c->group;
+    const int32_t span = q->cols < SV_CODES_CHUNK ? q->cols : SV_CODES_CHUNK;
+    c->n_scales = (span + c->group - 1) / c->group;
     const size_t head = factors_at(c) + (c->scale == SV_SCALE_U8   ? 4 * UNIT
                                          : c->scale == SV_SCALE_I8 ? 2 * UNIT
                                                                    : 0);
@@ -193,45 +191,55 @@ static const uint8_t *block_of(const struct sv_quant *q, int32_t row, int32_t k)
                (size_t)sv_quant_block_bytes(q->code);
 }
 
+/* Column j of eight stands in nibble awq_order[j]. */
+static const uint8_t awq_order[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+
 static unsigned word_bits(const void *words, int64_t at, int per_word)
 {
     const int bits = 32 / per_word;
     return ((const uint32_t *)words)[at / per_word] >> (at % per_word * bits) & ((1u << bits) - 1);
 }
 
-static unsigned code_of_words(const struct sv_quant *q, int32_t row, int32_t k)
+/* Codes of words along rows or, of AWQ and GPTQ, with inputs first. */
+static void codes_of_words(const struct sv_quant *q, int32_t row, int32_t k0, int32_t n,
+                           uint8_t *out)
 {
-    static const uint8_t awq_order[8] = {0, 4, 1, 5, 2, 6, 3, 7};
-    const int per_word = q->code == SV_CODE_INT8 || q->code == SV_CODE_GPTQ8 ? 4 : 8;
-    if (q->code == SV_CODE_AWQ)
-        return word_bits(q->data, (int64_t)k * q->rows + row / 8 * 8 + awq_order[row % 8], 8);
-    if (is_columns(q))
-        return word_bits((const uint32_t *)q->data + (int64_t)(k / per_word) * q->rows + row,
-                         k % per_word, per_word);
-    return word_bits((const uint32_t *)q->data +
-                         (int64_t)row * ((q->cols + per_word - 1) / per_word),
-                     k, per_word);
+    const bool eight = q->code == SV_CODE_INT8 || q->code == SV_CODE_GPTQ8;
+    const int32_t per_word = eight ? 4 : 8;
+    const uint32_t *in = q->data;
+    if (q->code == SV_CODE_AWQ) {
+        in += (int64_t)k0 * (q->rows / 8) + row / 8;
+        for (int32_t k = 0; k < n; k++, in += q->rows / 8)
+            out[k] = (uint8_t)(*in >> (awq_order[row % 8] * 4) & 15);
+        return;
+    }
+    const int64_t stride = is_columns(q) ? q->rows : 1;
+    in += is_columns(q) ? (int64_t)(k0 / per_word) * q->rows + row
+                        : (int64_t)row * ((q->cols + per_word - 1) / per_word) + k0 / per_word;
+    for (int32_t k = 0; k < n; k += per_word, in += stride)
+        for (int i = 0; i < per_word; i++) /* of 8 bits signed */
+            out[k + i] = (uint8_t)(eight ? (*in >> (8 * i) & 255) - 128 : *in >> (4 * i) & 15);
 }
 
 /* 256 codes of Q6_K. */
 static void codes_of_q6_k(const uint8_t *p, uint8_t *out)
 {
-    for (int i = 0; i < 256; i++) {
-        const int half = i / 128, quarter = i % 128 / 32, l = i % 32;
-        const int four = p[64 * half + quarter % 2 * 32 + l] >> (quarter / 2 * 4) & 15;
-        out[i] = (uint8_t)(four | (p[128 + 32 * half + l] >> (2 * quarter) & 3) << 4);
+    for (int j = 0; j < 8; j++) {
+        const int half = j / 4, quarter = j % 4;
+        const uint8_t *low = p + 64 * half + quarter % 2 * 32, *high = p + 128 + 32 * half;
+        for (int l = 0; l < 32; l++)
+            out[32 * j + l] =
+                (uint8_t)((low[l] >> (quarter / 2 * 4) & 15) | (high[l] >> (2 * quarter) & 3) << 4);
     }
 }
 
 /* 256 codes of Q4_K or Q5_K. */
 static void codes_of_k(const uint8_t *low, const uint8_t *high, uint8_t *out)
 {
-    for (int i = 0; i < 256; i++) {
-        const int j = i / 32, l = i % 32;
-        out[i] = (uint8_t)(low[j / 2 * 32 + l] >> (j % 2 * 4) & 15);
-        if (high)
-            out[i] = (uint8_t)(out[i] | (high[l] >> j & 1) << 4);
-    }
+    for (int j = 0; j < 8; j++)
+        for (int l = 0; l < 32; l++)
+            out[32 * j + l] = (uint8_t)((low[j / 2 * 32 + l] >> (j % 2 * 4) & 15) |
+                                        (high ? (high[l] >> j & 1) << 4 : 0));
 }
 
 /* Codes [k0, k0 + n) of a row, as packed: of 8 bits signed. */
@@ -274,11 +282,7 @@ static void codes_of(const struct sv_quant *q, int32_t row, int32_t k0, int32_t 
         return;
     default:
         SV_REQUIRE(is_words(q));
-        for (int32_t k = 0; k < n; k++) {
-            const unsigned code = code_of_words(q, row, k0 + k);
-            const bool eight = q->code == SV_CODE_INT8 || q->code == SV_CODE_GPTQ8;
-            out[k] = (uint8_t)(eight ? code - 128 : code);
-        }
+        codes_of_words(q, row, k0, n, out);
     }
 }
 
@@ -295,7 +299,6 @@ static int64_t scale_index(const struct sv_quant *q, int32_t row, int32_t k)
 
 static unsigned zero_of(const struct sv_quant *q, int32_t row, int32_t k)
 {
-    static const uint8_t awq_order[8] = {0, 4, 1, 5, 2, 6, 3, 7};
     const int per_word = q->code == SV_CODE_INT8 || q->code == SV_CODE_GPTQ8 ? 4 : 8;
     const int32_t g = k / q->block_cols, groups = q->cols / q->block_cols;
     if (q->code == SV_CODE_AWQ)
@@ -343,25 +346,30 @@ static void put_factors(const struct sv_codes *c, int32_t row, int32_t k, int r,
 
 /* ---------------------------------------------------------------- packing */
 
-/* Code of lane l of vector i, whose row and column these are. */
-static void put_code(const struct sv_codes *c, uint8_t *step, int i, int l, uint32_t code)
+/* Some bits of the codes of n vectors, side by side: byte i % 4, and there bits from i / 4 * bits
+ * on. */
+static void put_bits(uint8_t *line, const uint8_t (*v)[UNIT], int n, int bits, int from)
 {
-    uint32_t word[4];
+    for (int l = 0; l < UNIT; l++) {
+        uint32_t word = 0;
+        for (int i = 0; i < n; i++)
+            word |= (uint32_t)(v[i][l] >> from & ((1 << bits) - 1)) << (i % 4 * 8 + i / 4 * bits);
+        memcpy(line + l * 4, &word, 4);
+    }
+}
+
+static void put_step(const struct sv_codes *c, uint8_t *to, const uint8_t (*v)[UNIT])
+{
     if (c->kind >= SV_CODES_8) {
-        step[i * UNIT + l] = (uint8_t)code;
+        memcpy(to, v, 32 * UNIT);
         return;
     }
-    uint8_t *low = step + i / 8 * LINE + l * 4;
-    memcpy(word, low, 4);
-    word[0] |= (code & 15) << (i % 8 * 4);
-    memcpy(low, word, 4);
-    if (c->kind < SV_CODES_5_MIN)
-        return;
-    const bool five = c->kind == SV_CODES_5_MIN;
-    uint8_t *high = step + 4 * LINE + (five ? 0 : i / 16 * LINE) + l * 4;
-    memcpy(word, high, 4);
-    word[0] |= (code >> 4) << (five ? i : i % 16 * 2);
-    memcpy(high, word, 4);
+    for (int j = 0; j < 4; j++)
+        put_bits(to + j * LINE, v + 8 * j, 8, 4, 0);
+    if (c->kind == SV_CODES_5_MIN)
+        put_bits(to + 4 * LINE, v, 32, 1, 4);
+    for (int j = 0; j < 2 && c->kind == SV_CODES_6; j++)
+        put_bits(to + (4 + j) * LINE, v + 16 * j, 16, 2, 4);
 }
 
 void sv_codes_pack(const struct sv_codes *c, int32_t u, uint8_t *to)
@@ -380,13 +388,15 @@ void sv_codes_pack(const struct sv_codes *c, int32_t u, uint8_t *to)
                 put_scale(c, u * UNIT + r, k0 + e * c->group, r, e, to);
         }
         to += c->head_bytes;
-        for (int32_t k = 0; k < n; k += SV_CODES_STEP, to += c->step_bytes)
+        for (int32_t k = 0; k < n; k += SV_CODES_STEP, to += c->step_bytes) {
+            uint8_t v[32][UNIT];
             for (int i = 0; i < 32; i++)
-                for (int l = 0; l < UNIT; l++) {
-                    const int r = c->by_pairs ? i % 2 * 8 + l / 2 : i / 2;
-                    const int at = c->by_pairs ? i / 2 * 2 + l % 2 : i % 2 * 16 + l;
-                    put_code(c, to, i, l, code[r][k + at]);
-                }
+                for (int r = 0; c->by_pairs && r < UNIT / 2; r++)
+                    memcpy(&v[i][2 * r], &code[i % 2 * 8 + r][k + i / 2 * 2], 2);
+            for (int r = 0; !c->by_pairs && r < UNIT; r++)
+                memcpy(v[2 * r], &code[r][k], 32);
+            put_step(c, to, (const uint8_t(*)[UNIT])v);
+        }
     }
 }
 

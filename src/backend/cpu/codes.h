@@ -16,9 +16,11 @@
  *   step    32 of k, as 32 vectors of sixteen codes: pair of k by pair (by_pairs), rows 0-7 and
  * then 8-15, each row's two codes side by side; or row by row, the lower 16 of k first
  *
- * Vectors of 4 bits stand in eighths of 32-bit words: vector i is bits 4 (i % 8) and up of line i
- * / 8. Bit 4 of a code of 5 is bit i of one more line; bits 4 and 5 of one of 6 are bits 2 (i % 16)
- * of two more. Vectors of 8 bits are 16 bytes.
+ * Codes of 4 bits are nibbles of 32-bit words, one word a lane: line j has vectors 8 j to 8 j + 7,
+ * the first four as the low nibbles of bytes 0 to 3, the others as the high ones. So a quad, four
+ * vectors, is the bytes of one line. Bit 4 of codes of 5 is bit q of one more line's bytes for quad
+ * q; bits 4 and 5 of codes of 6 are two bits each of two more lines', quads 0-3 and 4-7. A vector
+ * of 8 bits is 16 bytes.
  */
 #ifndef SV_CPU_CODES_H
 #define SV_CPU_CODES_H
@@ -34,7 +36,7 @@
 enum sv_codes_kind {
     SV_CODES_IN_PLACE, /* as the file has them */
     SV_CODES_4,        /* table[code] * scale */
-    SV_CODES_4_MIN,
+    SV_CODES_4_MIN,    /* code * scale - minimum: of plain int4 too, 8 * scale */
     SV_CODES_4_FACTOR, /* table[code] * scale * q.global */
     SV_CODES_5_MIN,
     SV_CODES_6, /* (code - 32) * scale */

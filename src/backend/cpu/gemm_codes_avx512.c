@@ -64,8 +64,8 @@ MUST_INLINE __m512 scale_at(enum sv_codes_scale as, const uint8_t *head, int e)
 MUST_INLINE void scales_as(struct scales *to, enum sv_codes_scale as, const struct sv_codes *c,
                            const uint8_t *head, int n)
 {
-    const bool mins =
-        c->kind == SV_CODES_4_MIN || c->kind == SV_CODES_5_MIN || c->kind == SV_CODES_8_MIN;
+    const bool mins = as == SV_SCALE_U8 || c->q.zeros;
+    const float middle = c->kind == SV_CODES_6 ? 32 : c->kind == SV_CODES_4_MIN ? 8 : 0;
     const int bytes = as == SV_SCALE_F32 ? 4 : as <= SV_SCALE_BF16 ? 2 : 1;
     const uint8_t *min = head + (size_t)c->n_scales * UNIT * (size_t)bytes;
     const uint8_t *factors = min + (mins ? c->n_scales * UNIT : 0);
@@ -83,10 +83,9 @@ MUST_INLINE void scales_as(struct scales *to, enum sv_codes_scale as, const stru
         if (mins)
             m = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)min + e)));
         to->by[e] = by;
-        to->minus[e] = as == SV_SCALE_U8       ? _mm512_mul_ps(dmin, m)
-                       : mins                  ? _mm512_mul_ps(by, _mm512_add_ps(m, zero))
-                       : c->kind == SV_CODES_6 ? _mm512_mul_ps(by, _mm512_set1_ps(32))
-                                               : m;
+        to->minus[e] = as == SV_SCALE_U8 ? _mm512_mul_ps(dmin, m)
+                       : mins            ? _mm512_mul_ps(by, _mm512_add_ps(m, zero))
+                                         : _mm512_mul_ps(by, _mm512_set1_ps(middle));
     }
 }
 
@@ -129,19 +128,14 @@ struct walk {
 
 /* What the values of a kind are looked up or multiplied with. */
 struct constants {
-    __m512 table, table2, factor;
+    __m512 table, factor;
     __m512i low_rows, high_rows; /* row of each lane: of rows 0-7 and 8-15, each twice */
 };
 
 MUST_INLINE struct constants constants_of(const struct sv_codes *c)
 {
-    static const float integers[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
-                                       11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
-                                       22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
-    const bool five = c->kind == SV_CODES_5_MIN;
     return (struct constants){
-        .table = five ? _mm512_loadu_ps(integers) : _mm512_load_ps(c->table),
-        .table2 = _mm512_loadu_ps(integers + 16),
+        .table = _mm512_load_ps(c->table),
         .factor = _mm512_set1_ps(c->q.global),
         .low_rows = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7),
         .high_rows = _mm512_setr_epi32(8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15)};
@@ -154,13 +148,26 @@ MUST_INLINE __m512i shifted(__m512i v, int right)
                      : v;
 }
 
-/* Bits 0-3 of one, all others of the other. */
-MUST_INLINE __m512i joined(__m512i low, __m512i high)
+/* Whether values are code * scale - minimum, and the codes' bits: parts of their bytes. */
+MUST_INLINE bool is_linear(const enum sv_codes_kind kind)
 {
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi32(15), low, high, 0xca);
+    return kind == SV_CODES_4_MIN || kind == SV_CODES_5_MIN || kind == SV_CODES_6;
 }
 
-/* The codes of vector i of a step, as numbers. */
+/* Quad q of a step: its codes in the low bits of bytes, anything above. */
+MUST_INLINE __m512i quad_of(const enum sv_codes_kind kind, const uint8_t *step, const int q)
+{
+    const __m512i *line = (const __m512i *)step;
+    const __m512i low = shifted(_mm512_load_si512(line + q / 2), q % 2 * 4);
+    if (kind != SV_CODES_5_MIN && kind != SV_CODES_6)
+        return low;
+    const __m512i high = kind == SV_CODES_6
+                             ? shifted(_mm512_load_si512(line + 4 + q / 4), q % 4 * 2 - 4)
+                             : shifted(_mm512_load_si512(line + 4), q - 4);
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x0f0f0f0f), low, high, 0xca);
+}
+
+/* The codes of vector i of a step, as numbers: of a linear kind, 256 ^ (i % 4) of them. */
 MUST_INLINE __m512 numbers(const enum sv_codes_kind kind, const struct constants *k,
                            const uint8_t *step, const int i)
 {
@@ -171,38 +178,43 @@ MUST_INLINE __m512 numbers(const enum sv_codes_kind kind, const struct constants
         return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(b), 7),
                                                 _mm256_set1_epi16((short)0xbfff)));
     }
-    const __m512i *line = (const __m512i *)step;
-    const __m512i low = shifted(_mm512_load_si512(line + i / 8), i % 8 * 4);
-    if (kind == SV_CODES_5_MIN) {
-        const __m512i high = shifted(_mm512_load_si512(line + 4), i - 4);
-        return _mm512_permutex2var_ps(k->table, joined(low, high), k->table2);
-    }
-    if (kind == SV_CODES_6) {
-        const __m512i high = shifted(_mm512_load_si512(line + 4 + i / 16), i % 16 * 2 - 4);
-        return _mm512_cvtepi32_ps(_mm512_and_si512(joined(low, high), _mm512_set1_epi32(63)));
-    }
-    return _mm512_permutexvar_ps(low, k->table);
+    if (!is_linear(kind))
+        return _mm512_permutexvar_ps(
+            shifted(_mm512_load_si512((const __m512i *)step + i / 8), i % 4 * 8 + i / 4 % 2 * 4),
+            k->table);
+    const int mask = kind == SV_CODES_4_MIN ? 15 : kind == SV_CODES_5_MIN ? 31 : 63;
+    const __m512i quad = quad_of(kind, step, i / 4);
+    if (kind == SV_CODES_4_MIN && i % 4 == 0) /* the other units have less to do */
+        return _mm512_permutexvar_ps(quad, k->table);
+    return _mm512_cvtepi32_ps(_mm512_and_si512(quad, _mm512_set1_epi32(mask << (i % 4 * 8))));
 }
 
 MUST_INLINE __m512 value(const enum sv_codes_kind kind, const struct constants *k, __m512 code,
                          __m512 by, __m512 minus)
 {
-    if (kind == SV_CODES_4_MIN || kind == SV_CODES_5_MIN || kind == SV_CODES_6 ||
-        kind == SV_CODES_8_MIN)
+    if (is_linear(kind) || kind == SV_CODES_8_MIN)
         return _mm512_fmsub_ps(code, by, minus);
     const __m512 v = _mm512_mul_ps(code, by);
     return kind == SV_CODES_4_FACTOR ? _mm512_mul_ps(v, k->factor) : v;
 }
 
-/* Scales of rows 0-7 and of 8-15, each twice. */
+/* Scales of rows 0-7 and of 8-15, each twice; of linear kinds also those of bytes 2 and 3. */
 struct lanes {
-    __m512 by[2], minus[2];
+    __m512 by[4], minus[2];
 };
 
-MUST_INLINE void lanes_of(struct lanes *l, const struct constants *k, const struct scales *s, int e)
+MUST_INLINE void lanes_of(const enum sv_codes_kind kind, struct lanes *l, const struct constants *k,
+                          const struct scales *s, int e)
 {
     l->by[0] = _mm512_permutexvar_ps(k->low_rows, s->by[e]);
     l->by[1] = _mm512_permutexvar_ps(k->high_rows, s->by[e]);
+    l->by[2] = l->by[0];
+    l->by[3] = l->by[1];
+    if (is_linear(kind)) { /* powers of two: exact */
+        l->by[1] = _mm512_mul_ps(l->by[1], _mm512_set1_ps(0x1p-8f));
+        l->by[2] = _mm512_mul_ps(l->by[0], _mm512_set1_ps(0x1p-16f));
+        l->by[3] = _mm512_mul_ps(l->by[1], _mm512_set1_ps(0x1p-16f));
+    }
     l->minus[0] = _mm512_permutexvar_ps(k->low_rows, s->minus[e]);
     l->minus[1] = _mm512_permutexvar_ps(k->high_rows, s->minus[e]);
 }
@@ -211,21 +223,24 @@ MUST_INLINE void lanes_of(struct lanes *l, const struct constants *k, const stru
 MUST_INLINE __m512i pair_of(const enum sv_codes_kind kind, const struct constants *k,
                             const struct lanes *l, const uint8_t *step, const int p)
 {
-    const __m512 low = value(kind, k, numbers(kind, k, step, 2 * p), l->by[0], l->minus[0]);
-    const __m512 high = value(kind, k, numbers(kind, k, step, 2 * p + 1), l->by[1], l->minus[1]);
+    const __m512 low = value(kind, k, numbers(kind, k, step, 2 * p), l->by[2 * p % 4], l->minus[0]);
+    const __m512 high =
+        value(kind, k, numbers(kind, k, step, 2 * p + 1), l->by[(2 * p + 1) % 4], l->minus[1]);
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* Row r of a step: 32 of k, the two halves scaled by entries e and e2. */
-MUST_INLINE __m512i row_of(const enum sv_codes_kind kind, const struct constants *k,
-                           const struct scales *s, int e, int e2, const uint8_t *step, const int r)
+/* Half h of row r of a step, scaled by entry e. */
+MUST_INLINE __m512 half_of(const enum sv_codes_kind kind, const struct constants *k,
+                           const struct scales *s, int e, const uint8_t *step, const int r,
+                           const int h)
 {
-    const float *by = (const float *)s->by + r, *minus = (const float *)s->minus + r;
-    const __m512 low = value(kind, k, numbers(kind, k, step, 2 * r), _mm512_set1_ps(by[e * UNIT]),
-                             _mm512_set1_ps(minus[e * UNIT]));
-    const __m512 high = value(kind, k, numbers(kind, k, step, 2 * r + 1),
-                              _mm512_set1_ps(by[e2 * UNIT]), _mm512_set1_ps(minus[e2 * UNIT]));
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    static const float bytes[4] = {1, 0x1p-8f, 0x1p-16f, 0x1p-24f};
+    const float *by = (const float *)s->by + e * UNIT + r;
+    const float *minus = (const float *)s->minus + e * UNIT + r;
+    const int i = 2 * r + h;
+    return value(kind, k, numbers(kind, k, step, i),
+                 _mm512_set1_ps(is_linear(kind) ? *by * bytes[i % 4] : *by),
+                 _mm512_set1_ps(*minus));
 }
 
 MUST_INLINE void ask(const uint8_t *p, int32_t n_bytes, uintptr_t ahead)
@@ -265,11 +280,11 @@ MUST_INLINE void expand_pairs(const enum sv_codes_kind kind, const struct sv_cod
     for (int32_t t = 0; t < n; t++, *at += step_bytes(kind)) {
         const uint8_t *const step = *at;
         ask(step, step_bytes(kind), AHEAD);
-        lanes_of(&l, &k, &s, t * SV_CODES_STEP / group);
+        lanes_of(kind, &l, &k, &s, t * SV_CODES_STEP / group);
 #pragma GCC unroll 16
         for (int p = 0; p < PAIRS; p++, to += 64) {
             if (p == PAIRS / 2 && group == SV_CODES_STEP / 2)
-                lanes_of(&l, &k, &s, 2 * t + 1);
+                lanes_of(kind, &l, &k, &s, 2 * t + 1);
             _mm512_store_si512(to, pair_of(kind, &k, &l, step, p));
         }
     }
@@ -291,7 +306,9 @@ MUST_INLINE void expand_rows(const enum sv_codes_kind kind, const struct sv_code
         ask(step, step_bytes(kind), AHEAD);
 #pragma GCC unroll 16
         for (int r = 0; r < UNIT; r++)
-            _mm512_storeu_si512(to + (size_t)r * row_bytes, row_of(kind, &k, &s, e, e2, step, r));
+            _mm512_storeu_si512(to + (size_t)r * row_bytes,
+                                (__m512i)_mm512_cvtne2ps_pbh(half_of(kind, &k, &s, e2, step, r, 1),
+                                                             half_of(kind, &k, &s, e, step, r, 0)));
     }
 }
 
@@ -370,13 +387,13 @@ UNCHECKED MUST_INLINE void tile(const enum sv_codes_kind kind, const int nu, con
 #pragma GCC unroll 2
             for (int u = 0; u < nu; u++) {
                 ask(at + u * unit, size, ahead);
-                lanes_of(&l[u], &k, &s[u], i * SV_CODES_STEP / group);
+                lanes_of(kind, &l[u], &k, &s[u], i * SV_CODES_STEP / group);
             }
 #pragma GCC unroll 16
             for (int p = 0; p < PAIRS; p++) {
                 if (p == PAIRS / 2 && group == SV_CODES_STEP / 2)
                     for (int u = 0; u < nu; u++)
-                        lanes_of(&l[u], &k, &s[u], 2 * i + 1);
+                        lanes_of(kind, &l[u], &k, &s[u], 2 * i + 1);
 #pragma GCC unroll 2
                 for (int u = 0; u < nu; u++) {
                     const __m512i w = pair_of(kind, &k, &l[u], at + u * unit, p);
