@@ -1,6 +1,6 @@
 /*
  * device.h - a device behind the seam: memory, queue and graphs, and the table of functions that a
- * backend (cpu/, cuda/, hip/) fills; with weight.h, its weights.
+ * backend (cpu/, cuda/, hip/) fills; with weight.h, its weights, with ranks.h, other ranks.
  *
  * Called by load (upload), cache, model, spec and engine, through the sv_dev_* wrappers of ops.c.
  * The ops that a device runs are in ops.h, ops_moe.h and ops_tokens.h. Must not: describe the
@@ -9,6 +9,7 @@
 #ifndef SV_DEVICE_H
 #define SV_DEVICE_H
 
+#include "backend/ranks.h"
 #include "backend/weight.h"
 #include "base/base.h"
 #include "salvo_tuning.h"
@@ -18,8 +19,13 @@
 struct sv_dev; /* a backend's own struct, which begins with these */
 #define SV_DEV_HEAD                                                                                \
     const struct sv_backend *be;                                                                   \
-    void (*on_upload)(void *user, size_t n_bytes); /* ops.c's */                                   \
-    void *upload_user
+    void (*on_upload)(void *user, size_t n_bytes); /* ops.c's, as the rest */                      \
+    void *upload_user;                                                                             \
+    void (*on_copy)(void *user, const void *dst, const void *src, size_t n_bytes);                 \
+    void *copy_user;                                                                               \
+    struct sv_ranks ranks;                                                                         \
+    enum sv_join last_join;                                                                        \
+    uint32_t n_joins
 
 /* What memory of the device is for. */
 enum sv_mem {
@@ -45,6 +51,7 @@ struct sv_dev_opts {
     int32_t usual_rows;   /* of a step that decodes; 0 = not known */
     /* GPUs: longest wait without progress, then the device has failed; 0 = 60, -1 = none */
     int32_t timeout_s;
+    struct sv_ranks ranks; /* zeros: it is alone */
 };
 
 /* The largest values any op will be asked for; reserve() sizes all scratch once. */
@@ -71,6 +78,7 @@ struct sv_p_block_ids;
 struct sv_p_commit;
 struct sv_p_draft_context_kv;
 struct sv_p_embed;
+struct sv_p_gather_logits;
 struct sv_p_gemm;
 struct sv_p_gemm_act_mul;
 struct sv_p_head_among;
@@ -140,6 +148,11 @@ struct sv_backend {
      * over when it returns. */
     void (*stamp)(struct sv_dev *, int32_t i);
     double (*stamp_us)(struct sv_dev *, int32_t from, int32_t to);
+    /* Ranks; NULL: this device cannot be one of several. Makes the window that other ranks find by
+     * the key, then, with the keys of all, finds theirs. Both windows end with the device. */
+    int (*window_open)(struct sv_dev *, const struct sv_window_need *, struct sv_window_key *key,
+                       struct sv_err *);
+    int (*window_join)(struct sv_dev *, const struct sv_peers *, struct sv_err *);
 
     void (*block_ids)(struct sv_dev *, const struct sv_p_block_ids *);
     void (*embed)(struct sv_dev *, const struct sv_p_embed *);
@@ -152,6 +165,7 @@ struct sv_backend {
     void (*add_gated)(struct sv_dev *, const struct sv_p_add_gated *);
     void (*act_mul)(struct sv_dev *, const struct sv_p_act_mul *);
     void (*head_argmax)(struct sv_dev *, const struct sv_p_head_argmax *);
+    void (*gather_logits)(struct sv_dev *, const struct sv_p_gather_logits *);
     void (*logit_pos)(struct sv_dev *, const struct sv_p_logit_pos *);
     void (*sample)(struct sv_dev *, const struct sv_p_sample *);
     void (*argmax_confidence)(struct sv_dev *,
@@ -212,6 +226,17 @@ int sv_dev_sync(struct sv_dev *dev, struct sv_err *err);
 void sv_dev_mark(struct sv_dev *dev, int32_t i);
 int sv_dev_wait(struct sv_dev *dev, int32_t i, struct sv_err *err);
 void sv_dev_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *user), void *user);
+/* Ranks: a device that was opened as one of several can have windows; which one it is; joins
+ * enqueued so far. */
+struct sv_ranks sv_dev_ranks(const struct sv_dev *dev);
+uint32_t sv_dev_n_joins(const struct sv_dev *dev);
+int sv_dev_window_open(struct sv_dev *dev, const struct sv_window_need *need,
+                       struct sv_window_key *key, struct sv_err *err);
+int sv_dev_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err);
+/* fn is told of every sv_dev_upload from now on, for who tells it to other ranks. */
+void sv_dev_on_copy(struct sv_dev *dev,
+                    void (*fn)(void *user, const void *dst, const void *src, size_t n_bytes),
+                    void *user);
 double sv_dev_measure_read(struct sv_dev *dev, size_t n_bytes);
 const char *sv_dev_describe(struct sv_dev *dev);
 

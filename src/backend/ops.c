@@ -65,10 +65,9 @@ static const char *best_backend(const struct sv_dev_opts *opts)
     return "cpu";
 }
 
-int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
+static int open_named(struct sv_dev **dev, const char *name, const struct sv_dev_opts *opts,
+                      struct sv_err *err)
 {
-    const char *name = opts->backend ? opts->backend : best_backend(opts);
-    *dev = NULL;
     if (strcmp(name, "cpu") == 0 && opts->ordinal)
         return sv_fail(err, SV_EINVAL, -1, "gpu %d is asked for, and the device is the cpu",
                        opts->ordinal);
@@ -82,6 +81,22 @@ int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
         return sv_fail(err, SV_EUNSUPPORTED, -1, "this build has no %s backend; it has: %s", name,
                        BUILT);
     return sv_fail(err, SV_EINVAL, -1, "unknown backend '%s'; this build has: %s", name, BUILT);
+}
+
+int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
+{
+    const char *name = opts->backend ? opts->backend : best_backend(opts);
+    *dev = NULL;
+    int rc = open_named(dev, name, opts, err);
+    if (rc)
+        return rc;
+    (*dev)->ranks = opts->ranks.n ? opts->ranks : (struct sv_ranks){0, 1};
+    SV_REQUIRE((*dev)->ranks.rank >= 0 && (*dev)->ranks.rank < (*dev)->ranks.n);
+    if ((*dev)->ranks.n == 1 || (*dev)->be->window_open)
+        return SV_OK;
+    sv_dev_close(*dev);
+    *dev = NULL;
+    return sv_fail(err, SV_EUNSUPPORTED, -1, "the %s backend has no tensor parallel yet", name);
 }
 
 const struct sv_backend *sv_dev_backend(const struct sv_dev *dev)
@@ -207,8 +222,11 @@ int sv_dev_random_weight(struct sv_dev *dev, const struct sv_weight *shape, floa
 
 void sv_dev_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
 {
-    if (n_bytes)
-        dev->be->upload(dev, dst, src, n_bytes);
+    if (!n_bytes)
+        return;
+    if (dev->on_copy)
+        dev->on_copy(dev->copy_user, dst, src, n_bytes);
+    dev->be->upload(dev, dst, src, n_bytes);
 }
 
 void sv_dev_download(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
@@ -243,6 +261,48 @@ int sv_dev_wait(struct sv_dev *dev, int32_t i, struct sv_err *err)
 void sv_dev_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *user), void *user)
 {
     dev->be->graph_run(dev, key, enqueue, user);
+}
+
+/* ---------------------------------------------------------------- ranks */
+
+struct sv_ranks sv_dev_ranks(const struct sv_dev *dev)
+{
+    return dev->ranks;
+}
+
+uint32_t sv_dev_n_joins(const struct sv_dev *dev)
+{
+    return dev->n_joins;
+}
+
+int sv_dev_window_open(struct sv_dev *dev, const struct sv_window_need *need,
+                       struct sv_window_key *key, struct sv_err *err)
+{
+    SV_REQUIRE(dev->ranks.n > 1 && dev->be->window_open);
+    return dev->be->window_open(dev, need, key, err);
+}
+
+int sv_dev_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err)
+{
+    SV_REQUIRE(dev->ranks.n > 1 && dev->be->window_join);
+    return dev->be->window_join(dev, peers, err);
+}
+
+void sv_dev_on_copy(struct sv_dev *dev,
+                    void (*fn)(void *user, const void *dst, const void *src, size_t n_bytes),
+                    void *user)
+{
+    dev->on_copy = fn;
+    dev->copy_user = user;
+}
+
+/* See ranks.h: a window's place of this kind is free again once another kind has been joined. */
+static void begin_join(struct sv_dev *dev, enum sv_join kind)
+{
+    SV_REQUIRE(kind > SV_JOIN_NONE && kind < SV_JOINS && dev->ranks.n > 1);
+    SV_REQUIRE(kind != dev->last_join);
+    dev->last_join = kind;
+    dev->n_joins++;
 }
 
 double sv_dev_measure_read(struct sv_dev *dev, size_t n_bytes)
@@ -318,9 +378,12 @@ void sv_op_embed(struct sv_dev *dev, const struct sv_p_embed *p)
 
 void sv_op_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
 {
-    if (p->n_rows == 0)
+    if (p->n_rows == 0 && !p->join)
         return;
-    SV_REQUIRE(p->n_rows > 0 && p->d > 0 && p->x && p->out && p->weight.data);
+    if (p->join)
+        begin_join(dev, p->join);
+    SV_REQUIRE(!p->join || p->delta);
+    SV_REQUIRE(p->n_rows >= 0 && p->d > 0 && p->x && p->out && p->weight.data);
     SV_REQUIRE(sv_vector_ok(&p->weight, p->d));
     SV_REQUIRE(!p->tap || (!p->row_index && p->tap_stride >= p->d));
     SV_REQUIRE(p->tap || !p->tap_row);
@@ -406,12 +469,28 @@ void sv_op_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p)
 
 void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
 {
-    if (p->n_rows == 0)
+    if (p->n_rows == 0 && !p->join)
         return;
-    SV_REQUIRE(p->n_rows > 0 && p->k > 0 && p->x && p->out && p->w.data && p->w.fmt.elem != SV_I32);
+    if (p->join)
+        begin_join(dev, p->join);
+    SV_REQUIRE(!p->join || (!p->confidence && p->first_id >= 0));
+    SV_REQUIRE(p->n_rows >= 0 && p->k > 0 && p->x && p->out && p->w.data &&
+               p->w.fmt.elem != SV_I32);
     SV_REQUIRE(p->w.cols == p->k && p->w.rows > 0 &&
                (!p->confidence || sv_dev_head_confidence(dev, &p->w)));
     dev->be->head_argmax(dev, p);
+}
+
+/* In a pass the first rows of logits follow another kind, so its kinds are always the same. */
+void sv_op_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p)
+{
+    struct sv_p_gather_logits q = *p;
+    q.join = dev->last_join == SV_JOIN_LOGITS_A ? SV_JOIN_LOGITS_B : SV_JOIN_LOGITS_A;
+    begin_join(dev, q.join);
+    SV_REQUIRE(p->n_rows >= 0 && p->logits && p->first[0] == 0 && p->ld >= p->first[dev->ranks.n]);
+    for (int32_t r = 0; r < dev->ranks.n; r++)
+        SV_REQUIRE(p->first[r] <= p->first[r + 1]);
+    dev->be->gather_logits(dev, &q);
 }
 
 void sv_op_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p)
@@ -518,8 +597,12 @@ void sv_op_commit(struct sv_dev *dev, const struct sv_p_commit *p)
 
 void sv_op_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p)
 {
-    if (p->rows.n_rows == 0 || p->n_layers == 0)
+    if ((p->rows.n_rows == 0 && !p->join) || p->n_layers == 0)
         return;
+    if (p->join)
+        begin_join(dev, p->join);
+    SV_REQUIRE(p->n_taps ? p->first_tap >= 0 && p->first_tap <= p->n_taps - p->fc.cols
+                         : !p->first_tap && !p->join);
     SV_REQUIRE(sv_rows_ok(&p->rows) && p->n_commit && p->taps && p->z && p->y && p->n_layers > 0);
     SV_REQUIRE(p->fc.data && p->fc.fmt.elem <= SV_F16 && p->fc.rows > 0 && p->fc.cols > 0);
     SV_REQUIRE(sv_vector_ok(&p->fc_bias, p->fc.rows) && p->hidden_norm.data);

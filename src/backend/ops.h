@@ -76,7 +76,8 @@ struct sv_p_embed {
 /* x[r] += delta[r] (when delta is set); tap[r] = x[r] (when set); out[i] = x[row(i)] / rms * w.
  * rms = sqrt(mean(x^2) + eps), sums in f32. With row_index only those rows are normalised and x is
  * not written back; row(i) = row_index[i], else i. delta and x have the same row numbering. An
- * index below 0 is padding and reads row 0, so that what follows it meets real numbers. */
+ * index below 0 is padding and reads row 0, so that what follows it meets real numbers. With a join
+ * delta is this rank's part: what is added is the sum of all, in f32 and rank order. */
 struct sv_p_add_rms_norm {
     int32_t n_rows, d; /* n_rows: rows of out */
     void *x;           /* (*, d) act, updated in place when delta is set and row_index is not */
@@ -89,7 +90,8 @@ struct sv_p_add_rms_norm {
     int64_t tap_stride;
     /* (n_rows) where instead row r's tap goes, < 0: nowhere; NULL. The CPU's alone */
     const int32_t *tap_row;
-    bool quantized; /* a hint: a product with quantized weights reads out next */
+    bool quantized;    /* a hint: a product with quantized weights reads out next */
+    enum sv_join join; /* needs delta */
 };
 
 /* y[:, off_p : off_p + n_p] = x * W_p^T + bias_p for each part p; the parts lie side by side in y.
@@ -207,8 +209,20 @@ struct sv_p_head_argmax {
     int32_t *out;
     /* (n_rows) or NULL: the winner's probability under the softmax, or a little more: a device may
      * sum over the best logit of each stretch of the vocabulary only. Callers calibrate it. Only
-     * where sv_dev_head_confidence says so. */
+     * where sv_dev_head_confidence says so, and not with a join. */
     float *confidence;
+    /* w is this rank's part of the vocabulary, which begins with first_id; the best of all parts */
+    enum sv_join join;
+    int32_t first_id;
+};
+
+/* Each rank has columns [first[rank], first[rank + 1]) of the logits; all get the whole rows. */
+struct sv_p_gather_logits {
+    int32_t n_rows;
+    float *logits; /* (n_rows, ld) */
+    int64_t ld;
+    int32_t first[SV_MAX_RANKS + 1];
+    enum sv_join join; /* the wrapper's: SV_JOIN_LOGITS_A or _B */
 };
 
 /* out[i] = the best of row i's tokens by x[row[i]] . w, the first in its list among equals;
@@ -227,14 +241,18 @@ struct sv_p_head_among {
     float *confidence;    /* (n_rows) */
 };
 
-/* Context K/V of the drafter for committed rows, all layers in one pass:
+/* Context K/V of the drafter for committed rows, all layers in one pass (with a join fc is this
+ * rank's part of it, of columns from first_tap on, and its products are added up as in
+ * sv_p_add_rms_norm):
  * z = rms_norm(fc . taps; hidden_norm), then per layer K = rope(rms_norm(Wk z + bk; k_norm)), V =
  * Wv z + bv, written at the rows' positions. Rows j >= n_commit[seg] are skipped: rejected rows
  * leave no trace. */
 struct sv_p_draft_context_kv {
     struct sv_rows rows;
-    const int32_t *n_commit; /* (n_segs) */
-    const void *taps;        /* (n_rows, fc.cols) act */
+    const int32_t *n_commit;   /* (n_segs) */
+    const void *taps;          /* (n_rows, n_taps) act */
+    int32_t n_taps, first_tap; /* numbers; n_taps 0: fc.cols */
+    enum sv_join join;
     struct sv_weight fc, fc_bias, hidden_norm;
     float eps;
     int32_t n_layers;
@@ -246,7 +264,8 @@ struct sv_p_draft_context_kv {
     void *y;                /* (n_rows, n_layers * 2 * n_kv * head_dim) act, scratch */
 };
 
-/* Checked wrappers around the backend's table (ops.c). Zero rows are a no-op everywhere. */
+/* Checked wrappers around the backend's table (ops.c). Zero rows are a no-op everywhere but at a
+ * join. */
 void sv_op_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p);
 void sv_op_embed(struct sv_dev *dev, const struct sv_p_embed *p);
 void sv_op_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p);
@@ -258,6 +277,7 @@ void sv_op_sigmoid_mul(struct sv_dev *dev, const struct sv_p_sigmoid_mul *p);
 void sv_op_add_gated(struct sv_dev *dev, const struct sv_p_add_gated *p);
 void sv_op_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);
 void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
+void sv_op_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p);
 void sv_op_head_among(struct sv_dev *dev, const struct sv_p_head_among *p);
 void sv_op_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
 

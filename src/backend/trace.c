@@ -119,6 +119,7 @@ PLAIN(add_gated)
 PLAIN(sigmoid_mul)
 PLAIN(act_mul)
 PLAIN(head_argmax)
+PLAIN(gather_logits)
 PLAIN(logit_pos)
 PLAIN(sample)
 PLAIN(head_among)
@@ -221,6 +222,8 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
         t->be.sigmoid_mul = trace_sigmoid_mul;
     t->be.act_mul = trace_act_mul;
     t->be.head_argmax = trace_head_argmax;
+    if (t->be.gather_logits)
+        t->be.gather_logits = trace_gather_logits;
     t->be.logit_pos = trace_logit_pos;
     t->be.sample = trace_sample;
     t->be.head_among = trace_head_among;

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <jansson.h>
 
+#include "base/shared.h"
 #include "base/unicode.h"
 
 /* ---------------------------------------------------------------- status and errors */

@@ -63,26 +63,38 @@ static void write_rows(void *arg, int thread, int n)
     }
 }
 
+/* z of the compact rows, of all ranks. */
+static void sum_parts(const struct context_job *job)
+{
+    const struct sv_p_draft_context_kv *p = job->p;
+    const int32_t d = p->fc.rows;
+    sv_cpu_join_rows(job->cpu, p->join, p->z, NULL, job->n, d);
+    for (int32_t i = 0; i < job->n; i++)
+        sv_cpu_join_sum(job->cpu, p->join, i, d, (float *)p->z + (int64_t)i * d);
+}
+
 void sv_cpu_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     SV_REQUIRE(cpu->scratch && p->rows.n_rows <= cpu->lim.max_rows);
     int32_t *rows = sv_cpu_row_list(cpu);
     struct context_job job = {cpu, p, rows, list_rows(p, rows)};
-    if (job.n == 0)
+    if (job.n == 0 && !p->join)
         return;
     const struct sv_gemm_part fc = {.w = p->fc, .bias = p->fc_bias};
     const struct sv_p_gemm in = {
         .n_rows = job.n,
         .k = p->fc.cols,
         .n_parts = 1,
-        .x = p->taps,
-        .ldx = p->fc.cols,
+        .x = (const float *)p->taps + p->first_tap,
+        .ldx = p->n_taps ? p->n_taps : p->fc.cols,
         .parts = &fc,
         .y = p->z,
         .ldy = p->fc.rows,
     };
     sv_cpu_gemm_gather(cpu, &in, rows);
+    if (p->join)
+        sum_parts(&job);
     const struct sv_p_add_rms_norm norm = {
         .n_rows = job.n,
         .d = p->fc.rows,

@@ -257,6 +257,7 @@ static bool cpu_head_confidence_of(const struct sv_dev *dev, const struct sv_wei
 static void cpu_close(struct sv_dev *dev)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
+    sv_cpu_window_close(cpu);
     if (cpu->gemm)
         sv_cpu_gemm_close(cpu);
     if (cpu->pool)
@@ -282,6 +283,8 @@ static const struct sv_backend cpu_backend = {
     .quantizes = cpu_quantizes,
     .head_confidence_of = cpu_head_confidence_of,
     .random_weight = sv_cpu_random_weight,
+    .window_open = sv_cpu_window_open,
+    .window_join = sv_cpu_window_join,
     .mark = cpu_mark,
     .wait = cpu_wait,
     .graph_run = cpu_graph_run,
@@ -300,6 +303,7 @@ static const struct sv_backend cpu_backend = {
     .add_gated = sv_cpu_add_gated,
     .act_mul = sv_cpu_act_mul,
     .head_argmax = sv_cpu_head_argmax,
+    .gather_logits = sv_cpu_gather_logits,
     .logit_pos = sv_cpu_logit_pos,
     .sample = sv_cpu_sample,
     .argmax_confidence = sv_cpu_argmax_confidence,

@@ -51,7 +51,8 @@ static inline struct sv_screen *sv_cpu_screen_of(const struct sv_weight *w)
 struct sv_cpu_gemm; /* gemm.c's own state: packed inputs, per-thread tiles */
 struct sv_cpu_slab; /* weights.c's own */
 struct sv_cpu_attn_lanes;
-struct sv_cpu_vec; /* vec.h: table of row kernels for one instruction-set level */
+struct sv_cpu_peers; /* join.c's own */
+struct sv_cpu_vec;   /* vec.h: table of row kernels for one instruction-set level */
 
 struct sv_cpu {
     SV_DEV_HEAD; /* first: a struct sv_cpu is a struct sv_dev */
@@ -70,8 +71,9 @@ struct sv_cpu {
     const struct sv_cpu_attn_lanes *attn_lanes; /* NULL: this level has no bf16 products */
     void *scratch; /* attention, sampling, context K/V: sized by reserve, laid out in cpu.c */
     size_t scratch_bytes;
-    struct sv_err latched; /* first device error since the last sync */
-    char text[96];         /* describe() */
+    struct sv_cpu_peers *peers; /* NULL: no windows */
+    struct sv_err latched;      /* first device error since the last sync */
+    char text[96];              /* describe() */
 };
 
 static inline struct sv_cpu *sv_cpu_of(struct sv_dev *dev)
@@ -118,6 +120,25 @@ sv_quant_expand_fn *sv_cpu_gemm_expand(const struct sv_cpu *cpu);
 int32_t sv_cpu_gemm_screen_rows(const struct sv_cpu *cpu);
 
 extern const struct sv_moe_ops sv_cpu_moe; /* moe.c */
+
+/* join.c: windows, and the joins of ops that end in one. */
+int sv_cpu_window_open(struct sv_dev *dev, const struct sv_window_need *need,
+                       struct sv_window_key *key, struct sv_err *err);
+int sv_cpu_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err);
+void sv_cpu_window_close(struct sv_cpu *cpu);
+void sv_cpu_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p);
+/* Leaves rows row_index[i] (NULL: i; below 0: row 0) of x, d wide, and waits for the others'; then
+ * row i's sum over the ranks can be asked for, by any thread. */
+void sv_cpu_join_rows(struct sv_cpu *cpu, enum sv_join kind, const float *x,
+                      const int32_t *row_index, int32_t n_rows, int32_t d);
+void sv_cpu_join_sum(const struct sv_cpu *cpu, enum sv_join kind, int32_t row, int32_t d,
+                     float *sum);
+/* Leaves the best logit of a row and its id (-1: none), of each row before the wait for the others'
+ * (false: the device has failed); then a row's best id of all ranks, -1: none has one. */
+void sv_cpu_join_leave_best(struct sv_cpu *cpu, enum sv_join kind, int32_t row, float x,
+                            int32_t id);
+bool sv_cpu_join_best(struct sv_cpu *cpu, enum sv_join kind, int32_t n_rows);
+int32_t sv_cpu_join_best_of(const struct sv_cpu *cpu, enum sv_join kind, int32_t row);
 
 /* weights.c */
 int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,

@@ -530,20 +530,20 @@ void sv_cpu_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
 /* ---------------------------------------------------------------- the fused head */
 
 /* Threads hold ascending ranges of ids, so "greater" alone leaves a tie with the lowest id. */
-static int32_t merge(const struct sv_cpu *cpu, int32_t r, float *confidence)
+static int32_t merge(const struct sv_cpu *cpu, int32_t r, float *best, float *confidence)
 {
 #ifndef SV_NO_AVX512
     const struct sv_gemm_call *c = &cpu->gemm->call;
     if (c->item[0].kern == cpu->gemm->bytes)
-        return sv_gemm_winner_i8_avx512(c, cpu->gemm->threads, r, confidence);
+        return sv_gemm_winner_i8_avx512(c, cpu->gemm->threads, r, best, confidence);
 #endif
     (void)confidence;
     const struct sv_gemm_thread *t = cpu->gemm->threads;
-    float best = NAN;
     int32_t id = -1;
+    *best = NAN;
     for (int i = 0; i < cpu->n_threads; i++)
-        if (!isnan(t[i].best_val[r]) && (id < 0 || t[i].best_val[r] > best)) {
-            best = t[i].best_val[r];
+        if (!isnan(t[i].best_val[r]) && (id < 0 || t[i].best_val[r] > *best)) {
+            *best = t[i].best_val[r];
             id = t[i].best_id[r];
         }
     return id;
@@ -613,9 +613,18 @@ static void sift(struct sv_cpu *cpu, struct sv_screen *v, int32_t n_rows)
     sv_screen_note(v, c->n_units);
 }
 
-void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
+static void put_winner(struct sv_cpu *cpu, const struct sv_p_head_argmax *p, int32_t r, int32_t id)
 {
-    struct sv_cpu *cpu = sv_cpu_of(dev);
+    const int32_t at = p->out_index ? p->out_index[r] : r;
+    if (id < 0)
+        sv_cpu_latch(cpu, "logits of row %d are all NaN", r);
+    if (at >= 0)
+        p->out[at] = id < 0 ? 0 : id;
+}
+
+/* The best of w's rows; with a join they are left for it. */
+static void find_winners(struct sv_cpu *cpu, const struct sv_p_head_argmax *p)
+{
     const struct sv_gemm_part part = {.w = p->w};
     const struct sv_p_gemm q = {
         .n_rows = p->n_rows,
@@ -635,12 +644,23 @@ void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
         const int32_t me = p->n_rows - m < SV_GEMM_ROWS ? p->n_rows : m + SV_GEMM_ROWS;
         pass(cpu, m, me);
         for (int32_t r = m; r < me; r++) {
-            int32_t id = merge(cpu, r - m, p->confidence ? p->confidence + r : NULL);
-            if (id < 0)
-                sv_cpu_latch(cpu, "logits of row %d are all NaN", r);
-            int32_t at = p->out_index ? p->out_index[r] : r;
-            if (at >= 0)
-                p->out[at] = id < 0 ? 0 : id;
+            float best;
+            int32_t id = merge(cpu, r - m, &best, p->confidence ? p->confidence + r : NULL);
+            if (p->join)
+                sv_cpu_join_leave_best(cpu, p->join, r, best, id < 0 ? id : id + p->first_id);
+            else
+                put_winner(cpu, p, r, id);
         }
     }
+}
+
+void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    find_winners(cpu, p);
+    if (!p->join)
+        return;
+    const bool met = sv_cpu_join_best(cpu, p->join, p->n_rows);
+    for (int32_t r = 0; r < p->n_rows; r++)
+        put_winner(cpu, p, r, met ? sv_cpu_join_best_of(cpu, p->join, r) : 0);
 }

@@ -193,10 +193,10 @@ const struct sv_gemm_kern *sv_gemm_kern_avx2(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_avx512(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_bf16_avx512(void);
 const struct sv_gemm_kern *sv_gemm_kern_i8_avx512(void); /* for packed quantized weights */
-/* It keeps the argmax by stretches; here they become a row's: -1 when all logits are NaN. share: as
- * in struct sv_p_head_argmax, or NULL. */
+/* It keeps the argmax by stretches; here they become a row's, with its logit: -1 when all are NaN.
+ * confidence: as in struct sv_p_head_argmax, or NULL. */
 int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads,
-                                 int32_t r, float *confidence);
+                                 int32_t r, float *logit, float *confidence);
 const struct sv_gemm_kern *sv_gemm_kern_amx(void);
 
 #endif

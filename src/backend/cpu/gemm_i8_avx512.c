@@ -271,7 +271,7 @@ static void run(const struct sv_gemm_span *s)
 
 /* Threads hold ascending ranges of ids, so here too the first of equals stays. */
 int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads,
-                                 int32_t r, float *confidence)
+                                 int32_t r, float *logit, float *confidence)
 {
     const __m512 none = _mm512_set1_ps(-INFINITY);
     const __m512i no_id = _mm512_set1_epi32(INT32_MAX);
@@ -290,7 +290,7 @@ int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_g
             id[h] = _mm512_mask_loadu_epi32(id[h], more, l->id + h * UNIT);
         }
     }
-    const float top = _mm512_reduce_max_ps(_mm512_max_ps(val[0], val[1]));
+    const float top = *logit = _mm512_reduce_max_ps(_mm512_max_ps(val[0], val[1]));
     const __m512 all = _mm512_set1_ps(top);
     const __m512i at0 =
         _mm512_mask_mov_epi32(no_id, _mm512_cmp_ps_mask(val[0], all, _CMP_EQ_OQ), id[0]);

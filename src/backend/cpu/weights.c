@@ -337,7 +337,9 @@ int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struc
     if (host->quant)
         return upload_codes(sv_cpu_of(dev), host, out, err);
     *out = *host;
-    if (host->fmt.elem != SV_BF16 || host->rows == 1)
+    /* Each of several ranks has all of the embedding, and looks up a few rows of it. */
+    const bool in_file = host->role == SV_ROLE_EMBED && sv_dev_ranks(dev).n > 1;
+    if (host->fmt.elem != SV_BF16 || host->rows == 1 || in_file)
         return SV_OK;
     return upload_matrix(sv_cpu_of(dev), host, out, err);
 }

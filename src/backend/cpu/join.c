@@ -1,0 +1,309 @@
+/*
+ * join.c - where the ranks of one model meet: windows in memory that all of them see, the wait for
+ * the others' parts, and the sums in rank order.
+ *
+ * Entered through the backend table (windows, gather_logits) and by norm.c, context_kv.c and
+ * gemm.c, whose ops end in a join. A rank copies its part into its own window, counts up, waits for
+ * the others' counts and reads their windows: ranks.h says why a place may be written again then.
+ * A wait that fails is the device's error, is told to all ranks, and no later join waits. Must not:
+ * add in another order than that of ranks, or return before every rank has its part there.
+ */
+#include "backend/cpu/vec.h"
+
+#include <string.h>
+
+/* Ranks are one join apart at most, so what is said of a join stays until all have read it. */
+enum { SAID = 4, LOOK_US = 20000 };
+
+struct window {
+    struct sv_count left; /* joins whose part is here */
+    struct {
+        int32_t kind, n_rows;
+    } said[SAID];                   /* of join i at i % SAID */
+    _Alignas(SV_ALIGN) char part[]; /* places by kind */
+};
+
+struct sv_cpu_peers {
+    struct window *window[SV_MAX_RANKS]; /* own included */
+    size_t at[SV_JOINS + 1];             /* in part */
+    const struct sv_progress *progress;
+    struct sv_failure *failure;
+    int64_t spin_us, timeout_us;
+    uint32_t n_joins;
+    bool dead; /* the device has failed: nothing is waited for */
+};
+
+struct key {
+    struct window *window;
+};
+
+static size_t align_up(size_t n)
+{
+    return (n + SV_ALIGN - 1) / SV_ALIGN * SV_ALIGN;
+}
+
+int sv_cpu_window_open(struct sv_dev *dev, const struct sv_window_need *need,
+                       struct sv_window_key *key, struct sv_err *err)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    struct sv_cpu_peers *p = sv_calloc(1, sizeof *p);
+    SV_REQUIRE(!cpu->peers);
+    cpu->peers = p;
+    if (!p)
+        return sv_fail(err, SV_ENOMEM, -1, "table of ranks");
+    for (int k = 0; k < SV_JOINS; k++)
+        p->at[k + 1] = p->at[k] + align_up(need->n_bytes[k]);
+    struct window *own = sv_calloc(1, sizeof *own + p->at[SV_JOINS]);
+    if (!own)
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for a window of %zu bytes", p->at[SV_JOINS]);
+    p->window[cpu->ranks.rank] = own;
+    memset(key, 0, sizeof *key);
+    memcpy(key->bytes, &(struct key){own}, sizeof(struct key));
+    return SV_OK;
+}
+
+int sv_cpu_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    struct sv_cpu_peers *p = cpu->peers;
+    (void)err;
+    for (int32_t r = 0; r < cpu->ranks.n; r++) {
+        struct key key;
+        memcpy(&key, peers->key[r].bytes, sizeof key);
+        p->window[r] = key.window;
+    }
+    p->progress = peers->progress;
+    p->failure = peers->failure;
+    p->spin_us = peers->spin_us;
+    p->timeout_us = peers->timeout_us;
+    return SV_OK;
+}
+
+void sv_cpu_window_close(struct sv_cpu *cpu)
+{
+    if (cpu->peers)
+        sv_free(cpu->peers->window[cpu->ranks.rank]);
+    sv_free(cpu->peers);
+}
+
+/* ---------------------------------------------------------------- meeting */
+
+static void fail(struct sv_cpu *cpu, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void fail(struct sv_cpu *cpu, const char *fmt, ...)
+{
+    char text[sizeof cpu->peers->failure->text];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    cpu->peers->dead = true;
+    sv_cpu_latch(cpu, "%s", text);
+    sv_failure_tell(cpu->peers->failure, cpu->ranks.rank, text);
+}
+
+/* Whether rank r is at the same join as this one, number i, once its part of it is there. */
+static bool same(struct sv_cpu *cpu, int32_t r, uint32_t i, int32_t kind, int32_t n_rows)
+{
+    const struct window *w = cpu->peers->window[r];
+    const int32_t their_kind = w->said[i % SAID].kind, their_rows = w->said[i % SAID].n_rows;
+    if (their_kind == kind && their_rows == n_rows)
+        return true;
+    fail(cpu,
+         "ranks %d and %d are not in step: join %u is of %s and %d rows on the one, of %s and %d "
+         "rows on the other",
+         cpu->ranks.rank, r, i + 1, sv_join_name((enum sv_join)kind), n_rows,
+         sv_join_name((enum sv_join)their_kind), their_rows);
+    return false;
+}
+
+static uint64_t progress_of(const struct sv_cpu_peers *p, int32_t r)
+{
+    return __atomic_load_n(&p->progress[r].passes_joins, __ATOMIC_ACQUIRE);
+}
+
+/* Whether rank r has ended the pass that this rank is in, without a join number i in it. */
+static bool passed(struct sv_cpu *cpu, int32_t r, uint32_t i)
+{
+    const uint64_t own = progress_of(cpu->peers, cpu->ranks.rank),
+                   theirs = progress_of(cpu->peers, r);
+    if ((int32_t)((uint32_t)(theirs >> 32) - (uint32_t)(own >> 32)) <= 0 ||
+        (int32_t)((uint32_t)theirs - i) > 0)
+        return false;
+    fail(cpu,
+         "ranks %d and %d are not in step: pass %u has ended after join %u on rank %d, and rank %d "
+         "is at join %u",
+         cpu->ranks.rank, r, (uint32_t)(theirs >> 32), (uint32_t)theirs, r, cpu->ranks.rank, i + 1);
+    return true;
+}
+
+/* Waits for rank r's part of join i. Looks now and then at whether it can come at all. */
+static bool await(struct sv_cpu *cpu, int32_t r, uint32_t i, enum sv_join kind, int32_t n_rows)
+{
+    struct sv_cpu_peers *p = cpu->peers;
+    const int64_t begin = sv_clock_us();
+    for (;;) {
+        const enum sv_wait got =
+            sv_count_wait(&p->window[r]->left, i + 1, &p->failure->stop, p->spin_us, LOOK_US);
+        if (got == SV_WAIT_OK)
+            return same(cpu, r, i, kind, n_rows);
+        if (got == SV_WAIT_STOPPED) {
+            p->dead = true;
+            sv_cpu_latch(cpu, "rank %d failed: %s", p->failure->rank, p->failure->text);
+            return false;
+        }
+        if (passed(cpu, r, i))
+            return false;
+        if (p->timeout_us >= 0 && sv_clock_us() - begin >= p->timeout_us) {
+            fail(
+                cpu,
+                "no answer from rank %d for %lld ms: rank %d is at join %u (%s, %d rows), rank %d has come to join %u",
+                r, (long long)(p->timeout_us / 1000), cpu->ranks.rank, i + 1, sv_join_name(kind),
+                n_rows, r, sv_count_read(&p->window[r]->left));
+            return false;
+        }
+    }
+}
+
+static bool meet(struct sv_cpu *cpu, enum sv_join kind, int32_t n_rows)
+{
+    struct sv_cpu_peers *p = cpu->peers;
+    struct window *own = p->window[cpu->ranks.rank];
+    const uint32_t i = p->n_joins++;
+    if (p->dead)
+        return false;
+    own->said[i % SAID].kind = kind;
+    own->said[i % SAID].n_rows = n_rows;
+    sv_count_set(&own->left, i + 1);
+    for (int32_t r = 0; r < cpu->ranks.n; r++)
+        if (r != cpu->ranks.rank && !await(cpu, r, i, kind, n_rows))
+            return false;
+    return true;
+}
+
+/* Rank r's part of a join. */
+static void *part_of(const struct sv_cpu *cpu, int32_t r, enum sv_join kind, size_t n_bytes)
+{
+    const struct sv_cpu_peers *p = cpu->peers;
+    SV_REQUIRE(p && n_bytes <= p->at[kind + 1] - p->at[kind]);
+    return p->window[r]->part + p->at[kind];
+}
+
+/* ---------------------------------------------------------------- sums */
+
+struct leave_job {
+    float *to;
+    const float *x;
+    const int32_t *row_index;
+    int32_t n_rows, d;
+};
+
+static void leave_rows(void *arg, int thread, int n)
+{
+    const struct leave_job *j = arg;
+    int32_t begin, end;
+    sv_cpu_share(j->n_rows, thread, n, &begin, &end);
+    for (int32_t i = begin; i < end; i++) {
+        const int64_t row = !j->row_index ? i : j->row_index[i] < 0 ? 0 : j->row_index[i];
+        memcpy(j->to + (int64_t)i * j->d, j->x + row * j->d, (size_t)j->d * sizeof(float));
+    }
+}
+
+void sv_cpu_join_rows(struct sv_cpu *cpu, enum sv_join kind, const float *x,
+                      const int32_t *row_index, int32_t n_rows, int32_t d)
+{
+    const size_t n_bytes = (size_t)n_rows * (size_t)d * sizeof(float);
+    struct leave_job job = {part_of(cpu, cpu->ranks.rank, kind, n_bytes), x, row_index, n_rows, d};
+    sv_cpu_run(cpu, leave_rows, &job, (int64_t)n_rows * (10 + d / 16));
+    meet(cpu, kind, n_rows);
+}
+
+void sv_cpu_join_sum(const struct sv_cpu *cpu, enum sv_join kind, int32_t row, int32_t d,
+                     float *sum)
+{
+    const size_t at = (size_t)row * (size_t)d, end = at + (size_t)d;
+    const float *first = (const float *)part_of(cpu, 0, kind, end * sizeof *first) + at;
+    memcpy(sum, first, (size_t)d * sizeof *sum);
+    for (int32_t r = 1; r < cpu->ranks.n; r++) {
+        const float *part = (const float *)part_of(cpu, r, kind, end * sizeof *part) + at;
+        for (int32_t k = 0; k < d; k++)
+            sum[k] += part[k];
+    }
+}
+
+/* ---------------------------------------------------------------- best tokens */
+
+/* Orders as the numbers do, both zeros being one, and the lowest id is the largest among equals. 0:
+ * no number at all. */
+static uint64_t key_of(float x, int32_t id)
+{
+    uint32_t u;
+    x += 0.0f;
+    memcpy(&u, &x, sizeof u);
+    u = u & 0x80000000u ? ~u : u | 0x80000000u;
+    return (uint64_t)u << 32 | (uint32_t) ~(uint32_t)id;
+}
+
+void sv_cpu_join_leave_best(struct sv_cpu *cpu, enum sv_join kind, int32_t row, float x, int32_t id)
+{
+    const size_t at = (size_t)row;
+    uint64_t *to = part_of(cpu, cpu->ranks.rank, kind, (at + 1) * sizeof *to);
+    to[at] = id < 0 ? 0 : key_of(x, id);
+}
+
+bool sv_cpu_join_best(struct sv_cpu *cpu, enum sv_join kind, int32_t n_rows)
+{
+    return meet(cpu, kind, n_rows);
+}
+
+int32_t sv_cpu_join_best_of(const struct sv_cpu *cpu, enum sv_join kind, int32_t row)
+{
+    const size_t at = (size_t)row;
+    uint64_t best = 0;
+    for (int32_t r = 0; r < cpu->ranks.n; r++) {
+        const uint64_t *part = part_of(cpu, r, kind, (at + 1) * sizeof *part);
+        best = part[at] > best ? part[at] : best;
+    }
+    return best ? (int32_t) ~(uint32_t)best : -1;
+}
+
+/* ---------------------------------------------------------------- whole rows of logits */
+
+struct gather_job {
+    const struct sv_cpu *cpu;
+    const struct sv_p_gather_logits *p;
+    bool leave; /* else take */
+};
+
+/* Columns of rank r: between its window, where they lie side by side, and the rows of logits. */
+static void move_columns(const struct gather_job *j, int32_t r, int32_t begin, int32_t end)
+{
+    const struct sv_p_gather_logits *p = j->p;
+    const size_t width = (size_t)(p->first[r + 1] - p->first[r]);
+    float *part = part_of(j->cpu, r, p->join, (size_t)p->n_rows * width * sizeof *part);
+    for (int32_t i = begin; i < end; i++) {
+        float *at = p->logits + i * p->ld + p->first[r], *in_part = part + (size_t)i * width;
+        memcpy(j->leave ? in_part : at, j->leave ? at : in_part, width * sizeof *at);
+    }
+}
+
+static void gather_rows(void *arg, int thread, int n)
+{
+    const struct gather_job *j = arg;
+    const int32_t own = j->cpu->ranks.rank;
+    int32_t begin, end;
+    sv_cpu_share(j->p->n_rows, thread, n, &begin, &end);
+    for (int32_t r = 0; r < j->cpu->ranks.n; r++)
+        if ((r == own) == j->leave)
+            move_columns(j, r, begin, end);
+}
+
+void sv_cpu_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    struct gather_job job = {cpu, p, true};
+    const int64_t cost = (int64_t)p->n_rows * p->first[cpu->ranks.n] / 16;
+    sv_cpu_run(cpu, gather_rows, &job, cost);
+    meet(cpu, p->join, p->n_rows);
+    job.leave = false;
+    sv_cpu_run(cpu, gather_rows, &job, cost);
+}

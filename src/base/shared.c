@@ -1,0 +1,73 @@
+/*
+ * shared.c - counters that threads and processes wait for.
+ *
+ * A waiter watches the counter for a while and then sleeps (futex), for a few milliseconds at a
+ * time: who stops everybody does not know where they sleep. A waiter announces itself in n_asleep
+ * and looks once more, a writer changes the value and then looks at n_asleep; all four are
+ * sequentially consistent, so that one of the two sees the other. Must not: allocate, or wait
+ * without end.
+ */
+#define _GNU_SOURCE /* syscall */
+
+#include "base/internal.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NAP_US = 5000, PAUSES_PER_LOOK = 16 };
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+uint32_t sv_count_read(const struct sv_count *c)
+{
+    return __atomic_load_n(&c->value, __ATOMIC_ACQUIRE);
+}
+
+void sv_count_set(struct sv_count *c, uint32_t value)
+{
+    __atomic_store_n(&c->value, value, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&c->n_asleep, __ATOMIC_SEQ_CST))
+        syscall(SYS_futex, &c->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void nap(struct sv_count *c, uint32_t value)
+{
+    const struct timespec t = {.tv_nsec = NAP_US * 1000L};
+    __atomic_fetch_add(&c->n_asleep, 1, __ATOMIC_SEQ_CST);
+    const uint32_t now = __atomic_load_n(&c->value, __ATOMIC_SEQ_CST);
+    if ((int32_t)(now - value) < 0)
+        syscall(SYS_futex, &c->value, FUTEX_WAIT, now, &t, NULL, 0);
+    __atomic_fetch_sub(&c->n_asleep, 1, __ATOMIC_SEQ_CST);
+}
+
+enum sv_wait sv_count_wait(struct sv_count *c, uint32_t value, const uint32_t *stop,
+                           int64_t spin_us, int64_t timeout_us)
+{
+    int64_t begin = 0;
+    for (int i = 1; (int32_t)(sv_count_read(c) - value) < 0; i++) {
+        if (stop && __atomic_load_n(stop, __ATOMIC_ACQUIRE))
+            return SV_WAIT_STOPPED;
+        pause_cpu();
+        if (i % PAUSES_PER_LOOK)
+            continue;
+        const int64_t now = sv_clock_us();
+        begin = begin ? begin : now;
+        if (timeout_us >= 0 && now - begin >= timeout_us)
+            return SV_WAIT_TIMEOUT;
+        if (now - begin >= spin_us) {
+            nap(c, value);
+            i = PAUSES_PER_LOOK - 1; /* the next look is at the clock as well */
+        }
+    }
+    return SV_WAIT_OK;
+}
