@@ -1,0 +1,124 @@
+/*
+ * dist.h - front header of src/dist: how a model is divided among ranks, the stream of what the
+ * first rank tells the others, and the life of a group of ranks.
+ *
+ * Called by model (shards) and engine (the rest). Ranks of one process are threads. What a device
+ * exchanges during a pass is backend/ranks.h. Must not: know what is told, or decide anything by
+ * what was measured on one rank.
+ */
+#ifndef SV_DIST_H
+#define SV_DIST_H
+
+#include "backend/device.h"
+#include "base/base.h"
+
+/* ---------------------------------------------------------------- shard.c: what a rank has */
+
+/* By what a model is divided; 0 where it has none. */
+struct sv_shard_shape {
+    int32_t n_heads, n_kv_heads, head_dim;
+    int32_t intermediate, expert_intermediate, shared_intermediate;
+    int32_t vocab;
+    int32_t n_taps; /* numbers of a row's taps */
+    /* Rows and columns of quantized weights that share a scale: no rank gets a part of them. 0 and
+     * 1: none do. */
+    int32_t group;
+    const char *whole; /* what the model has that cannot be divided, NULL: nothing */
+};
+
+/* Attention heads go to the ranks in order, each with its K/V head; where there are fewer of these
+ * than ranks, neighbours have the same one. Intermediate sizes, the vocabulary and taps are divided
+ * evenly by units of 64 numbers (of whole groups in any case), or of fewer where there would not be
+ * one for each. */
+struct sv_slice {
+    int32_t first, n;
+};
+struct sv_slice sv_shard_heads(const struct sv_shard_shape *s, struct sv_ranks r);
+struct sv_slice sv_shard_kv_heads(const struct sv_shard_shape *s, struct sv_ranks r);
+/* Of `size` numbers: an intermediate size, the taps; and of the vocabulary. */
+struct sv_slice sv_shard_inner(const struct sv_shard_shape *s, int32_t size, struct sv_ranks r);
+struct sv_slice sv_shard_vocab(const struct sv_shard_shape *s, struct sv_ranks r);
+
+/* Refuses a number of ranks that does not fit, and names those that do. what: "target". */
+int sv_shard_check(const struct sv_shard_shape *s, int32_t n, const char *what, struct sv_err *err);
+
+enum sv_cut_axis {
+    SV_CUT_NONE,  /* the rank has all of it */
+    SV_CUT_ROWS,  /* these outputs; of a vector, these elements */
+    SV_CUT_COLS,  /* these inputs: the ranks' products are added up */
+    SV_CUT_ABSENT /* nothing: the first rank adds it for all */
+};
+struct sv_cut {
+    enum sv_cut_axis axis;
+    struct sv_slice range;
+};
+/* What a rank has of a tensor of this role. cols 0: a vector of `rows` elements. Aborts for roles
+ * of what cannot be divided: sv_shard_check comes first. */
+struct sv_cut sv_shard_cut(const struct sv_shard_shape *s, enum sv_role role, int32_t rows,
+                           int32_t cols, struct sv_ranks r);
+
+/* ---------------------------------------------------------------- world.c: a group of ranks */
+
+#define SV_SWAP_BYTES 256
+#define SV_STREAM_LINES (1u << 15)
+#define SV_STREAM_MOST (1u << 18) /* bytes of a message */
+
+struct sv_stream {
+    struct sv_count written;            /* lines */
+    struct sv_count read[SV_MAX_RANKS]; /* lines that are not needed any more */
+    _Alignas(64) char ring[(size_t)SV_STREAM_LINES * 64];
+};
+
+/* What all ranks see. All bytes 0 at first. */
+struct sv_world_memory {
+    struct sv_failure failure;
+    struct sv_progress progress[SV_MAX_RANKS];
+    struct sv_count swapped[SV_MAX_RANKS], gone[SV_MAX_RANKS];
+    char swap[2][SV_MAX_RANKS][SV_SWAP_BYTES];
+    struct sv_stream stream;
+};
+
+/* Each rank has one of its own. */
+struct sv_world {
+    struct sv_ranks ranks;
+    struct sv_world_memory *shared;
+    struct sv_follower *follower; /* rank 0: (n) the threads of the others */
+    int64_t spin_us, timeout_us;
+    uint32_t n_swaps, n_passes;
+    uint32_t at; /* lines of the stream written or read */
+};
+
+struct sv_world_opts {
+    int32_t n, n_threads; /* ranks, and processors that each keeps busy */
+    int64_t timeout_us;   /* longest wait for a rank that should answer; < 0: none */
+};
+int sv_world_open(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err);
+/* Ranks 1.. run fn, each in a thread and with a world of its own. It ends with sv_world_leave,
+ * before anything is freed that other ranks look at. */
+int sv_world_spawn(struct sv_world *w, void (*fn)(struct sv_world *world, void *user), void *user,
+                   struct sv_err *err);
+/* A rank can go no further: whoever waits for a rank stops waiting. The first one is heard. */
+void sv_world_fail(struct sv_world *w, const char *text);
+bool sv_world_failed(const struct sv_world *w);
+/* Returns once every rank has come here: all has n_bytes of each, in order. While ranks open. */
+int sv_world_swap(struct sv_world *w, const void *own, size_t n_bytes, void *all,
+                  struct sv_err *err);
+/* The same: every rank's value becomes that of rank 0. */
+int sv_world_tell(struct sv_world *w, void *value, size_t n_bytes, struct sv_err *err);
+/* A pass is enqueued; the device has had so many joins by now. */
+void sv_world_passed(struct sv_world *w, uint32_t n_joins);
+/* Waits until no rank looks at another one's memory any more. False: one does not end, and rank 0
+ * must keep what it looks at. */
+bool sv_world_leave(struct sv_world *w);
+void sv_world_close(struct sv_world *w); /* rank 0, after leaving */
+
+/* stream.c: rank 0 writes messages (kind > 0), the others read them in order. A message is made of
+ * two pieces and lies in one: it may be used until done. flush: readers see what was written. */
+int sv_stream_write(struct sv_world *w, uint32_t kind, const void *first, uint32_t n_first,
+                    const void *rest, uint32_t n_rest, struct sv_err *err);
+void sv_stream_flush(struct sv_world *w);
+int sv_stream_read(struct sv_world *w, uint32_t *kind, const void **data, uint32_t *n_bytes,
+                   struct sv_err *err);
+void sv_stream_done(struct sv_world *w); /* with all that was read */
+
+#endif

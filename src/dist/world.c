@@ -1,0 +1,126 @@
+/*
+ * world.c - a group of ranks: the memory that all of them see, what they tell each other while they
+ * open, who has failed, and their end.
+ *
+ * Called by engine. Here all ranks are threads of one process: rank 0 is the caller's. Must not:
+ * free what another rank may still look at, or wait without end for a rank that should answer.
+ */
+#include "dist/dist.h"
+
+#include <string.h>
+
+enum { SPIN_US = 60, SPIN_CROWDED_US = 2 };
+/* A rank that opens reads weights, which may take long; when it fails it says so. */
+#define OPEN_US ((int64_t)3600 * 1000000)
+
+int sv_world_open(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err)
+{
+    const int32_t cpus = sv_cpu_count();
+    *w = (struct sv_world){.ranks = {0, o->n},
+                           .timeout_us = o->timeout_us,
+                           .spin_us = o->n * o->n_threads <= cpus ? SPIN_US : SPIN_CROWDED_US};
+    SV_REQUIRE(o->n > 1 && o->n <= SV_MAX_RANKS);
+    w->shared = sv_calloc(1, sizeof *w->shared);
+    return w->shared ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "memory for %d ranks", o->n);
+}
+
+struct sv_follower {
+    struct sv_world world;
+    void (*fn)(struct sv_world *world, void *user);
+    void *user;
+    struct sv_thread *thread;
+};
+
+static void *follower_main(void *arg)
+{
+    struct sv_follower *f = arg;
+    f->fn(&f->world, f->user);
+    return NULL;
+}
+
+int sv_world_spawn(struct sv_world *w, void (*fn)(struct sv_world *world, void *user), void *user,
+                   struct sv_err *err)
+{
+    int rc = SV_OK;
+    w->follower = sv_calloc((size_t)w->ranks.n, sizeof *w->follower);
+    if (!w->follower)
+        return sv_fail(err, SV_ENOMEM, -1, "table of %d ranks", w->ranks.n);
+    for (int32_t r = 1; r < w->ranks.n && !rc; r++) {
+        struct sv_follower *f = &w->follower[r];
+        *f = (struct sv_follower){.world = *w, .fn = fn, .user = user};
+        f->world.ranks.rank = r;
+        f->world.follower = NULL;
+        rc = sv_thread_start(&f->thread, follower_main, f, err);
+    }
+    return rc;
+}
+
+void sv_world_fail(struct sv_world *w, const char *text)
+{
+    sv_failure_tell(&w->shared->failure, w->ranks.rank, text);
+}
+
+bool sv_world_failed(const struct sv_world *w)
+{
+    return __atomic_load_n(&w->shared->failure.stop, __ATOMIC_ACQUIRE) != 0;
+}
+
+int sv_world_swap(struct sv_world *w, const void *own, size_t n_bytes, void *all,
+                  struct sv_err *err)
+{
+    struct sv_world_memory *m = w->shared;
+    char(*said)[SV_SWAP_BYTES] = m->swap[w->n_swaps++ % 2];
+    SV_REQUIRE(n_bytes <= SV_SWAP_BYTES);
+    memcpy(said[w->ranks.rank], own, n_bytes);
+    sv_count_set(&m->swapped[w->ranks.rank], w->n_swaps);
+    for (int32_t r = 0; r < w->ranks.n; r++) {
+        const enum sv_wait got =
+            sv_count_wait(&m->swapped[r], w->n_swaps, &m->failure.stop, 0, OPEN_US);
+        if (got == SV_WAIT_STOPPED)
+            return sv_fail(err, SV_EDEVICE, -1, "rank %d: %s", m->failure.rank, m->failure.text);
+        if (got)
+            return sv_fail(err, SV_EDEVICE, -1, "rank %d does not answer while it opens", r);
+        memcpy((char *)all + (size_t)r * n_bytes, said[r], n_bytes);
+    }
+    return SV_OK;
+}
+
+int sv_world_tell(struct sv_world *w, void *value, size_t n_bytes, struct sv_err *err)
+{
+    char all[SV_MAX_RANKS][SV_SWAP_BYTES];
+    int rc = sv_world_swap(w, value, n_bytes, all, err);
+    if (!rc)
+        memcpy(value, all, n_bytes); /* rank 0's */
+    return rc;
+}
+
+void sv_world_passed(struct sv_world *w, uint32_t n_joins)
+{
+    w->n_passes++;
+    __atomic_store_n(&w->shared->progress[w->ranks.rank].passes_joins,
+                     (uint64_t)w->n_passes << 32 | n_joins, __ATOMIC_RELEASE);
+}
+
+bool sv_world_leave(struct sv_world *w)
+{
+    struct sv_world_memory *m = w->shared;
+    bool all = true;
+    sv_count_set(&m->gone[w->ranks.rank], 1);
+    for (int32_t r = 0; r < w->ranks.n; r++) {
+        /* Those that were never started are not waited for, and rank 0 comes when it is closed. */
+        if (w->ranks.rank == 0 && r > 0 && !(w->follower && w->follower[r].thread))
+            sv_count_set(&m->gone[r], 1);
+        all &= !sv_count_wait(&m->gone[r], 1, NULL, 0, w->ranks.rank ? -1 : w->timeout_us);
+    }
+    return all;
+}
+
+void sv_world_close(struct sv_world *w)
+{
+    for (int32_t r = 1; w->follower && r < w->ranks.n; r++)
+        if (w->follower[r].thread)
+            sv_thread_join(w->follower[r].thread);
+    sv_free(w->follower);
+    sv_free(w->shared);
+    *w = (struct sv_world){0};
+}
