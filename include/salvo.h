@@ -50,6 +50,7 @@ struct sv_engine_options {
     const char *device;     /* "cpu", "cuda"; NULL = the best there is */
     struct sv_tuning tuning;
     int32_t gpu;    /* which GPU */
+    int32_t tp;     /* ranks that the model is divided among (docs/parallel.md); 0 = 1 */
     bool no_graphs; /* GPUs: launch every kernel of every step by itself */
     /* GPUs: seconds to wait without any progress until the device counts as failed; 0 = 60, -1 =
      * for ever. Such a device cannot be closed: end the process with _exit */

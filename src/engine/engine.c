@@ -26,6 +26,7 @@ struct resolved {
     bool keep_prefixes;
     double share;         /* of the device's memory; 0 = as usual */
     int64_t target_bytes; /* weights on the device */
+    bool has_text;        /* the target comes with a tokenizer */
     const struct sv_engine_tuning *tuning;
 };
 
@@ -80,12 +81,23 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
     if (!rc)
         rc = in_range(o->device_timeout, -1, 86400, "device_timeout", err);
     if (!rc)
-        r->cache_bytes = o->cache_mib << 20;
+        rc = in_range(o->tp, 0, SV_MAX_RANKS, "tp", err);
+    if (!rc && o->tp > 1 && o->copy_weights)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1,
+                     "copy_weights with tp: each of the ranks would copy all files");
+    if (!rc)
+        r->cache_bytes = (o->cache_mib << 20) / (o->tp > 1 ? o->tp : 1);
     if (!rc && !o->target_dir)
         rc = sv_fail(err, SV_EINVAL, -1, "target_dir is needed");
     if (!rc && !(o->gpu_memory >= 0 && o->gpu_memory <= 1))
         rc = sv_fail(err, SV_EINVAL, -1, "gpu_memory must be in [0, 1], not %g", o->gpu_memory);
     return rc;
+}
+
+/* The rank that is driven; alone: it is. */
+static bool is_first(const struct sv_engine *e)
+{
+    return !e->ranks || e->ranks->world.ranks.rank == 0;
 }
 
 void sv_engine_progress(struct sv_engine *e, enum sv_open_stage stage, double share)
@@ -110,7 +122,12 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                             .ordinal = o->gpu,
                             .no_graphs = o->no_graphs,
                             .timeout_s = o->device_timeout,
-                            .n_threads = o->n_threads};
+                            .n_threads = o->n_threads,
+                            .ranks = {0, 1}};
+    if (e->ranks) {
+        d.ranks = e->ranks->world.ranks;
+        d.n_threads = sv_ranks_threads(o, d.ranks);
+    }
     const bool drafts = o->draft_dir && o->width != 1;
     d.usual_rows = (o->max_sequences ? o->max_sequences : 1) * (!drafts    ? 1
                                                                 : o->width ? o->width
@@ -152,6 +169,7 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
         const bool expanded = cfg.mxfp4_experts && !sv_dev_takes_codes(e->dev);
         e->n_to_load = (expanded ? whole : sv_ckpt_dir_bytes(o->target_dir)) +
                        (o->draft_dir ? sv_ckpt_dir_bytes(o->draft_dir) : 0);
+        e->n_to_load /= sv_dev_ranks(e->dev).n;
         sv_dev_on_upload(e->dev, on_upload, e);
     }
     const bool made = r->tuning->random_weights;
@@ -170,9 +188,12 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     sv_dev_on_upload(e->dev, NULL, NULL);
     int32_t block = e->drafter->block_size;
     e->width = o->width ? o->width : block;
-    if (e->width > block)
+    if (e->width > block && is_first(e))
         return sv_fail(err, SV_EINVAL, -1, "width %d is above the drafter's block of %d", e->width,
                        block);
+    rc = sv_ranks_tell(e, &e->width, sizeof e->width, err); /* not all may have the drafter */
+    if (rc)
+        return rc;
     bool graphs = sv_dev_backend(e->dev)->has_graphs;
     if (!r->chunk)
         r->chunk = graphs ? GPU_CHUNK : DEFAULT_CHUNK;
@@ -239,6 +260,13 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
                                 .n_groups = n};
     sv_memory_ask_device(&ask, e, e->batch.max_rows);
     int rc = sv_memory_pages(&ask, err);
+    int32_t n_pages[SV_MAX_GROUPS];
+    for (int32_t i = 0; i < n; i++)
+        n_pages[i] = desc[i].n_pages;
+    if (!rc)
+        rc = sv_ranks_least(e, n_pages, n, err);
+    for (int32_t i = 0; i < n; i++)
+        desc[i].n_pages = n_pages[i];
     if (!rc)
         rc = sv_cache_open(&e->cache, e->dev, desc, n, r->n_slots, ask.n_positions, err);
     if (!rc && r->keep_prefixes)
@@ -292,10 +320,12 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     if (!rc)
         rc = sv_logits_open(&e->logits, e->dev, r->n_slots, r->context + SLACK, cfg->vocab_size,
                             logit_chunk, max_rows, err);
-    if (!rc && e->tok)
+    if (!rc && r->has_text)
         rc = sv_token_mask_open(&e->token_masks, e->dev, cfg->vocab_size, max_logits, err);
     if (!rc)
         rc = sv_batch_open(&e->batch, e->dev, max_rows, r->n_slots, max_logits, err);
+    if (!rc && e->ranks) /* later is too late for the others */
+        rc = sv_token_logprobs_open(e, err);
     return rc;
 }
 
@@ -388,7 +418,8 @@ static int open_prune(struct sv_engine *e, const struct sv_engine_options *o, st
         return SV_OK;
     int rc = sv_prune_open(&e->prune, e->dev, e->sched.n_slots * e->width, err);
     e->prune.confidence = wants_policy(e, o) && e->drafter->confidence != SV_CONFIDENCE_NONE;
-    if (!rc && e->tok && e->drafter->keeps_rows)
+    /* Among ranks a forbidden draft ends its block: nobody has all rows of the head. */
+    if (!rc && e->tok && e->drafter->keeps_rows && !e->ranks)
         rc = sv_draft_repair_open(&e->repair, e->dev, e->sched.n_slots, err);
     return rc;
 }
@@ -404,8 +435,9 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
         e->policy->ahead = e->pads || e->depth;
         e->policy->confidence_free = e->drafter->confidence == SV_CONFIDENCE_FREE;
     }
-    /* Held taps outlive pages that slide away, and pointers of graphs are fixed. */
-    bool hold = !e->pads && !e->depth && e->drafter->n_taps;
+    /* Held taps outlive pages that slide away, pointers of graphs are fixed, and followers are not
+     * told of what the host moves. */
+    bool hold = !e->pads && !e->depth && e->drafter->n_taps && !e->ranks;
     for (int32_t i = 0; i < e->cache.n_groups; i++)
         hold &= !e->cache.group[i].d.window;
     if (!rc && hold)
@@ -429,43 +461,79 @@ int sv_engine_open(struct sv_engine **out, const struct sv_engine_options *opts,
     return sv_engine_open_tuned(out, opts, &(struct sv_engine_tuning){0}, drafter, err);
 }
 
-int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options *opts,
-                         const struct sv_engine_tuning *tuning, struct sv_drafter *drafter,
-                         struct sv_err *err)
+/* All that every rank has: models, buffers, caches. */
+static int open_parts(struct sv_engine *e, const struct sv_engine_options *opts, struct resolved *r,
+                      struct stages *t, struct sv_err *err)
 {
-    *out = NULL;
-    struct resolved r;
-    struct stages t = {.begin_us = sv_clock_us(), .last_us = sv_clock_us()};
+    int rc = open_models(e, opts, r, t, err);
+    r->has_text = !rc && sv_model_has_tokenizer(opts->target_dir);
+    if (!rc)
+        rc = detach_files(e, opts->copy_weights, err);
+    if (!rc && is_first(e))
+        rc = open_text(e, opts->target_dir, err);
+    stage(t, "tokenizer", 0);
+    if (!rc)
+        rc = open_buffers(e, r, err);
+    stage(t, "buffers", 0);
+    if (!rc)
+        rc = open_cache(e, r, err);
+    stage(t, "cache", 0);
+    if (!rc)
+        rc = open_sched(e, r, err);
+    if (!rc)
+        rc = open_prune(e, opts, err);
+    return rc ? rc : sv_ranks_join(e, err);
+}
+
+static struct sv_engine *make_engine(struct sv_drafter *drafter, struct sv_err *err)
+{
     struct sv_engine *e = sv_calloc(1, sizeof *e);
     if (!e) {
-        sv_drafter_close(drafter);
-        return sv_fail(err, SV_ENOMEM, -1, "engine");
+        sv_fail(err, SV_ENOMEM, -1, "engine");
+        return NULL;
     }
     sv_arena_init(&e->arena);
     e->none = sv_drafter_none();
     e->drafter = drafter ? drafter : &e->none;
     e->next_id = 1;
+    return e;
+}
+
+int sv_engine_open_follower(struct sv_engine **out, const struct sv_engine_options *opts,
+                            const struct sv_engine_tuning *tuning, struct sv_rank_group *group,
+                            struct sv_err *err)
+{
+    struct resolved r;
+    struct stages t = {.begin_us = sv_clock_us(), .last_us = sv_clock_us()};
+    struct sv_engine *e = *out = make_engine(NULL, err);
+    if (!e)
+        return SV_ENOMEM;
+    e->ranks = group;
+    int rc = resolve(opts, &r, err);
+    r.tuning = tuning;
+    return rc ? rc : open_parts(e, opts, &r, &t, err);
+}
+
+int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options *opts,
+                         const struct sv_engine_tuning *tuning, struct sv_drafter *drafter,
+                         struct sv_err *err)
+{
+    struct resolved r;
+    struct stages t = {.begin_us = sv_clock_us(), .last_us = sv_clock_us()};
+    struct sv_engine *e = make_engine(drafter, err);
+    *out = NULL;
+    if (!e) {
+        sv_drafter_close(drafter);
+        return SV_ENOMEM;
+    }
     e->on_progress = opts->on_progress;
     e->progress_user = opts->progress_user;
     int rc = resolve(opts, &r, err);
     r.tuning = tuning;
+    if (!rc && opts->tp > 1)
+        rc = sv_ranks_open(e, opts, tuning, err);
     if (!rc)
-        rc = open_models(e, opts, &r, &t, err);
-    if (!rc)
-        rc = detach_files(e, opts->copy_weights, err);
-    if (!rc)
-        rc = open_text(e, opts->target_dir, err);
-    stage(&t, "tokenizer", 0);
-    if (!rc)
-        rc = open_buffers(e, &r, err);
-    stage(&t, "buffers", 0);
-    if (!rc)
-        rc = open_cache(e, &r, err);
-    stage(&t, "cache", 0);
-    if (!rc)
-        rc = open_sched(e, &r, err);
-    if (!rc)
-        rc = open_prune(e, opts, err);
+        rc = open_parts(e, opts, &r, &t, err);
     if (!rc)
         rc = warm_up(e, err);
     stage(&t, "graphs", 0);
@@ -476,6 +544,7 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
         sv_log(e->depth ? SV_LOG_INFO : SV_LOG_DEBUG, "start: %.2f s:%s",
                (double)(t.last_us - t.begin_us) / 1e6, t.text);
     if (rc) {
+        sv_ranks_fail(e, err ? err->msg : "rank 0 could not open");
         sv_engine_close(e);
         return rc;
     }
@@ -490,6 +559,8 @@ void sv_engine_close(struct sv_engine *e)
         return;
     if (e->n_flight)
         sv_dev_sync(e->dev, NULL); /* nobody waits for what it brings */
+    if (is_first(e))
+        sv_ranks_leave(e);
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {
         if (q->state != SV_SEQ_FINISHED)
             sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
@@ -519,8 +590,12 @@ void sv_engine_close(struct sv_engine *e)
     sv_enc_scratch_free(e->scratch);
     sv_vocab_close(e->vocab);
     sv_tokenizer_close(e->tok);
-    if (e->dev)
+    if (e->dev && e->ranks)
+        sv_dev_host_free(e->dev, e->ranks->rows);
+    if (e->dev && !(e->ranks && e->ranks->stuck)) /* a rank may look at its window */
         sv_dev_close(e->dev);
+    if (is_first(e))
+        sv_ranks_close(e);
     sv_arena_fini(&e->arena);
     sv_free(e);
 }

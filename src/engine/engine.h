@@ -20,6 +20,7 @@
 #include "engine/memory.h"
 #include "engine/plan.h"
 #include "engine/prune.h"
+#include "engine/ranks.h"
 #include "engine/sched.h"
 #include "engine/seq.h"
 #include "engine/step.h"
@@ -33,6 +34,7 @@
 
 struct sv_engine {
     struct sv_dev *dev;
+    struct sv_rank_group *ranks; /* NULL: the model is not divided */
     void (*on_progress)(void *user, enum sv_open_stage stage, double share); /* while it opens */
     void *progress_user;
     int64_t n_loaded, n_to_load; /* bytes of weights */
@@ -83,6 +85,9 @@ struct sv_engine_tuning {
     /* the directories hold config.json alone: weights are made on the device */
     bool random_weights;
     bool run_ahead, pad; /* also on a device without graphs */
+    struct sv_rank_fault_at rank_fault;
+    int64_t rank_timeout_us; /* 0 = by the options */
+    bool compare_ranks;      /* an error when not all have the same bits after a pass */
 };
 
 /* engine.c: opts as in salvo.h; drafter, when given, is used instead of opts->draft_dir (tests,
@@ -92,6 +97,11 @@ int sv_engine_open(struct sv_engine **e, const struct sv_engine_options *opts,
 int sv_engine_open_tuned(struct sv_engine **e, const struct sv_engine_options *opts,
                          const struct sv_engine_tuning *tuning, struct sv_drafter *drafter,
                          struct sv_err *err);
+/* A rank other than the first; the group, whose world is its own, is borrowed until it is closed.
+ */
+int sv_engine_open_follower(struct sv_engine **e, const struct sv_engine_options *opts,
+                            const struct sv_engine_tuning *tuning, struct sv_rank_group *group,
+                            struct sv_err *err);
 void sv_engine_close(struct sv_engine *e);
 int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *id,
                      struct sv_err *err);

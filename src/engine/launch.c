@@ -116,13 +116,16 @@ static void enqueue(void *user)
         p->stage[i](p->e);
 }
 
-static void run(struct sv_engine *e, sv_stage_fn *const stage[], bool replay, uint64_t key)
+static void run(struct sv_engine *e, enum sv_pass_kind kind, sv_stage_fn *const stage[],
+                bool replay, uint64_t key)
 {
     struct pass pass = {e, stage};
+    sv_ranks_pass(e, kind);
     if (replay)
         sv_dev_graph_run(e->dev, key, enqueue, &pass);
     else
         enqueue(&pass);
+    sv_ranks_passed(e, kind);
 }
 
 void sv_launch_draft(struct sv_engine *e, sv_stage_fn *const stage[])
@@ -133,7 +136,7 @@ void sv_launch_draft(struct sv_engine *e, sv_stage_fn *const stage[])
         sv_step_lap(e, SV_PHASE_WAIT);
     }
     if (p->launch.n_draft_rows)
-        run(e, stage, e->pads, draft_key(p));
+        run(e, SV_PASS_DRAFT, stage, e->pads, draft_key(p));
     if (p->timed)
         sv_dev_sync(e->dev, NULL);
     if (e->hooks)
@@ -144,7 +147,7 @@ void sv_launch_draft(struct sv_engine *e, sv_stage_fn *const stage[])
 void sv_launch_target(struct sv_engine *e, sv_stage_fn *const stage[])
 {
     const int64_t context_us = e->stats.context_us;
-    run(e, stage, e->plan.replays, target_key(e));
+    run(e, SV_PASS_TARGET, stage, e->plan.replays, target_key(e));
     e->stats.forward_us +=
         sv_step_lap(e, SV_PHASE_TARGET) / 1000 - (e->stats.context_us - context_us);
 }

@@ -168,7 +168,8 @@ int sv_memory_check_weights(struct sv_dev *dev, const char *what, int64_t n_byte
 void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t max_rows)
 {
     sv_dev_memory(e->dev, &a->n_free, &a->n_total);
-    a->ram_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    a->ram_bytes =
+        (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE) / sv_dev_ranks(e->dev).n;
     a->later_bytes = RESERVE_BYTES + e->drafter->row_bytes * max_rows;
 }
 
@@ -236,14 +237,19 @@ void sv_memory_log(const struct sv_engine *e, int64_t target_bytes)
     const int32_t n = sv_memory_table(e, target_bytes, row);
     sv_dev_memory(e->dev, &n_free, &n_total);
     const enum sv_log_level level = n_total ? SV_LOG_INFO : SV_LOG_DEBUG;
+    const struct sv_ranks ranks = sv_dev_ranks(e->dev);
+    char rank[24] = "";
+    if (ranks.n > 1)
+        snprintf(rank, sizeof rank, " of rank %d", ranks.rank);
     for (int32_t i = 0; i < n; i++) {
         sum += row[i].n_bytes;
-        sv_log(level, "memory: %s %lld MiB%s", row[i].name, mib(row[i].n_bytes), row[i].note);
+        sv_log(level, "memory%s: %s %lld MiB%s", rank, row[i].name, mib(row[i].n_bytes),
+               row[i].note);
     }
     /* The library does not tell whose the rest is. */
     if (n_total)
         sv_log(level,
-               "memory: %lld MiB in all; the driver, code of kernels and other programs hold about "
-               "%lld (measured), and %lld of the device's %lld MiB are free",
-               mib(sum), mib(n_total - n_free - sum), mib(n_free), mib(n_total));
+               "memory%s: %lld MiB in all; the driver, code of kernels and other programs hold "
+               "about %lld (measured), and %lld of the device's %lld MiB are free",
+               rank, mib(sum), mib(n_total - n_free - sum), mib(n_free), mib(n_total));
 }

@@ -26,10 +26,11 @@ static void join_flight(struct sv_engine *e);
 static bool must_read(const struct sv_engine *e, bool runs);
 static int64_t device_us(const struct sv_engine *e);
 
+static sv_stage_fn *const draft_pass[] = {propose, NULL};
+static sv_stage_fn *const target_pass[] = {forward, verify, commit, update_context, NULL};
+
 int sv_engine_step(struct sv_engine *e, struct sv_err *err)
 {
-    static sv_stage_fn *const draft_pass[] = {propose, NULL};
-    static sv_stage_fn *const target_pass[] = {forward, verify, commit, update_context, NULL};
     const int64_t start_us = sv_clock_us(), device = device_us(e);
     int rc = e->failed.code ? sv_engine_failed(e, err) : SV_OK;
     sv_alloc_guard(true);
@@ -70,6 +71,17 @@ int sv_engine_settle(struct sv_engine *e, struct sv_err *err)
     return rc;
 }
 
+void sv_step_follow(struct sv_engine *e, enum sv_pass_kind kind)
+{
+    switch (kind) {
+    case SV_PASS_DRAFT:
+        sv_launch_draft(e, draft_pass);
+        break;
+    case SV_PASS_TARGET:
+        sv_launch_target(e, target_pass);
+    }
+}
+
 /* ---------------------------------------------------------------- time and failure */
 
 int64_t sv_step_lap(struct sv_engine *e, enum sv_phase phase)
@@ -95,6 +107,7 @@ static int fail_all(struct sv_engine *e, const struct sv_err *reason, struct sv_
 {
     e->failed = *reason;
     e->n_flight = 0;
+    sv_ranks_fail(e, reason->msg);
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {
         if (q->state == SV_SEQ_FINISHED)
             continue;

@@ -9,6 +9,7 @@
 #define SV_ENGINE_STEP_H
 
 #include "backend/ops.h"
+#include "engine/ranks.h"
 
 struct sv_engine;
 
@@ -50,6 +51,9 @@ void sv_launch_recount(struct sv_engine *e);
 typedef void sv_stage_fn(struct sv_engine *e);
 void sv_launch_draft(struct sv_engine *e, sv_stage_fn *const stage[]);
 void sv_launch_target(struct sv_engine *e, sv_stage_fn *const stage[]);
+
+/* step.c: a pass of the plan at work, which rank 0 has told. */
+void sv_step_follow(struct sv_engine *e, enum sv_pass_kind kind);
 
 /* advance.c: stage advance. */
 void sv_step_advance(struct sv_engine *e);

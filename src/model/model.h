@@ -14,6 +14,7 @@
 #include "backend/ops_moe.h"
 #include "base/base.h"
 #include "cache/cache.h"
+#include "dist/dist.h"
 #include "load/load.h"
 
 /* ---------------------------------------------------------------- the shared stack */
@@ -103,6 +104,7 @@ struct sv_stack {
     float eps;
     struct sv_layer *layers;
     struct sv_weight final_norm; /* (1, hidden) */
+    bool joins; /* ranks share the layers: each has its heads and its part of every ffn */
 };
 
 /* What passes of at most lim.max_rows rows need of a device, the most of all stacks that were
@@ -206,6 +208,7 @@ struct sv_weights {
     struct sv_dev *dev;
     const struct sv_ckpt *ckpt;  /* NULL: random weights of whatever shape is asked for */
     const struct sv_config *cfg; /* set by sv_weights_load */
+    struct sv_shard_shape shape; /* by which this rank takes its part; zeros: it takes all */
     struct sv_taken *taken;      /* in the order of taking */
     int32_t n_taken, cap;
     struct sv_weight rope; /* the rotary table, uploaded as a vector */
@@ -215,6 +218,9 @@ struct sv_weights {
 int sv_weights_open(struct sv_weights *w, struct sv_dev *dev, const struct sv_ckpt *ckpt,
                     struct sv_err *err);
 void sv_weights_close(struct sv_weights *w);
+/* From now on only what this rank of the device's has is taken. Refuses what cannot be divided. */
+int sv_weights_divide(struct sv_weights *w, const struct sv_config *cfg, int32_t n_taps,
+                      const char *what, struct sv_err *err);
 /* Adds what a pass reads: of the weights of one role, or of all but the embedding, of which a pass
  * reads a few rows at most. Once memory is reserved: reserve makes copies. */
 void sv_weights_add_reads(const struct sv_weights *w, enum sv_role only, struct sv_reads *sum);
@@ -241,7 +247,10 @@ struct sv_model {
     struct sv_weights weights;
     struct sv_stack stack;
     struct sv_weight embed; /* (vocab, hidden) */
-    struct sv_weight head;  /* (vocab, hidden), the same as embed when tied */
+    /* (vocab, hidden), the same as embed when tied; among ranks rows [vocab0[rank], vocab0[rank +
+     * 1]) */
+    struct sv_weight head;
+    int32_t vocab0[SV_MAX_RANKS + 1];
 };
 /* Loads DIR onto dev, with rotary tables for n_positions (0 = all of max_position). */
 int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
@@ -270,5 +279,10 @@ void sv_model_argmax(const struct sv_model *m, int32_t n, const void *x, const i
                      int32_t *out);
 /* logits (n, vocab) of n rows of final-norm output x (n, hidden) act. */
 void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, float *logits);
+/* The same by a copy of the head, and with confidence or NULL (sv_p_head_argmax). */
+void sv_model_argmax_by(const struct sv_model *m, const struct sv_weight *head, int32_t n,
+                        const void *x, const int32_t *out_index, int32_t *out, float *confidence);
+void sv_model_logits_by(const struct sv_model *m, const struct sv_weight *head, int32_t n,
+                        const void *x, float *logits);
 
 #endif

@@ -143,6 +143,7 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
     for (int32_t i = 0; i < st->n_layers; i++) {
         const struct sv_layer *l = &st->layers[i];
         norm.delta = i ? a->delta : NULL;
+        norm.join = i && st->joins ? SV_JOIN_FFN : SV_JOIN_NONE;
         norm.weight = l->in_norm;
         norm.tap = tap_after(&p->taps, i - 1, st->hidden, act);
         norm.tap_row = norm.tap ? p->taps.row : NULL;
@@ -158,6 +159,7 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
             sv_mla_forward(&l->mla, st, dev, a, p);
         }
         norm.delta = a->delta;
+        norm.join = st->joins ? SV_JOIN_MIXER : SV_JOIN_NONE;
         norm.weight = l->post_norm;
         norm.tap = NULL;
         norm.tap_row = NULL;
@@ -171,6 +173,7 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         }
     }
     norm.delta = a->delta;
+    norm.join = st->joins ? SV_JOIN_FFN : SV_JOIN_NONE;
     norm.weight = st->final_norm;
     norm.tap = tap_after(&p->taps, st->n_layers - 1, st->hidden, act);
     norm.tap_row = norm.tap ? p->taps.row : NULL;

@@ -17,6 +17,28 @@ static struct sv_place place(void *user, const struct sv_tensor_spec *spec)
                                       : sv_stack_place(&m->stack, spec);
 }
 
+/* Where each rank's part of the head begins. A rank looks up any token, so that it has a table of
+ * all beside its part of a head that is tied to it. */
+static int open_vocab(struct sv_model *m, struct sv_err *err)
+{
+    const struct sv_ranks ranks = sv_dev_ranks(m->dev);
+    for (int32_t r = 0; r < ranks.n && ranks.n > 1; r++) {
+        const struct sv_slice part =
+            sv_shard_vocab(&m->weights.shape, (struct sv_ranks){r, ranks.n});
+        m->vocab0[r + 1] = part.first + part.n;
+    }
+    if (!m->cfg.tie_embeddings)
+        return SV_OK;
+    m->embed = m->head;
+    const struct sv_tensor_spec table = {.name = "embed_tokens.weight",
+                                         .role = SV_ROLE_EMBED,
+                                         .layer = -1,
+                                         .expert = -1,
+                                         .rows = m->cfg.vocab_size,
+                                         .cols = m->cfg.hidden_size};
+    return ranks.n > 1 ? sv_weights_take(&m->weights, &table, &m->embed, err) : SV_OK;
+}
+
 static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
                       bool random, struct sv_err *err)
 {
@@ -34,11 +56,13 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
     if (!rc)
         rc = sv_weights_open(&m->weights, dev, random ? NULL : &m->ckpt, err);
     if (!rc)
+        rc = sv_weights_divide(&m->weights, &m->cfg, 0, "target", err);
+    if (!rc)
         rc = sv_stack_open(&m->stack, &m->weights, &m->cfg, n_positions, err);
     if (!rc)
         rc = sv_weights_load(&m->weights, &m->cfg, 0, place, m, err);
-    if (!rc && m->cfg.tie_embeddings)
-        m->embed = m->head;
+    if (!rc)
+        rc = open_vocab(m, err);
     if (rc) {
         sv_model_close(m);
         sv_err_prefix(err, "%s", dir);
@@ -91,31 +115,53 @@ void sv_model_forward(const struct sv_model *m, const struct sv_acts *a, const i
     sv_stack_forward(&m->stack, m->dev, a, p);
 }
 
-void sv_model_argmax(const struct sv_model *m, int32_t n, const void *x, const int32_t *out_index,
-                     int32_t *out)
+void sv_model_argmax_by(const struct sv_model *m, const struct sv_weight *head, int32_t n,
+                        const void *x, const int32_t *out_index, int32_t *out, float *confidence)
 {
+    const struct sv_ranks ranks = sv_dev_ranks(m->dev);
     sv_op_head_argmax(m->dev, &(struct sv_p_head_argmax){
                                   .n_rows = n,
                                   .k = m->cfg.hidden_size,
                                   .x = x,
-                                  .w = m->head,
+                                  .w = *head,
                                   .out_index = out_index,
                                   .out = out,
+                                  .confidence = confidence,
+                                  .join = ranks.n > 1 ? SV_JOIN_BEST : SV_JOIN_NONE,
+                                  .first_id = m->vocab0[ranks.rank],
                               });
 }
 
-void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, float *logits)
+void sv_model_argmax(const struct sv_model *m, int32_t n, const void *x, const int32_t *out_index,
+                     int32_t *out)
 {
-    const struct sv_gemm_part head = {.w = m->head};
+    sv_model_argmax_by(m, &m->head, n, x, out_index, out, NULL);
+}
+
+void sv_model_logits_by(const struct sv_model *m, const struct sv_weight *head, int32_t n,
+                        const void *x, float *logits)
+{
+    const struct sv_gemm_part part = {.w = *head};
+    const struct sv_ranks ranks = sv_dev_ranks(m->dev);
     sv_op_gemm(m->dev, &(struct sv_p_gemm){
                            .n_rows = n,
                            .k = m->cfg.hidden_size,
                            .n_parts = 1,
                            .x = x,
                            .ldx = m->cfg.hidden_size,
-                           .parts = &head,
-                           .y = logits,
+                           .parts = &part,
+                           .y = logits + m->vocab0[ranks.rank],
                            .y_f32 = true,
                            .ldy = m->cfg.vocab_size,
                        });
+    if (ranks.n == 1)
+        return;
+    struct sv_p_gather_logits gather = {.n_rows = n, .logits = logits, .ld = m->cfg.vocab_size};
+    memcpy(gather.first, m->vocab0, sizeof gather.first);
+    sv_op_gather_logits(m->dev, &gather);
+}
+
+void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, float *logits)
+{
+    sv_model_logits_by(m, &m->head, n, x, logits);
 }

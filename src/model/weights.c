@@ -91,6 +91,84 @@ void sv_weights_note(struct sv_weights *w, const struct sv_taken *t)
     w->n_bytes += t->n_bytes;
 }
 
+/* ---------------------------------------------------------------- what a rank takes */
+
+static int32_t gcd(int32_t a, int32_t b)
+{
+    return b ? gcd(b, a % b) : a;
+}
+
+/* Weights that share a scale, of all tensors; a scale of a whole row or column binds nothing. */
+static int32_t group_of(const struct sv_ckpt *c)
+{
+    int32_t group = 1;
+    for (int32_t i = 0; c && i < c->n_tensors; i++) {
+        const struct sv_quant *q = &c->tensors[i].quant;
+        if (!q->code)
+            continue;
+        const int32_t block = sv_quant_block(q->code),
+                      side[] = {block                     ? block
+                                : q->block_cols < q->cols ? q->block_cols
+                                                          : 1,
+                                q->block_rows < q->rows ? q->block_rows : 1};
+        for (int k = 0; k < 2; k++)
+            if (side[k] > 1)
+                group = group / gcd(group, side[k]) * side[k];
+    }
+    return group;
+}
+
+int sv_weights_divide(struct sv_weights *w, const struct sv_config *cfg, int32_t n_taps,
+                      const char *what, struct sv_err *err)
+{
+    const struct sv_ranks ranks = sv_dev_ranks(w->dev);
+    if (ranks.n == 1)
+        return SV_OK;
+    w->shape = (struct sv_shard_shape){.n_heads = cfg->n_heads,
+                                       .n_kv_heads = cfg->n_kv_heads,
+                                       .head_dim = cfg->head_dim,
+                                       .intermediate = cfg->intermediate_size,
+                                       .vocab = cfg->vocab_size,
+                                       .n_taps = n_taps * cfg->hidden_size,
+                                       .group = group_of(w->ckpt)};
+    if (cfg->n_experts)
+        w->shape.whole = "a mixture of experts";
+    for (int32_t i = 0; i < cfg->n_layers; i++)
+        if (cfg->layer_kind[i] == SV_LAYER_GDN)
+            w->shape.whole = "the gated delta rule";
+    return sv_shard_check(&w->shape, ranks.n, what, err);
+}
+
+/* The geometry of this rank's layers. */
+static struct sv_config own_part(const struct sv_weights *w, const struct sv_config *cfg)
+{
+    const struct sv_ranks ranks = sv_dev_ranks(w->dev);
+    struct sv_config own = *cfg;
+    if (ranks.n == 1)
+        return own;
+    own.n_heads = sv_shard_heads(&w->shape, ranks).n;
+    own.n_kv_heads = sv_shard_kv_heads(&w->shape, ranks).n;
+    own.intermediate_size = sv_shard_inner(&w->shape, cfg->intermediate_size, ranks).n;
+    return own;
+}
+
+/* The columns of a matrix, in memory of their own. */
+static int copy_columns(struct sv_weight *host, struct sv_slice cols, const char *name, void **copy,
+                        struct sv_err *err)
+{
+    const size_t elem = sv_dtype_bytes(host->fmt.elem), n = (size_t)cols.n * elem,
+                 ld = (size_t)host->cols * elem;
+    char *to = *copy = sv_alloc((size_t)host->rows * n);
+    const char *from = (const char *)host->data + (size_t)cols.first * elem;
+    if (!to)
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for columns of %s", name);
+    for (int32_t r = 0; r < host->rows; r++)
+        memcpy(to + (size_t)r * n, from + (size_t)r * ld, n);
+    host->data = to;
+    host->cols = cols.n;
+    return SV_OK;
+}
+
 /* f32, and small: what a model reads in another form than files have it. Decays must be below 0. */
 static int make_converted(struct sv_weights *w, struct sv_weight *shape, struct sv_weight *out,
                           struct sv_err *err)
@@ -129,25 +207,39 @@ static int make_random(struct sv_weights *w, struct sv_weight *shape, enum sv_fo
     return rc;
 }
 
-/* A matrix in fewer bits: its codes where the device takes them. Else its values, as bf16 where all
- * of them fit, else f32; the memory is the weights'. */
-static int take_codes(struct sv_weights *w, const struct sv_host_tensor *t, struct sv_weight *host,
-                      struct sv_err *err)
+/* A matrix in fewer bits: its codes where the device takes them. Else its values, or those of this
+ * rank's part of it: as bf16 where all of them fit, else f32; the memory is the weights'. */
+static int take_codes(struct sv_weights *w, const struct sv_host_tensor *t,
+                      const struct sv_cut *cut, struct sv_weight *host, struct sv_err *err)
 {
-    if (sv_dev_takes_codes(w->dev)) {
+    if (cut->axis == SV_CUT_NONE && sv_dev_takes_codes(w->dev)) {
         host->fmt.elem = SV_U8;
         host->quant = &t->quant;
         return SV_OK;
     }
     const bool half = sv_quant_fits_bf16(t->quant.code);
+    const size_t whole = (size_t)host->cols;
+    const int32_t row0 = cut->axis == SV_CUT_ROWS ? cut->range.first : 0,
+                  col0 = cut->axis == SV_CUT_COLS ? cut->range.first : 0;
+    host->rows = cut->axis == SV_CUT_ROWS ? cut->range.n : host->rows;
+    host->cols = cut->axis == SV_CUT_COLS ? cut->range.n : host->cols;
     const size_t cols = (size_t)host->cols, n = (size_t)host->rows * cols;
+    const bool in_place = !half && cols == whole;
     void *data = sv_arena_alloc(&w->arena, n * (half ? sizeof(uint16_t) : sizeof(float)));
-    float *row = half ? sv_arena_alloc(&w->arena, cols * sizeof *row) : NULL;
-    if (!data || (half && !row))
+    float *row = in_place ? NULL : sv_arena_alloc(&w->arena, whole * sizeof *row);
+    if (!data || (!in_place && !row))
         return sv_fail(err, SV_ENOMEM, -1, "%s: no memory for %zu values of '%s'", t->file, n,
                        t->name);
     host->fmt.elem = half ? SV_BF16 : SV_F32;
-    sv_quant_expand(&t->quant, 0, host->rows, host->fmt.elem, data, row);
+    if (cols == whole)
+        sv_quant_expand(&t->quant, row0, host->rows, host->fmt.elem, data, row);
+    for (int32_t r = 0; cols != whole && r < host->rows; r++) {
+        sv_quant_rows(&t->quant, r, 1, row);
+        for (size_t i = 0; half && i < cols; i++)
+            ((uint16_t *)data)[(size_t)r * cols + i] = sv_f32_to_bf16(row[col0 + (int32_t)i]);
+        if (!half)
+            memcpy((float *)data + (size_t)r * cols, row + col0, cols * sizeof *row);
+    }
     host->data = data;
     return SV_OK;
 }
@@ -163,11 +255,15 @@ static void part_of_experts(struct sv_weight *host, const struct sv_tensor_spec 
     *n_bytes += matrix - (int64_t)t->n_bytes;
 }
 
-/* The tensor in the checkpoint, as host weight. */
+/* The tensor in the checkpoint, as host weight, and this rank's part of it. *copy: memory that it
+ * lies in, or NULL. No rows: only another rank has it. */
 static int find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_weight *host,
-                int64_t *n_bytes, struct sv_err *err)
+                void **copy, int64_t *n_bytes, struct sv_err *err)
 {
     const bool vector = s->cols == 0;
+    const struct sv_cut cut =
+        sv_shard_cut(&w->shape, s->role, (int32_t)s->rows, (int32_t)s->cols, sv_dev_ranks(w->dev));
+    *copy = NULL;
     *host = (struct sv_weight){.role = s->role,
                                .rows = vector ? 1 : (int32_t)s->rows,
                                .cols = (int32_t)(vector ? s->rows : s->cols)};
@@ -175,8 +271,15 @@ static int find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_
         host->rows = (int32_t)s->cols;
         host->cols = (int32_t)s->rows;
     }
-    if (!w->ckpt)
+    if (cut.axis == SV_CUT_ABSENT) {
+        host->rows = 0;
         return SV_OK;
+    }
+    if (!w->ckpt) {
+        if (cut.axis != SV_CUT_NONE)
+            *(cut.axis == SV_CUT_ROWS && !vector ? &host->rows : &host->cols) = cut.range.n;
+        return SV_OK;
+    }
     const struct sv_host_tensor *t = sv_ckpt_find(w->ckpt, s->name);
     if (!t)
         return sv_fail(err, SV_EFORMAT, -1, "tensor %s is missing", s->name);
@@ -187,18 +290,30 @@ static int find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_
                        host->rows, host->cols);
     host->fmt.elem = t->dtype;
     host->data = t->data;
+    SV_REQUIRE(cut.axis == SV_CUT_NONE || !s->form);
     *n_bytes += (int64_t)t->n_bytes;
     if (t->quant.code && s->form)
         return sv_fail(err, SV_EUNSUPPORTED, -1,
                        "%s: tensor '%s' is quantized; of this one only "
                        "f32, f16 and bf16 are supported",
                        t->file, t->name);
+    if (cut.axis != SV_CUT_NONE) {
+        const int32_t whole = cut.axis == SV_CUT_COLS || vector ? host->cols : host->rows;
+        *n_bytes += (int64_t)t->n_bytes / whole * cut.range.n - (int64_t)t->n_bytes;
+    }
     if (t->quant.code)
-        return take_codes(w, t, host, err);
+        return take_codes(w, t, &cut, host, err);
     if (s->form >= SV_FORM_EXPERT)
         part_of_experts(host, s, t, n_bytes);
     else if (s->form && !t->as_read)
         return sv_tensor_convert(s, w->cfg, t, &w->arena, host, err);
+    if (cut.axis == SV_CUT_COLS)
+        return copy_columns(host, cut.range, s->name, copy, err);
+    if (cut.axis == SV_CUT_ROWS) {
+        const size_t row = (vector ? 1 : (size_t)host->cols) * sv_dtype_bytes(t->dtype);
+        host->data = (const char *)t->data + (size_t)cut.range.first * row;
+        *(vector ? &host->cols : &host->rows) = cut.range.n;
+    }
     return SV_OK;
 }
 
@@ -206,13 +321,23 @@ int sv_weights_take(struct sv_weights *w, const struct sv_tensor_spec *s, struct
                     struct sv_err *err)
 {
     struct sv_weight host;
+    void *copy;
     int64_t n_bytes = 0;
-    int rc = find(w, s, &host, &n_bytes, err);
-    if (rc || !w->ckpt)
-        return rc ? rc : make_random(w, &host, s->form, out, err);
+    int rc = find(w, s, &host, &copy, &n_bytes, err);
+    *out = (struct sv_weight){0};
+    if (rc || !host.rows)
+        return rc;
+    if (!w->ckpt)
+        return make_random(w, &host, s->form, out, err);
     rc = sv_dev_upload_weight(w->dev, &host, out, err);
-    if (!rc)
-        sv_weights_note(w, &(struct sv_taken){.w = *out, .n_bytes = n_bytes});
+    const bool in_place = !rc && copy && out->data == copy;
+    if (!rc && copy && !in_place)
+        rc = sv_dev_sync(w->dev, err); /* it may still be read */
+    if (!rc || in_place)
+        sv_weights_note(
+            w, &(struct sv_taken){.w = *out, .n_bytes = n_bytes, .host = in_place ? copy : NULL});
+    if (!in_place)
+        sv_free(copy);
     return rc;
 }
 
@@ -236,7 +361,8 @@ static int take_expert(struct load *l, const struct sv_tensor_spec *s, struct sv
     SV_REQUIRE(s->expert < x->n);
     if (s->expert == 0)
         l->expert_bytes = 0;
-    int rc = find(w, s, &host[s->expert], &l->expert_bytes, l->err);
+    void *copy; /* experts are not divided */
+    int rc = find(w, s, &host[s->expert], &copy, &l->expert_bytes, l->err);
     if (rc || s->expert + 1 < x->n)
         return rc;
     if (w->ckpt) {
@@ -465,17 +591,19 @@ static int open_layer(struct sv_layer *l, struct sv_weights *w, const struct sv_
 int sv_stack_open(struct sv_stack *st, struct sv_weights *w, const struct sv_config *cfg,
                   int32_t n_positions, struct sv_err *err)
 {
+    const struct sv_config own = own_part(w, cfg);
     struct sv_rope_table rope = {0};
     *st = (struct sv_stack){
         .n_layers = cfg->n_layers,
         .hidden = cfg->hidden_size,
         .eps = cfg->rms_eps,
+        .joins = sv_dev_ranks(w->dev).n > 1,
     };
     st->layers = sv_arena_alloc(&w->arena, (size_t)cfg->n_layers * sizeof *st->layers);
     if (!st->layers)
         return sv_fail(err, SV_ENOMEM, -1, "layer table");
     int rc = take_rope(w, &rope, cfg, n_positions, err);
     for (int32_t i = 0; i < cfg->n_layers && !rc; i++)
-        rc = open_layer(&st->layers[i], w, cfg, i, &rope, err);
+        rc = open_layer(&st->layers[i], w, &own, i, &rope, err);
     return rc;
 }

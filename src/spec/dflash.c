@@ -21,6 +21,7 @@ struct dflash {
     struct sv_weight head;
     struct sv_stack stack;
     struct sv_weight fc, hidden_norm;
+    int32_t first_tap; /* that fc reads: its columns may be a part of all */
     /* (2 * n_layers) Wk, Wv of every layer, for the fused context pass */
     struct sv_gemm_part *kv_parts;
     struct sv_weight *k_norm; /* (n_layers) */
@@ -36,7 +37,8 @@ static struct dflash *dflash_of(struct sv_drafter *d)
 
 static int32_t context_width(const struct dflash *f)
 {
-    return f->cfg.base.n_layers * 2 * f->cfg.base.n_kv_heads * f->cfg.base.head_dim;
+    const struct sv_attn *a = &f->stack.layers[0].attn;
+    return f->stack.n_layers * 2 * a->n_kv_heads * a->head_dim;
 }
 
 static void dflash_close(struct sv_drafter *d)
@@ -87,20 +89,12 @@ static int dflash_bind(struct sv_drafter *d, const struct sv_cache *cache, int32
 static void propose_confidence(const struct dflash *f, const struct sv_draft_pass *p)
 {
     struct sv_dev *dev = f->target->dev;
-    const int32_t k = f->target->cfg.hidden_size, vocab = f->target->cfg.vocab_size;
-    const size_t row = (size_t)k * sv_dtype_bytes(sv_dev_act_dtype(dev));
-    const struct sv_gemm_part head = {.w = f->head};
+    const int32_t vocab = f->target->cfg.vocab_size;
+    const size_t row = (size_t)f->target->cfg.hidden_size * sv_dtype_bytes(sv_dev_act_dtype(dev));
     for (int32_t i = 0; i < p->n_out; i += p->logit_chunk) {
         int32_t n = p->n_out - i < p->logit_chunk ? p->n_out - i : p->logit_chunk;
-        sv_op_gemm(dev, &(struct sv_p_gemm){.n_rows = n,
-                                            .k = k,
-                                            .n_parts = 1,
-                                            .x = (const char *)p->out + (size_t)i * row,
-                                            .ldx = k,
-                                            .parts = &head,
-                                            .y = p->logits,
-                                            .y_f32 = true,
-                                            .ldy = vocab});
+        sv_model_logits_by(f->target, &f->head, n, (const char *)p->out + (size_t)i * row,
+                           p->logits);
         sv_op_argmax_confidence(dev,
                                 &(struct sv_p_argmax_confidence){.n_rows = n,
                                                                  .vocab = vocab,
@@ -137,32 +131,30 @@ static void dflash_propose(struct sv_drafter *d, const struct sv_draft_pass *p)
         propose_confidence(f, p);
         return;
     }
-    sv_op_head_argmax(t->dev, &(struct sv_p_head_argmax){.n_rows = p->n_out,
-                                                         .k = t->cfg.hidden_size,
-                                                         .x = p->out,
-                                                         .w = f->head,
-                                                         .out_index = p->out_index,
-                                                         .out = p->target_ids,
-                                                         .confidence = p->confidence});
+    sv_model_argmax_by(t, &f->head, p->n_out, p->out, p->out_index, p->target_ids, p->confidence);
 }
 
 static void dflash_update_context(struct sv_drafter *d, const struct sv_context_pass *p)
 {
     struct dflash *f = dflash_of(d);
-    sv_op_draft_context_kv(f->target->dev,
-                           &(struct sv_p_draft_context_kv){.rows = p->rows,
-                                                           .n_commit = p->n_commit,
-                                                           .taps = p->taps,
-                                                           .fc = f->fc,
-                                                           .hidden_norm = f->hidden_norm,
-                                                           .eps = f->stack.eps,
-                                                           .n_layers = f->stack.n_layers,
-                                                           .kv_parts = f->kv_parts,
-                                                           .k_norm = f->k_norm,
-                                                           .rope = f->stack.layers[0].attn.rope,
-                                                           .kv = f->kv,
-                                                           .z = f->z,
-                                                           .y = f->y});
+    const int32_t n_taps = f->weights.shape.n_taps; /* among ranks */
+    sv_op_draft_context_kv(f->target->dev, &(struct sv_p_draft_context_kv){
+                                               .rows = p->rows,
+                                               .n_commit = p->n_commit,
+                                               .taps = p->taps,
+                                               .n_taps = n_taps,
+                                               .first_tap = f->first_tap,
+                                               .join = n_taps ? SV_JOIN_TAPS : SV_JOIN_NONE,
+                                               .fc = f->fc,
+                                               .hidden_norm = f->hidden_norm,
+                                               .eps = f->stack.eps,
+                                               .n_layers = f->stack.n_layers,
+                                               .kv_parts = f->kv_parts,
+                                               .k_norm = f->k_norm,
+                                               .rope = f->stack.layers[0].attn.rope,
+                                               .kv = f->kv,
+                                               .z = f->z,
+                                               .y = f->y});
 }
 
 static void dflash_reads(const struct sv_drafter *d, struct sv_reads *sum)
@@ -205,11 +197,15 @@ static int take_weights(struct dflash *f, int32_t n_positions, struct sv_err *er
 {
     const struct sv_config *c = &f->cfg.base;
     struct sv_weights *w = &f->weights;
-    int rc = sv_stack_open(&f->stack, w, c, n_positions, err);
+    int rc = sv_weights_divide(w, c, f->cfg.n_taps, "draft", err);
+    if (!rc)
+        rc = sv_stack_open(&f->stack, w, c, n_positions, err);
     if (!rc)
         rc = sv_weights_load(w, c, f->cfg.n_taps, place, f, err);
     if (rc)
         return rc;
+    if (w->shape.n_taps)
+        f->first_tap = sv_shard_inner(&w->shape, w->shape.n_taps, sv_dev_ranks(w->dev)).first;
     size_t n = (size_t)c->n_layers;
     f->kv_parts = sv_arena_alloc(&w->arena, 2 * n * sizeof *f->kv_parts);
     f->k_norm = sv_arena_alloc(&w->arena, n * sizeof *f->k_norm);
@@ -241,6 +237,8 @@ static int take_head(struct dflash *f, struct sv_err *err)
                                         .rows = t->cfg.vocab_size,
                                         .cols = t->cfg.hidden_size};
     int rc = sv_weights_open(&f->shared, t->dev, t->weights.ckpt, err);
+    if (!rc)
+        rc = sv_weights_divide(&f->shared, &t->cfg, 0, "target", err);
     return rc ? rc : sv_weights_take(&f->shared, &head, &f->head, err);
 }
 
@@ -285,7 +283,8 @@ static int open_draft(struct sv_drafter **d, const struct sv_model *target, cons
     f->base.weight_bytes = sv_weights_kept_bytes(&f->weights) + sv_weights_kept_bytes(&f->shared);
     f->base.n_params = sv_draft_config_n_params(&f->cfg);
     f->base.keeps_rows = true;
-    f->head_confidence = sv_dev_head_confidence(target->dev, &f->head);
+    f->head_confidence =
+        sv_dev_ranks(target->dev).n == 1 && sv_dev_head_confidence(target->dev, &f->head);
     f->base.confidence = f->head_confidence                               ? SV_CONFIDENCE_FREE
                          : sv_dev_backend(target->dev)->argmax_confidence ? SV_CONFIDENCE_LOGITS
                                                                           : SV_CONFIDENCE_NONE;

@@ -1,0 +1,106 @@
+/*
+ * follow.c - a follower: opens its part of the model as rank 0 does, then runs what it is told.
+ *
+ * Started by ranks.c, one thread a rank. Uploads go to the same places of its own device, passes
+ * are enqueued by the same code. It reads no results but its device's errors. Whatever goes wrong
+ * here is told to all ranks, so that nobody waits for this one. Must not: look at a sequence, or
+ * decide anything.
+ */
+#include "engine/engine.h"
+
+#include <string.h>
+
+static int take_upload(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
+{
+    const struct sv_rank_group *g = e->ranks;
+    struct sv_tell_upload up;
+    SV_REQUIRE(n >= sizeof up);
+    memcpy(&up, data, sizeof up);
+    if (up.place >= (uint32_t)g->n_places || up.n_bytes != n - sizeof up ||
+        up.at + up.n_bytes > g->place[up.place].n_bytes)
+        return sv_fail(err, SV_EDEVICE, -1, "an upload of %u bytes to place %u does not fit",
+                       up.n_bytes, up.place);
+    sv_dev_upload(e->dev, g->place[up.place].dev + up.at, (const char *)data + sizeof up,
+                  up.n_bytes);
+    return SV_OK;
+}
+
+static int run_pass(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
+{
+    struct sv_plan_seg *seg = e->plan.seg;
+    struct sv_tell_pass pass;
+    if (n != sizeof pass)
+        return sv_fail(err, SV_EMISMATCH, -1, "a pass is told in %u bytes, not %zu", n,
+                       sizeof pass);
+    memcpy(&pass, data, sizeof pass);
+    if (pass.n_joins != sv_dev_n_joins(e->dev))
+        return sv_fail(err, SV_EDEVICE, -1,
+                       "ranks are not in step: rank 0 has had %u joins before this pass, rank %d "
+                       "%u",
+                       pass.n_joins, sv_dev_ranks(e->dev).rank, sv_dev_n_joins(e->dev));
+    if (e->ranks->rows && pass.bits != e->ranks->bits)
+        return sv_fail(err, SV_EDEVICE, -1, "rank %d has other bits than rank 0 after %d passes",
+                       sv_dev_ranks(e->dev).rank, e->ranks->n_bits);
+    e->plan = pass.plan;
+    e->plan.seg = seg;
+    sv_batch_use(&e->batch, pass.set);
+    sv_step_follow(e, (enum sv_pass_kind)pass.kind);
+    /* Errors of this pass where it is over, else of the one before it. */
+    if (!sv_dev_backend(e->dev)->has_graphs)
+        return sv_dev_sync(e->dev, err);
+    sv_dev_mark(e->dev, pass.set);
+    return sv_dev_wait(e->dev, 1 - pass.set, err);
+}
+
+/* False: it is the turn of a fault that a test asked for, and the message is not obeyed. */
+static bool obeys(struct sv_engine *e, struct sv_rank_fault_at *f, uint32_t kind, const void *data)
+{
+    struct sv_tell_pass pass;
+    if (!f->kind || kind != SV_TELL_PASS || f->rank != sv_dev_ranks(e->dev).rank)
+        return true;
+    memcpy(&pass, data, sizeof pass);
+    return pass.kind != SV_PASS_TARGET || f->pass-- > 0;
+}
+
+/* Until rank 0 ends it. */
+static int follow(struct sv_engine *e, struct sv_rank_fault_at fault, struct sv_err *err)
+{
+    struct sv_world *w = &e->ranks->world;
+    int rc = SV_OK;
+    while (!rc) {
+        const void *data;
+        uint32_t kind, n;
+        rc = sv_stream_read(w, &kind, &data, &n, err);
+        if (rc || kind == SV_TELL_END)
+            break;
+        const bool obey = obeys(e, &fault, kind, data);
+        if (!obey && fault.kind == SV_RANK_SILENT)
+            return SV_OK;
+        if (!obey && fault.kind == SV_RANK_FAILS)
+            return sv_fail(err, SV_EDEVICE, -1, "a fault that a test asked for");
+        if (kind == SV_TELL_UPLOAD)
+            rc = take_upload(e, data, n, err);
+        else if (obey || fault.kind != SV_RANK_SKIPS)
+            rc = run_pass(e, data, n, err);
+        else
+            sv_world_passed(w, sv_dev_n_joins(e->dev));
+        sv_stream_done(w);
+    }
+    return rc;
+}
+
+void sv_ranks_follow(struct sv_world *world, void *user)
+{
+    const struct sv_rank_group *first = user;
+    struct sv_rank_group own = {.world = *world, .compares = first->compares};
+    struct sv_engine *e = NULL;
+    struct sv_err err = {0};
+    const struct sv_rank_fault_at fault = first->tuning->rank_fault;
+    int rc = sv_engine_open_follower(&e, first->opts, first->tuning, &own, &err);
+    if (!rc)
+        rc = follow(e, fault, &err);
+    if (rc)
+        sv_world_fail(&own.world, err.msg);
+    sv_world_leave(&own.world);
+    sv_engine_close(e);
+}

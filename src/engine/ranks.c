@@ -1,0 +1,264 @@
+/*
+ * ranks.c - rank 0's side of an engine that is divided among ranks, and what all ranks do when they
+ * open: shared decisions, windows, the list of places that uploads go to.
+ *
+ * Called by engine.c (open, close), launch.c (passes) and, for uploads, by the device. What a step
+ * tells is the uploads of rank 0 as they come and the plan of each pass, so that whatever is
+ * uploaded reaches every rank. Must not: wait for a follower in a step, or let a rank decide by
+ * itself what another must decide alike.
+ */
+#include "engine/engine.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- open */
+
+int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
+                  const struct sv_engine_tuning *tuning, struct sv_err *err)
+{
+    struct sv_rank_group *g = sv_calloc(1, sizeof *g);
+    const int64_t s = opts->device_timeout ? opts->device_timeout : 60;
+    e->ranks = g;
+    if (!g)
+        return sv_fail(err, SV_ENOMEM, -1, "ranks");
+    g->opts = opts;
+    g->tuning = tuning;
+    g->compares = tuning->compare_ranks;
+    SV_REQUIRE(opts->tp > 1);
+    const struct sv_world_opts o = {.n = opts->tp,
+                                    .n_threads =
+                                        sv_ranks_threads(opts, (struct sv_ranks){0, opts->tp}),
+                                    .timeout_us = tuning->rank_timeout_us ? tuning->rank_timeout_us
+                                                  : s < 0                 ? -1
+                                                                          : s * 1000000};
+    int rc = sv_world_open(&g->world, &o, err);
+    return rc ? rc : sv_world_spawn(&g->world, sv_ranks_follow, g, err);
+}
+
+int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r)
+{
+    const int32_t all = opts->n_threads ? opts->n_threads : sv_cpu_count();
+    const int32_t own = all * (r.rank + 1) / r.n - all * r.rank / r.n;
+    return own > 0 ? own : 1;
+}
+
+int sv_ranks_tell(struct sv_engine *e, void *value, size_t n_bytes, struct sv_err *err)
+{
+    return e->ranks ? sv_world_tell(&e->ranks->world, value, n_bytes, err) : SV_OK;
+}
+
+int sv_ranks_least(struct sv_engine *e, int32_t *value, int32_t n, struct sv_err *err)
+{
+    int32_t all[SV_MAX_RANKS * SV_MAX_GROUPS];
+    SV_REQUIRE(n <= SV_MAX_GROUPS);
+    if (!e->ranks)
+        return SV_OK;
+    struct sv_world *w = &e->ranks->world;
+    int rc = sv_world_swap(w, value, (size_t)n * sizeof *value, all, err);
+    for (int32_t i = 0; i < w->ranks.n * n && !rc; i++)
+        value[i % n] = all[i] < value[i % n] ? all[i] : value[i % n];
+    return rc;
+}
+
+static void add_place(struct sv_rank_group *g, void *dev, size_t n_bytes)
+{
+    if (!dev || !n_bytes)
+        return;
+    SV_REQUIRE(g->n_places < SV_MOST_PLACES);
+    g->place[g->n_places++] = (struct sv_rank_place){dev, n_bytes};
+}
+
+/* In the order in which a step uploads them. */
+static void list_places(struct sv_engine *e)
+{
+    struct sv_rank_group *g = e->ranks;
+    const struct sv_batch *b = &e->batch;
+    const struct sv_logits *lg = &e->logits;
+    const struct sv_token_masks *k = &e->token_masks;
+    const size_t slots = (size_t)e->sched.n_slots, rows = (size_t)b->max_rows;
+    add_place(g, e->slot_len, slots * sizeof *e->slot_len);
+    add_place(g, e->slot_anchor, slots * sizeof *e->slot_anchor);
+    add_place(g, e->slot_sampling, slots * sizeof *e->slot_sampling);
+    add_place(g, lg->slot_rules, slots * sizeof *lg->slot_rules);
+    add_place(g, lg->bias_ids, slots * SV_MAX_BIAS * sizeof *lg->bias_ids);
+    add_place(g, lg->bias, slots * SV_MAX_BIAS * sizeof *lg->bias);
+    add_place(g, lg->ban_ids, slots * SV_MAX_BAN * sizeof *lg->ban_ids);
+    add_place(g, lg->listed, slots * SV_MAX_LISTED * sizeof *lg->listed);
+    add_place(g, lg->history, slots * (size_t)lg->history_stride * sizeof *lg->history);
+    for (int32_t i = 0; i < e->cache.n_groups; i++) {
+        const struct sv_cache_group *c = &e->cache.group[i];
+        add_place(g, c->dev_table, slots * (size_t)c->stride * sizeof *c->dev_table);
+    }
+    add_place(g, b->dev_block, b->block_words * sizeof *b->dev_block);
+    add_place(g, b->chosen, rows * sizeof *b->chosen);
+    add_place(g, lg->token.dev, 2 * SV_MAX_ASKED * rows * sizeof *lg->token.dev);
+    add_place(g, k->row.dev, (size_t)k->cap * sizeof *k->row.dev);
+    add_place(g, k->dev, (size_t)k->cap * (size_t)k->n_words * sizeof *k->dev);
+}
+
+/* The most that a join of each kind takes. */
+static struct sv_window_need window_need(const struct sv_engine *e)
+{
+    const struct sv_model *m = &e->model;
+    const int32_t n = sv_dev_ranks(e->dev).n;
+    const size_t rows = (size_t)e->batch.max_rows, act = sv_dtype_bytes(sv_dev_act_dtype(e->dev)),
+                 hidden = (size_t)m->cfg.hidden_size, sum = rows * hidden * act;
+    int32_t widest = 0;
+    for (int32_t r = 0; r < n; r++) {
+        const int32_t width = m->vocab0[r + 1] - m->vocab0[r];
+        widest = width > widest ? width : widest;
+    }
+    const size_t logits = (size_t)e->logits.chunk * (size_t)widest * sizeof(float);
+    return (struct sv_window_need){{[SV_JOIN_MIXER] = sum,
+                                    [SV_JOIN_FFN] = sum,
+                                    [SV_JOIN_TAPS] = e->drafter->n_taps ? sum : 0,
+                                    [SV_JOIN_BEST] = rows * sizeof(uint64_t),
+                                    [SV_JOIN_LOGITS_A] = logits,
+                                    [SV_JOIN_LOGITS_B] = logits}};
+}
+
+static void on_copy(void *user, const void *dst, const void *src, size_t n_bytes);
+
+int sv_ranks_join(struct sv_engine *e, struct sv_err *err)
+{
+    struct sv_rank_group *g = e->ranks;
+    struct sv_window_key own, all[SV_MAX_RANKS];
+    if (!g)
+        return SV_OK;
+    struct sv_world *w = &g->world;
+    const struct sv_window_need need = window_need(e);
+    int rc = sv_dev_window_open(e->dev, &need, &own, err);
+    if (!rc)
+        rc = sv_world_swap(w, &own, sizeof own, all, err);
+    if (!rc)
+        rc = sv_dev_window_join(e->dev,
+                                &(struct sv_peers){.key = all,
+                                                   .progress = w->shared->progress,
+                                                   .failure = &w->shared->failure,
+                                                   .spin_us = w->spin_us,
+                                                   .timeout_us = w->timeout_us},
+                                err);
+    /* The same list everywhere, or an upload would go astray. */
+    list_places(e);
+    struct sv_rank_place told[SV_MOST_PLACES];
+    for (int32_t i = 0; i < g->n_places && !rc; i++) {
+        told[i] = g->place[i];
+        rc = sv_world_tell(w, &told[i], sizeof told[i], err);
+        if (!rc && told[i].n_bytes != g->place[i].n_bytes)
+            rc = sv_fail(err, SV_EMISMATCH, -1, "buffer %d has %zu bytes on rank %d and %zu on 0",
+                         i, g->place[i].n_bytes, w->ranks.rank, told[i].n_bytes);
+    }
+    if (!rc && g->compares)
+        rc = sv_dev_host_alloc(e->dev, (void **)&g->rows, need.n_bytes[SV_JOIN_FFN], err);
+    int32_t last = 0; /* from here on nobody looks at the options any more */
+    if (!rc)
+        rc = sv_world_tell(w, &last, sizeof last, err);
+    if (!rc && w->ranks.rank == 0)
+        sv_dev_on_copy(e->dev, on_copy, e);
+    return rc;
+}
+
+/* ---------------------------------------------------------------- telling */
+
+void sv_ranks_fail(struct sv_engine *e, const char *text)
+{
+    if (e->ranks && e->ranks->world.shared)
+        sv_world_fail(&e->ranks->world, text);
+}
+
+/* What cannot be told, as a rank does not take it: the next join says so, and ends the step. */
+static void tell(struct sv_engine *e, uint32_t kind, const void *first, size_t n_first,
+                 const void *rest, size_t n_rest)
+{
+    struct sv_err err = {0};
+    if (sv_stream_write(&e->ranks->world, kind, first, (uint32_t)n_first, rest, (uint32_t)n_rest,
+                        &err))
+        sv_ranks_fail(e, err.msg);
+}
+
+static uint32_t place_of(struct sv_rank_group *g, const char *dev, size_t n_bytes)
+{
+    for (int32_t i = 0; i < g->n_places; i++) {
+        const struct sv_rank_place *p = &g->place[i];
+        if (dev >= p->dev && dev + n_bytes <= p->dev + p->n_bytes)
+            return (uint32_t)i;
+    }
+    sv_panic("an upload of %zu bytes goes to no place that other ranks have", n_bytes);
+}
+
+static void on_copy(void *user, const void *dst, const void *src, size_t n_bytes)
+{
+    struct sv_engine *e = user;
+    struct sv_rank_group *g = e->ranks;
+    struct sv_tell_upload up = {.place = place_of(g, dst, n_bytes)};
+    const size_t most = SV_STREAM_MOST - sizeof up;
+    up.at = (uint64_t)((const char *)dst - g->place[up.place].dev);
+    for (size_t i = 0; i < n_bytes; i += most, up.at += most) {
+        up.n_bytes = (uint32_t)(n_bytes - i < most ? n_bytes - i : most);
+        tell(e, SV_TELL_UPLOAD, &up, sizeof up, (const char *)src + i, up.n_bytes);
+    }
+}
+
+void sv_ranks_pass(struct sv_engine *e, enum sv_pass_kind kind)
+{
+    if (!e->ranks || sv_dev_ranks(e->dev).rank)
+        return;
+    const struct sv_tell_pass pass = {.kind = kind,
+                                      .n_joins = sv_dev_n_joins(e->dev),
+                                      .plan_bytes = sizeof pass.plan,
+                                      .set = e->batch.use,
+                                      .bits = e->ranks->bits,
+                                      .plan = e->plan};
+    tell(e, SV_TELL_PASS, &pass, sizeof pass, NULL, 0);
+    sv_stream_flush(&e->ranks->world);
+}
+
+/* Rows that came out of the pass, as the head reads them; of padding they say nothing. */
+static void add_bits(struct sv_engine *e, enum sv_pass_kind kind)
+{
+    struct sv_rank_group *g = e->ranks;
+    const bool draft = kind == SV_PASS_DRAFT;
+    const int32_t n = draft ? e->plan.n_draft_out : e->plan.n_logits + e->plan.n_prompt_logits;
+    const size_t n_bytes =
+        (size_t)n * (size_t)e->model.cfg.hidden_size * sv_dtype_bytes(sv_dev_act_dtype(e->dev));
+    sv_dev_download(e->dev, g->rows, draft ? e->draft_out : e->out, n_bytes);
+    if (sv_dev_sync(e->dev, NULL))
+        return; /* the next pass finds it again */
+    for (size_t i = 0; i < n_bytes; i++)
+        g->bits = (g->bits ^ ((const unsigned char *)g->rows)[i]) * 0x100000001b3u;
+    g->n_bits++;
+}
+
+void sv_ranks_passed(struct sv_engine *e, enum sv_pass_kind kind)
+{
+    if (!e->ranks)
+        return;
+    sv_world_passed(&e->ranks->world, sv_dev_n_joins(e->dev));
+    if (e->ranks->rows)
+        add_bits(e, kind);
+}
+
+/* ---------------------------------------------------------------- the end */
+
+void sv_ranks_leave(struct sv_engine *e)
+{
+    struct sv_rank_group *g = e->ranks;
+    if (!g || !g->world.shared)
+        return;
+    if (!sv_world_failed(&g->world)) {
+        tell(e, SV_TELL_END, NULL, 0, NULL, 0);
+        sv_stream_flush(&g->world);
+    }
+    if (sv_world_leave(&g->world))
+        return;
+    sv_log(SV_LOG_ERROR, "a rank does not end; its memory is kept");
+    g->stuck = true;
+}
+
+void sv_ranks_close(struct sv_engine *e)
+{
+    struct sv_rank_group *g = e->ranks;
+    if (g && g->world.shared && !g->stuck)
+        sv_world_close(&g->world);
+    sv_free(g);
+}

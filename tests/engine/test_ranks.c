@@ -1,0 +1,407 @@
+/*
+ * test_ranks.c - a model divided among ranks: at each number of ranks a draft never changes a
+ * token, nor do batch, pages, preemption or the prefix cache; all ranks have the same bits after
+ * every pass; a rank that fails, goes out of step or does not answer ends requests with an error.
+ *
+ * timeout: 300
+ *
+ * The reference is plain decoding at the same number of ranks, one sequence at a time: another
+ * number of ranks adds in another order, so its text is compared only where numbers leave no doubt.
+ */
+#include "testing.h"
+
+#include "engine/run.h"
+#include "engine/toy.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VOCAB = RUN_VOCAB };
+
+/* 8 heads on 2 K/V heads, so that 4 ranks have each of these twice; an uneven mlp and vocabulary.
+ */
+static const struct toy toy_even = {.vocab = VOCAB,
+                                    .hidden = 64,
+                                    .n_layers = 3,
+                                    .n_heads = 8,
+                                    .n_kv = 2,
+                                    .head_dim = 16,
+                                    .mlp = 150,
+                                    .max_position = 256,
+                                    .block = 16,
+                                    .draft_layers = 2,
+                                    .scale = 0.2f,
+                                    .seed = 5};
+
+static struct run_pair pair_of(bool bf16)
+{
+    struct toy t = toy_even;
+    t.bf16 = bf16;
+    return (struct run_pair){toy_target(&t), toy_draft(&t)};
+}
+
+static void mix(struct run_case *c, int32_t n)
+{
+    static const double temperature[] = {0.7, 0, 1.5, 0};
+    for (int32_t i = 0; i < n; i++) {
+        struct sv_request *r = &c[i].req;
+        r->temperature = temperature[i % 4];
+        r->top_k = i % 3 == 0 ? 20 : 0;
+        r->top_p = i % 5 < 2 ? 0.9 : 1;
+        r->seed = (uint64_t)i * 1000003;
+        r->presence_penalty = i % 5 ? 0 : 0.5;
+        r->repetition_penalty = i % 6 ? 0 : 1.2;
+        r->logprobs = i % 7 == 0;
+        r->prompt_logprobs = i % 14 == 0;
+        r->n_top_logprobs = i % 7 ? 0 : 3;
+    }
+}
+
+/* ---------------------------------------------------------------- a draft never changes a token */
+
+static const struct run_arrangement arrangements[] = {
+    {-1, 8, 1, 1, 64, 0}, {-1, 3, 64, 4, 7, 0},  {0, 8, 16, 1, 33, 0}, {1, 3, 16, 4, 512, 0},
+    {3, 8, 4, 1, 19, 0},  {4, 1, 16, 1, 512, 0}, {4, 8, 4, 4, 40, 0},  {4, 5, 1, 1, 11, 5},
+};
+
+static void lossless(const struct run_pair *pair, enum sv_data_type dtype, bool mixed, int32_t tp,
+                     int32_t n)
+{
+    struct run_case *c = run_cases(n, VOCAB, 50, 20, 42);
+    if (mixed)
+        mix(c, n);
+    const struct run_arrangement plain = {-1, 1, 16, 1, 512, 0};
+    struct sv_engine *e = run_open_ranks(pair, &plain, SV_ISA_AUTO, dtype, NULL, tp);
+    struct run_out *ref = run_all(e, c, n);
+    assert_true(e->ranks->n_bits > n);
+    sv_engine_close(e);
+    const struct run_truth t = {c, ref};
+    for (size_t i = 0; i < sizeof arrangements / sizeof arrangements[0]; i++) {
+        const struct run_arrangement a = arrangements[i];
+        char what[128];
+        e = run_open_ranks(pair, &a, SV_ISA_AUTO, dtype, &t, tp);
+        struct run_out *out = run_all(e, c, n);
+        snprintf(what, sizeof what, "%d ranks: drafter %d batch %d page %d threads %d width %d", tp,
+                 a.drafter, a.batch, a.page, a.threads, a.width);
+        run_same(ref, out, n, what);
+        if (a.drafter == SV_FAKE_RIGHT)
+            assert_int_equal(e->accept.n_accepted, e->accept.n_drafted);
+        if (a.drafter >= 0)
+            assert_true(e->accept.n_steps > n / 2);
+        run_out_free(out, n);
+        sv_engine_close(e);
+    }
+    run_out_free(ref, n);
+    run_cases_free(c, n);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void f32_2(void **state)
+{
+    (void)state;
+    const struct run_pair pair = pair_of(false);
+    lossless(&pair, SV_TYPE_F32, false, 2, 12);
+}
+static void bf16_2(void **state)
+{
+    (void)state;
+    const struct run_pair pair = pair_of(true);
+    lossless(&pair, SV_TYPE_BF16, true, 2, 12);
+}
+static void f32_4(void **state)
+{
+    (void)state;
+    const struct run_pair pair = pair_of(false);
+    lossless(&pair, SV_TYPE_F32, true, 4, 10);
+}
+static void bf16_4(void **state)
+{
+    (void)state;
+    const struct run_pair pair = pair_of(true);
+    lossless(&pair, SV_TYPE_BF16, false, 4, 10);
+}
+static void bf16_8(void **state)
+{
+    (void)state;
+    const struct run_pair pair = pair_of(true);
+    lossless(&pair, SV_TYPE_BF16, true, 8, 4);
+}
+
+/* ---------------------------------------------------------------- mates, preemption, prefixes */
+
+/* All of them, twice: the second time prefixes are there, if there is room for them. */
+static void run_together(const struct sv_engine_options *o, const struct sv_engine_tuning *tuning,
+                         const struct run_case *c, const struct run_out *ref, int32_t n)
+{
+    struct sv_engine *e = run_open_tuned(o, tuning, NULL);
+    for (int again = 0; again < 2; again++) {
+        struct run_out *out = run_all(e, c, n);
+        run_same(ref, out, n, again ? "together, again" : "together");
+        run_out_free(out, n);
+    }
+    struct sv_engine_stats st;
+    sv_get_engine_stats(e, &st);
+    print_message("%d ranks: %lld steps, %lld preemptions, %lld tokens found\n", o->tp,
+                  (long long)st.n_steps, (long long)st.n_preemptions, (long long)st.n_cache_hits);
+    assert_true(tuning->cache_pages ? st.n_preemptions > 0 : st.n_cache_hits > 0);
+    sv_engine_close(e);
+}
+
+/* Each request alone and plain, then all of them together, with too few pages for all and with
+ * enough. */
+static void together(int32_t tp, bool ahead)
+{
+    enum { N = 16 };
+    const struct run_pair pair = pair_of(true);
+    struct run_case *c = run_cases(N, VOCAB, 60, 30, 3);
+    struct sv_engine_options o = {.target_dir = pair.target,
+                                  .context = 128,
+                                  .n_threads = 1,
+                                  .prefill_chunk = 64,
+                                  .no_prefix_cache = true,
+                                  .tp = tp};
+    mix(c, N);
+    struct sv_engine_tuning tuning = {.compare_ranks = true};
+    struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
+    struct run_out *ref = calloc(N, sizeof *ref);
+    for (int i = 0; i < N; i++) {
+        struct run_out *one = run_all(e, &c[i], 1);
+        ref[i] = *one;
+        free(one);
+    }
+    sv_engine_close(e);
+    o.max_sequences = N;
+    o.no_prefix_cache = false;
+    o.draft_dir = pair.draft;
+    tuning.run_ahead = tuning.pad = ahead;
+    run_together(&o, &tuning, c, ref, N);
+    tuning.cache_pages = 16;
+    run_together(&o, &tuning, c, ref, N);
+    run_out_free(ref, N);
+    run_cases_free(c, N);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void together_2(void **state)
+{
+    (void)state;
+    together(2, false);
+}
+static void together_4(void **state)
+{
+    (void)state;
+    together(4, true);
+}
+
+/* Under the width policy, with pruned drafts. */
+static void policy(void **state)
+{
+    enum { N = 8 };
+    (void)state;
+    const struct run_pair pair = pair_of(true);
+    struct run_case *c = run_cases(N, VOCAB, 40, 24, 9);
+    struct sv_engine_options o = {
+        .target_dir = pair.target, .context = 128, .n_threads = 1, .tp = 2, .max_sequences = N};
+    const struct sv_engine_tuning tuning = {.compare_ranks = true};
+    mix(c, N);
+    struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
+    struct run_out *ref = run_all(e, c, N);
+    sv_engine_close(e);
+    o.draft_dir = pair.draft;
+    o.auto_width = true;
+    e = run_open_tuned(&o, &tuning, NULL);
+    run_set_costs(e->policy);
+    struct run_out *out = run_all(e, c, N);
+    run_same(ref, out, N, "auto width");
+    run_out_free(out, N);
+    run_out_free(ref, N);
+    sv_engine_close(e);
+    run_cases_free(c, N);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+/* ---------------------------------------------------------------- numbers */
+
+/* Log probabilities of the same tokens, at 1 rank and at more: other low bits, and no more. */
+static void close_to_one(void **state)
+{
+    enum { N = 6 };
+    (void)state;
+    const struct run_pair pair = pair_of(false);
+    struct run_case *c = run_cases(N, VOCAB, 60, 4, 11);
+    for (int i = 0; i < N; i++)
+        c[i].req.prompt_logprobs = c[i].req.logprobs = true;
+    struct run_out *ref = NULL;
+    for (int32_t tp = 1; tp <= 8; tp *= 2) {
+        const struct run_arrangement a = {-1, 2, 16, 1, 512, 0};
+        struct sv_engine *e = run_open_ranks(&pair, &a, SV_ISA_AUTO, SV_TYPE_F32, NULL, tp);
+        struct run_out *out = run_all(e, c, N);
+        sv_engine_close(e);
+        float worst = 0;
+        int64_t n_other = 0;
+        for (int i = 0; i < N && ref; i++)
+            for (int32_t k = 1; k < c[i].n_prompt; k++) {
+                const float d = out[i].prompt_lp[k].logprob - ref[i].prompt_lp[k].logprob;
+                worst = fabsf(d) > worst ? fabsf(d) : worst;
+                n_other += d != 0;
+            }
+        if (ref) {
+            print_message("%d ranks: %lld others, at most %g apart\n", tp, (long long)n_other,
+                          (double)worst);
+            assert_true(worst < 1e-4f);
+            run_out_free(out, N);
+        } else {
+            ref = out;
+        }
+    }
+    run_out_free(ref, N);
+    run_cases_free(c, N);
+}
+
+/* ---------------------------------------------------------------- ranks that do not fit or fail */
+
+static void refused(const struct sv_engine_options *o, const char *text)
+{
+    struct sv_engine *e = NULL;
+    struct sv_err err = {0};
+    assert_true(sv_engine_open(&e, o, NULL, &err) < 0);
+    assert_null(e);
+    if (!strstr(err.msg, text))
+        fail_msg("'%s' is not in '%s'", text, err.msg);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    const struct run_pair pair = pair_of(true);
+    struct sv_engine_options o = {
+        .device = "cpu", .target_dir = pair.target, .n_threads = 1, .tp = 3};
+    refused(&o, "target: 8 heads of 16, 2 K/V heads");
+    refused(&o, "among 3 ranks; the numbers of ranks that fit: 1, 2, 4, 8");
+    o.tp = 17;
+    refused(&o, "tp must be in [0, 16]");
+    o.tp = 2;
+    o.target_dir = run_dir("tests/golden/tiny/gptoss_bf16");
+    refused(&o, "tensor parallel does not divide a mixture of experts yet");
+    o.target_dir = run_dir("tests/golden/tiny/qwen3_5_bf16");
+    refused(&o, "tensor parallel does not divide the gated delta rule yet");
+    o.target_dir = run_dir("tests/golden/tiny/pair_target"); /* 3 heads, the draft's are 4 */
+    o.draft_dir = run_dir("tests/golden/tiny/pair_draft_full_b16");
+    o.tp = 3;
+    refused(&o, "draft: 4 heads of 16, 2 K/V heads");
+    o.target_dir = pair.target;
+    o.draft_dir = NULL;
+    o.tp = 2;
+    o.copy_weights = true;
+    refused(&o, "copy_weights with tp");
+}
+
+/* Every allocation and file that an open uses fails once, on whatever rank it is. */
+static void no_memory(void **state)
+{
+    (void)state;
+    const struct run_pair pair = pair_of(true);
+    struct sv_engine_options o = {.device = "cpu",
+                                  .target_dir = pair.target,
+                                  .draft_dir = pair.draft,
+                                  .context = 64,
+                                  .n_threads = 1,
+                                  .tp = 2};
+    int64_t nth = 1;
+    int n_failed = 0;
+    for (;; nth += 1 + nth / 8) {
+        struct sv_engine *e = NULL;
+        struct sv_err err = {0};
+        sv_fault_arm(nth);
+        int rc = sv_engine_open(&e, &o, NULL, &err);
+        const bool reached = sv_fault_calls() >= nth;
+        sv_fault_arm(0);
+        sv_engine_close(e);
+        assert_int_equal(sv_alloc_live(), 0);
+        n_failed += rc != 0;
+        if (rc)
+            assert_true(err.msg[0] != 0);
+        if (!reached)
+            break;
+    }
+    print_message("%d opens failed\n", n_failed);
+    assert_true(n_failed > 10);
+}
+
+/* A fault in the middle: all requests end with an error that says `text`, in time. */
+static void fails(struct sv_rank_fault_at fault, int32_t tp, const char *text)
+{
+    enum { N = 4 };
+    const struct run_pair pair = pair_of(true);
+    const struct sv_engine_options o = {.device = "cpu",
+                                        .target_dir = pair.target,
+                                        .draft_dir = pair.draft,
+                                        .context = 128,
+                                        .n_threads = 1,
+                                        .max_sequences = 2,
+                                        .tp = tp};
+    const struct sv_engine_tuning tuning = {.rank_fault = fault, .rank_timeout_us = 1500000};
+    struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
+    struct run_case *c = run_cases(N, VOCAB, 40, 60, 7);
+    struct run_told told[N] = {{0}};
+    struct sv_err err = {0};
+    int rc, n_steps = 0;
+    for (int i = 0; i < N; i++) {
+        struct sv_request r = c[i].req;
+        r.prompt_ids = c[i].prompt;
+        r.n_prompt_ids = c[i].n_prompt;
+        r.max_tokens = 60;
+        r.ignore_eos = true;
+        r.on_event = run_listen;
+        r.user = &told[i];
+        assert_int_equal(sv_engine_submit(e, &r, NULL, &err), SV_OK);
+    }
+    const int64_t begin = sv_clock_us();
+    while ((rc = sv_engine_step(e, &err)) == SV_OK && n_steps++ < 1000)
+        sv_engine_deliver(e);
+    print_message("%d ranks, step %d, %.1f s: %s\n", tp, n_steps,
+                  (double)(sv_clock_us() - begin) / 1e6, err.msg);
+    assert_int_equal(rc, SV_EDEVICE);
+    assert_in_range(n_steps, fault.pass, fault.pass + 1); /* the step of the fault, or the next */
+    if (!strstr(err.msg, text))
+        fail_msg("'%s' is not in '%s'", text, err.msg);
+    sv_engine_deliver(e);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(told[i].n_ends, 1);
+        assert_int_equal(told[i].finish, SV_FINISH_ERROR);
+    }
+    assert_int_equal(sv_engine_step(e, &err), SV_EDEVICE);
+    sv_engine_close(e);
+    run_cases_free(c, N);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void silent(void **state)
+{
+    (void)state;
+    for (int32_t tp = 2; tp <= 4; tp += 2)
+        fails((struct sv_rank_fault_at){SV_RANK_SILENT, 1, 5}, tp,
+              "no answer from rank 1 for 1500 ms");
+}
+static void tells(void **state)
+{
+    (void)state;
+    for (int32_t tp = 2; tp <= 4; tp += 2)
+        fails((struct sv_rank_fault_at){SV_RANK_FAILS, tp - 1, 4}, tp,
+              "failed: a fault that a test asked for");
+}
+/* Both counts are told, and nobody waits until the time is up. */
+static void diverges(void **state)
+{
+    (void)state;
+    for (int32_t tp = 2; tp <= 4; tp += 2)
+        fails((struct sv_rank_fault_at){SV_RANK_SKIPS, 1, 3}, tp, "are not in step: pass ");
+}
+
+SV_TEST_MAIN(cmocka_unit_test(f32_2), cmocka_unit_test(bf16_2), cmocka_unit_test(f32_4),
+             cmocka_unit_test(bf16_4), cmocka_unit_test(bf16_8), cmocka_unit_test(together_2),
+             cmocka_unit_test(together_4), cmocka_unit_test(policy), cmocka_unit_test(close_to_one),
+             cmocka_unit_test(refusals), cmocka_unit_test(no_memory), cmocka_unit_test(silent),
+             cmocka_unit_test(tells), cmocka_unit_test(diverges))
