@@ -49,11 +49,12 @@ struct sv_engine_options {
     const char *draft_dir;  /* DFlash draft directory; NULL = plain decoding */
     const char *device;     /* "cpu", "cuda"; NULL = the best there is */
     struct sv_tuning tuning;
-    int32_t gpu;    /* which GPU */
-    int32_t tp;     /* ranks that the model is divided among (docs/parallel.md); 0 = 1 */
+    int32_t gpu; /* which GPU */
+    int32_t
+        tp; /* ranks to divide the model among (docs/parallel.md), threads of this process. 0 = 1 */
     bool no_graphs; /* GPUs: launch every kernel of every step by itself */
-    /* GPUs: seconds to wait without any progress until the device counts as failed; 0 = 60, -1 =
-     * for ever. Such a device cannot be closed: end the process with _exit */
+    /* GPUs, and ranks: seconds to wait without any progress until the device counts as failed; 0 =
+     * 60, -1 = for ever. Such a GPU cannot be closed: end the process with _exit */
     int32_t device_timeout;
     /* GPUs: share of the device's memory to use, weights included; 0 = at most 0.9 */
     double gpu_memory;

@@ -167,6 +167,10 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "device", 0, SV_OPT_STRING, &m->device, "NAME",
                "cpu or cuda; default: the GPU when there is one");
     sv_cli_opt(o, "gpu", 0, SV_OPT_INT, &m->gpu, "N", "which GPU, counted from 0");
+    sv_cli_opt(
+        o, "tp", 0, SV_OPT_INT, &m->tp, "N",
+        "tensor parallel: divide the model among N ranks, on the CPU threads of this process "
+        "(default 1)");
     sv_cli_opt(o, "kernels", 0, SV_OPT_STRING, &m->kernels, "SET",
                "GPUs: auto or portable (no instructions of one chip alone)");
     sv_cli_opt(
@@ -183,9 +187,10 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
         "again; the same text: auto (where this machine gains), on or off");
     sv_cli_opt(o, "no-graphs", 0, SV_OPT_FLAG, &m->no_graphs, NULL,
                "GPUs: launch every kernel of a step by itself");
-    sv_cli_opt(o, "device-timeout", 0, SV_OPT_INT, &m->device_timeout, "S",
-               "GPUs: a device that gets no further for so long has failed, 0 = "
-               "wait for ever (default 60)");
+    sv_cli_opt(
+        o, "device-timeout", 0, SV_OPT_INT, &m->device_timeout, "S",
+        "a GPU that gets no further, or a rank of --tp that does not answer, for so long has "
+        "failed, 0 = wait for ever (default 60)");
     sv_cli_opt(
         o, "gpu-memory-utilization", 0, SV_OPT_FLOAT, &m->gpu_memory, "SHARE",
         "GPUs: use this share of the memory, weights included (default: what is wanted, at most "
@@ -274,6 +279,7 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
                    {"page-size", m->page_size, 1024},
                    {"chunk", m->chunk, 1 << 16},
                    {"gpu", m->gpu, 255},
+                   {"tp", m->tp, 16},
                    {"device-timeout", m->device_timeout, 86400}};
     int code = sv_cli_num_in_range(command, "gpu-memory-utilization", m->gpu_memory, 0, 1);
 
@@ -299,6 +305,7 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
         .screen_head = (enum sv_toggle)place_of(m->screen_head, when),
     };
     o.gpu = (int32_t)m->gpu;
+    o.tp = (int32_t)m->tp;
     o.no_graphs = m->no_graphs;
     o.copy_weights = m->copy_weights;
     o.device_timeout = m->device_timeout ? (int32_t)m->device_timeout : -1;

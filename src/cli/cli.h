@@ -61,7 +61,7 @@ int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *u
 struct sv_cli_model {
     const char *target, *draft, *device, *kernels, *wcomp, *draft_quant, *screen_head, *isa, *dtype,
         *width;
-    int64_t threads, context, page_size, chunk, batch, gpu, device_timeout;
+    int64_t threads, context, page_size, chunk, batch, gpu, tp, device_timeout;
     bool no_graphs, copy_weights;
     double gpu_memory;
     char dirs[2][SV_CLI_MAX_DIR]; /* target and draft, resolved by sv_cli_model_options */

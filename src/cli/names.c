@@ -22,6 +22,8 @@ static const struct {
     {"draft-max", "spec-width"},
     {"served-model-name", "name"},
     {"alias", "name"},
+    {"tensor-parallel-size", "tp"},
+    {"tp-size", "tp"},
     {"max-model-len", "ctx"},
     {"context-length", "ctx"},
     {"ctx-size", "ctx"},

@@ -135,7 +135,7 @@ int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
         fit = a->most_pages;
     if (fit < one)
         return refuse(a, bytes, one, err);
-    if (fit < want)
+    if (fit < want && !a->quiet)
         sv_log(SV_LOG_INFO, "cache: room for %lld of %lld tokens of %d full sequences",
                (long long)(fit * a->page_size), (long long)(want * a->page_size), a->n_slots);
     /* Who names a size wants all of it; else prefixes get a few times what runs, where the device
@@ -170,6 +170,7 @@ void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t 
     sv_dev_memory(e->dev, &a->n_free, &a->n_total);
     a->ram_bytes =
         (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE) / sv_dev_ranks(e->dev).n;
+    a->quiet = sv_dev_ranks(e->dev).rank > 0;
     a->later_bytes = RESERVE_BYTES + e->drafter->row_bytes * max_rows;
 }
 
@@ -223,21 +224,22 @@ int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes,
                 sv_dtype_name(d->dtype));
         held[SV_MEM_ASKED] -= n_bytes;
     }
+    add(row, &n, sv_ranks_window_bytes(e), "window", "%s", ", parts for the other ranks");
     add(row, &n, n_total ? held[SV_MEM_ASKED] : 0, "buffers", "%s", "");
     add(row, &n, n_total ? held[SV_MEM_SCRATCH] : 0, "scratch of kernels", "%s", "");
     return n;
 }
 
-/* One line each. Where memory is the device's own it is worth a look; on the host it is for who
- * asks. */
+/* One line each. Where memory is the device's own, or of several ranks, it is worth a look; else it
+ * is for who asks. */
 void sv_memory_log(const struct sv_engine *e, int64_t target_bytes)
 {
     struct sv_memory_row row[SV_MEMORY_ROWS];
     int64_t n_free, n_total, sum = 0;
     const int32_t n = sv_memory_table(e, target_bytes, row);
     sv_dev_memory(e->dev, &n_free, &n_total);
-    const enum sv_log_level level = n_total ? SV_LOG_INFO : SV_LOG_DEBUG;
     const struct sv_ranks ranks = sv_dev_ranks(e->dev);
+    const enum sv_log_level level = n_total || ranks.n > 1 ? SV_LOG_INFO : SV_LOG_DEBUG;
     char rank[24] = "";
     if (ranks.n > 1)
         snprintf(rank, sizeof rank, " of rank %d", ranks.rank);

@@ -23,6 +23,7 @@ struct sv_memory_ask {
     int32_t step_rows;   /* that the steps in flight may add to all sequences together */
     int32_t most_pages;  /* of every pool, tests: 0 = by bytes */
     bool keep_prefixes;
+    bool quiet;                        /* another rank says what there is to say */
     struct sv_cache_group_desc *group; /* (n_groups) all of page_size; their n_pages are set */
     int32_t n_groups;
 };
@@ -38,7 +39,7 @@ void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t 
 /* What this process allocated on the device, target_bytes of it for the target's weights: what the
  * backend counted, where it counts (sv_dev_held), so that the rows add up to all of it. On the
  * host: weights as published, and the pools. */
-enum { SV_MEMORY_ROWS = SV_MAX_GROUPS + 6 };
+enum { SV_MEMORY_ROWS = SV_MAX_GROUPS + 7 };
 struct sv_memory_row {
     int64_t n_bytes;
     char name[40], note[96];

@@ -117,6 +117,17 @@ static struct sv_window_need window_need(const struct sv_engine *e)
                                     [SV_JOIN_LOGITS_B] = logits}};
 }
 
+int64_t sv_ranks_window_bytes(const struct sv_engine *e)
+{
+    int64_t sum = 0;
+    if (!e->ranks)
+        return 0;
+    const struct sv_window_need need = window_need(e);
+    for (int k = 0; k < SV_JOINS; k++)
+        sum += (int64_t)need.n_bytes[k];
+    return sum;
+}
+
 static void on_copy(void *user, const void *dst, const void *src, size_t n_bytes);
 
 int sv_ranks_join(struct sv_engine *e, struct sv_err *err)

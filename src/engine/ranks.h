@@ -55,6 +55,7 @@ int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
 /* All ranks, once buffers and caches are there: windows, and the list of places. From now on rank 0
  * tells every upload. */
 int sv_ranks_join(struct sv_engine *e, struct sv_err *err);
+int64_t sv_ranks_window_bytes(const struct sv_engine *e); /* 0: alone */
 /* Every rank's value becomes that of rank 0, or the least of all; alone: nothing. */
 int sv_ranks_tell(struct sv_engine *e, void *value, size_t n_bytes, struct sv_err *err);
 int sv_ranks_least(struct sv_engine *e, int32_t *value, int32_t n, struct sv_err *err);

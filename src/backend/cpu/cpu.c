@@ -384,6 +384,9 @@ int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
     snprintf(cpu->text, sizeof cpu->text, "cpu %s, %d thread%s%s%s", isa_name(isa), cpu->n_threads,
              cpu->n_threads == 1 ? "" : "s", cpu->wcomp ? ", compressed weights" : "",
              cpu->screen ? ", head screen" : "");
+    if (opts->ranks.n > 1)
+        snprintf(cpu->text + strlen(cpu->text), sizeof cpu->text - strlen(cpu->text),
+                 " a rank, %d ranks", opts->ranks.n);
     *dev = (struct sv_dev *)(void *)cpu;
     return SV_OK;
 }
