@@ -12,6 +12,7 @@
 #include "backend/ops.h"
 #include "backend/quant.h"
 #include "base/base.h"
+#include "load/config.h"
 
 /* ---------------------------------------------------------------- checkpoints */
 
@@ -78,119 +79,7 @@ struct sv_ckpt_index {
 int sv_index_parse(struct sv_ckpt_index *index, const char *text, size_t n, struct sv_arena *arena,
                    struct sv_err *err);
 
-/* ---------------------------------------------------------------- configurations */
-
-/* Architectures are rows of a table (arch.c), known by their index. */
-const char *sv_arch_name(int32_t arch); /* as in "architectures": "Qwen3ForCausalLM" */
-bool sv_arch_is_draft(int32_t arch);
-
-enum sv_rope_kind {
-    SV_ROPE_DEFAULT,
-    SV_ROPE_LINEAR,
-    SV_ROPE_LLAMA3,
-    SV_ROPE_YARN,
-    SV_ROPE_FACTORS /* a divisor for each frequency (GGUF's form of llama3) */
-};
-#define SV_MAX_ROPE_FACTORS 128
-struct sv_rope {
-    enum sv_rope_kind kind;
-    double theta;
-    double factor;                            /* linear, llama3, yarn */
-    double low_freq_factor, high_freq_factor; /* llama3 */
-    double beta_fast, beta_slow;              /* yarn; 32 and 1 when absent */
-    double mscale, mscale_all_dim;            /* yarn; 0 when absent */
-    double attention_factor; /* yarn; 0 = computed: 0.1 ln(factor) + 1, or the mscale quotient */
-    int32_t original_max_position; /* llama3, yarn */
-    /* yarn "truncate": false (gpt-oss): the ramp's ends are not rounded to integers */
-    bool no_truncate;
-    float factors[SV_MAX_ROPE_FACTORS];
-    double partial; /* share of a head that is rotated; 0 = not stated */
-};
-
-#define SV_MAX_LAYERS 256
-#define SV_MAX_STOP_IDS 16
-
-enum sv_layer_kind { SV_LAYER_FULL, SV_LAYER_SLIDING, SV_LAYER_GDN, SV_LAYER_MLA };
-
-/* Pure numbers: comparable, copyable, sendable to other ranks. Used for targets and drafts. */
-struct sv_config {
-    int32_t arch;               /* see sv_arch_name */
-    enum sv_dtype stored_dtype; /* "torch_dtype"/"dtype", SV_BF16 when absent; informative */
-    int32_t hidden_size, intermediate_size, n_layers, n_heads, n_kv_heads, head_dim;
-    int32_t vocab_size, max_position;
-    int32_t n_experts; /* of each layer in layer_moe; 0: none */
-    int32_t n_chosen;  /* of them, by each row */
-    int32_t moe_intermediate_size;
-    bool norm_topk;                   /* a row's weights add up to 1 */
-    int32_t shared_intermediate_size; /* of the expert that all rows go through; 0: none */
-    float expert_limit;               /* "swiglu_limit", of the clamped activation; 0: plain silu */
-    bool router_sigmoid;              /* scores are sigmoids, with a bias for the choice alone */
-    int32_t n_group, topk_group;      /* of experts, of which some are chosen first; 0: none */
-    float routed_scale;               /* times the weights of chosen experts */
-    int32_t rot_dim;                  /* of a head: its first numbers are rotated */
-    bool attn_gate;                   /* sigmoid gates on attention's output, from q_proj */
-    int32_t gdn_k_heads, gdn_v_heads, gdn_k_dim, gdn_v_dim; /* of layers SV_LAYER_GDN; 0: none */
-    bool gdn_fused;                                         /* input projections q|k|v|z and b|a */
-    /* Latent attention, layers SV_LAYER_MLA; kv_lora_rank 0: none. head_dim is that of queries:
-     * nope_dim, then rot_dim numbers that are rotated. */
-    int32_t q_lora_rank; /* 0: queries come of one product */
-    int32_t kv_lora_rank, nope_dim, v_dim;
-    bool rope_interleaved; /* pairs that are rotated are neighbours */
-    float latent_eps;      /* of the norms of both latents */
-    int32_t n_mtp_layers;  /* behind the last layer: not read */
-    float rms_eps;
-    bool tie_embeddings, attention_bias, mlp_bias, qk_norm;
-    bool packed_experts; /* stored in one tensor for each projection, or for two */
-    bool mxfp4_experts;  /* of these: stored in blocks and scales */
-    float embed_scale;   /* 1 unless the architecture multiplies embeddings */
-    struct sv_rope rope;
-    uint8_t layer_kind[SV_MAX_LAYERS]; /* enum sv_layer_kind */
-    bool layer_moe[SV_MAX_LAYERS];     /* the layer's ffn is a mixture of experts */
-    int32_t sliding_window;            /* Hugging Face's W, counts the current token; 0 = none */
-    int32_t bos_id;                    /* -1 = none */
-    int32_t eos_ids[SV_MAX_STOP_IDS];  /* config.json, replaced by generation_config.json */
-    int32_t n_eos;
-};
-
-#define SV_MAX_TAPS 32
-struct sv_draft_config {
-    struct sv_config base;
-    int32_t block_size; /* verify width B, anchor included */
-    int32_t mask_id;
-    int32_t n_target_layers;   /* as stated by the draft; 0 = not stated */
-    int32_t taps[SV_MAX_TAPS]; /* strictly ascending target layer ids */
-    int32_t n_taps;
-    uint8_t causal[SV_MAX_LAYERS]; /* per layer, the configuration resolved */
-};
-
-/* What a generation_config.json may hold for us; absent values are the "off" ones. */
-struct sv_gen_config {
-    float temperature, top_p, min_p; /* 1, 1, 0 */
-    int32_t top_k;                   /* 0 = all */
-    bool do_sample;
-};
-
-/* hub.c: the directory that has a model's files. Of models--ORG--NAME in the Hugging Face hub cache
- * that is the snapshot which refs/main names, of all others the given one. */
-int sv_model_dir(const char *given, char *dir, size_t size, struct sv_err *err);
-/* What a model is called: ORG/NAME in the hub cache, else the last part of the path. */
-void sv_model_name(const char *dir, char *name, size_t size);
-
-/* Read DIR/config.json (and generation_config.json for eos ids), or a GGUF file's metadata. Errors
- * name file and field. */
-int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err);
-int sv_gen_config_load(struct sv_gen_config *g, const char *dir, struct sv_err *err);
-/* Same for a draft directory; n_target_layers is needed only when target_layer_ids is absent
- * (it then says which layers are meant), 0 = unknown. Refuses dialects that are not implemented, by
- * name. */
-int sv_draft_config_load(struct sv_draft_config *cfg, const char *dir, int32_t n_target_layers,
-                         struct sv_err *err);
-/* The parsing halves, for fuzzing: text is the bytes of config.json. */
-int sv_config_parse(struct sv_config *cfg, const char *text, size_t n, struct sv_err *err);
-int sv_draft_config_parse(struct sv_draft_config *cfg, const char *text, size_t n,
-                          int32_t n_target_layers, struct sv_err *err);
-/* True when DIR/config.json describes a DFlash draft (any variant). */
-bool sv_dir_is_draft(const char *dir);
+/* ---------------------------------------------------------------- tokenizers and tensors */
 
 /* gguf_text.c: tokenizer and chat template of a directory or a GGUF file. text: a template to use
  * instead of the model's own, or NULL. */
@@ -301,12 +190,5 @@ typedef int sv_quantized_fn(void *user, const struct sv_quantized *t);
  * (F8, MXFP4, INT8, INT4), all else as it is. On error nothing is left. */
 int sv_quantize_dir(const char *dir, enum sv_quant_code code, const char *out,
                     sv_quantized_fn *told, void *user, struct sv_err *err);
-
-/* Rotary table of a configuration: cos then sin, (n_pos, rot_dim/2) each, f32 computed in double.
- * out has room for 2 * n_pos * rot_dim/2 floats. */
-void sv_rope_fill(const struct sv_rope *rope, int32_t rot_dim, int32_t n_pos, float *out);
-/* What latent attention multiplies its scores by, beside 1 / sqrt(head_dim): of yarn the square of
- * the factor that mscale_all_dim makes, else 1. */
-float sv_rope_score_factor(const struct sv_rope *rope);
 
 #endif

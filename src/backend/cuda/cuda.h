@@ -106,7 +106,7 @@ struct sv_cuda {
     struct sv_cuda_attn_state *attn; /* attention.cu: likewise */
     void *sample;                    /* sample.cu: scratch for sample_rows rows */
     int32_t sample_rows;
-    uint32_t *arrived; /* moe_route.cu: of a router's thread blocks */
+    uint32_t *arrived;           /* moe_route.cu: of a router's thread blocks */
     char text[160];              /* describe() */
     struct sv_cuda_watch *watch; /* NULL: waits have no limit */
     struct sv_ledger held;       /* watch.cu's: device memory */
