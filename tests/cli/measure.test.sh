@@ -25,6 +25,9 @@ out_says '138096 by the configuration'
 run 0 info "$tiny/qwen3_moe_bf16"
 out_says Qwen3MoeForCausalLM
 out_says 'experts           11 in 2 layers, 3 for each token, MLP 20'
+run 0 info "$tiny/kimi_int4"
+out_says 'heads             3 of 48, values of 24'
+out_says 'latent, 96 numbers of a position, queries of a latent too'
 
 # A tensor file cut short: the configuration is still shown, the fault named.
 cp -r "$no_tokenizer" "$tmp/cut"
