@@ -36,6 +36,7 @@ extern "C" {
 struct sv_engine;
 
 enum sv_data_type { SV_TYPE_AUTO, SV_TYPE_F32, SV_TYPE_BF16 };
+enum sv_kv_type { SV_KV_AUTO, SV_KV_FP8 };
 
 /* What opening an engine is at, in this order. */
 enum sv_open_stage {
@@ -60,10 +61,12 @@ struct sv_engine_options {
     double gpu_memory;
     bool copy_weights; /* the CPU: not mapped, so that files may be overwritten; GPUs always copy */
     enum sv_data_type dtype; /* AUTO = bf16 when the weights are bf16, else f32 */
-    int32_t n_threads;       /* 0 = all processors */
-    int32_t max_sequences;   /* running at once; others wait. 0 = 1 */
-    int32_t context;         /* longest sequence in tokens; 0 = the model's, at most 8192 */
-    int32_t page_size;       /* positions per cache page; 0 = 16 */
+    /* Keys and values in the cache: AUTO = as the model computes, FP8 = e4m3, on the CPU alone */
+    enum sv_kv_type kv_dtype, draft_kv_dtype;
+    int32_t n_threads;     /* 0 = all processors */
+    int32_t max_sequences; /* running at once; others wait. 0 = 1 */
+    int32_t context;       /* longest sequence in tokens; 0 = the model's, at most 8192 */
+    int32_t page_size;     /* positions per cache page; 0 = 16 */
     /* K/V pages of target and draft together; 0 = all sequences at full length, limited to 40 % of
      * the machine's memory (GPUs: four times that, limited by gpu_memory); what they do not need
      * keeps prefixes */

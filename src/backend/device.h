@@ -100,6 +100,7 @@ struct sv_backend {
      * ahead. */
     bool has_graphs;
     bool takes_codes;     /* upload_weight takes quantized weights as they are (host->quant) */
+    bool kv_f8;           /* caches of keys and values may be SV_F8 */
     bool head_confidence; /* head_argmax fills `confidence` with any head, */
     bool (*head_confidence_of)(const struct sv_dev *,
                                const struct sv_weight *w); /* or with such a head; may be NULL */

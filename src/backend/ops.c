@@ -319,19 +319,21 @@ const char *sv_dev_describe(struct sv_dev *dev)
 
 static bool pages_ok(const struct sv_kv *kv, int32_t max_dim)
 {
-    return kv->k && kv->table && (kv->dtype == SV_F32 || kv->dtype == SV_BF16) && kv->n_pages > 0 &&
-           kv->page_size > 0 && kv->n_kv_heads > 0 && kv->table_stride > 0 && kv->head_dim > 0 &&
-           kv->head_dim <= max_dim && kv->head_dim % 8 == 0;
+    return kv->k && kv->table && kv->n_pages > 0 && kv->page_size > 0 && kv->n_kv_heads > 0 &&
+           kv->table_stride > 0 && kv->head_dim > 0 && kv->head_dim <= max_dim &&
+           kv->head_dim % 8 == 0;
 }
 
 static bool kv_ok(const struct sv_kv *kv)
 {
-    return kv->v && pages_ok(kv, 256);
+    return kv->v && (kv->dtype == SV_F32 || kv->dtype == SV_BF16 || kv->dtype == SV_F8) &&
+           pages_ok(kv, 256);
 }
 
 bool sv_latent_ok(const struct sv_kv *kv)
 {
-    return !kv->v && kv->n_kv_heads == 1 && pages_ok(kv, SV_MAX_LATENT);
+    return !kv->v && (kv->dtype == SV_F32 || kv->dtype == SV_BF16) && kv->n_kv_heads == 1 &&
+           pages_ok(kv, SV_MAX_LATENT);
 }
 
 static bool rope_ok(const struct sv_rope_table *t, int32_t head_dim)

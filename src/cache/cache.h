@@ -35,7 +35,7 @@ struct sv_cache_group_desc {
     enum sv_cache_owner owner;
     int32_t n_layers;
     int32_t n_kv_heads, head_dim; /* paged */
-    enum sv_dtype dtype;          /* paged: SV_F32 or SV_BF16 */
+    enum sv_dtype dtype;          /* paged: as in struct sv_kv; of K and V alone SV_F8 */
     int32_t window;      /* paged: 0 = every position stays; W = the last W - 1 before a row do */
     int64_t state_bytes; /* state: of a slot in a layer, a multiple of SV_ALIGN */
     int32_t page_size;   /* positions in a page; state: snapshots are of multiples of it */
@@ -51,7 +51,7 @@ struct sv_cache_page {
 
 struct sv_cache_group {
     struct sv_cache_group_desc d;
-    /* device: (n_layers, n_pages, n_kv_heads, page_size, head_dim) each; v NULL for latents */
+    /* device: (n_layers, n_pages, n_kv_heads, page_size) rows each; v NULL for latents */
     void *k, *v;
     char *state;        /* device: (n_slots + n_pages, n_layers, state_bytes): slots, snapshots */
     int32_t *table;     /* host: (n_slots, stride), -1 = no page; NULL for states */

@@ -32,8 +32,8 @@ const char *sv_cache_group_name(const struct sv_cache_group_desc *d)
 int64_t sv_cache_position_bytes(const struct sv_cache_group_desc *d)
 {
     const int32_t n_arrays = d->kind == SV_CACHE_KV ? 2 : d->kind == SV_CACHE_LATENT ? 1 : 0;
-    return (int64_t)n_arrays * d->n_layers * d->n_kv_heads * d->head_dim *
-           (int64_t)sv_dtype_bytes(d->dtype);
+    return (int64_t)n_arrays * d->n_layers * d->n_kv_heads *
+           (int64_t)sv_kv_row_bytes(d->dtype, d->head_dim);
 }
 
 int64_t sv_cache_group_bytes(const struct sv_cache_group_desc *d, int32_t n_slots)
@@ -475,8 +475,7 @@ struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer)
     const struct sv_cache_group *g = &c->group[group];
     SV_REQUIRE(sv_cache_is_paged(g) && layer < g->d.n_layers);
     const size_t layer_bytes = (size_t)g->d.n_pages * (size_t)g->d.page_size *
-                               (size_t)g->d.n_kv_heads * (size_t)g->d.head_dim *
-                               sv_dtype_bytes(g->d.dtype);
+                               (size_t)g->d.n_kv_heads * sv_kv_row_bytes(g->d.dtype, g->d.head_dim);
     return (struct sv_kv){
         .k = (char *)g->k + (size_t)layer * layer_bytes,
         .v = g->v ? (char *)g->v + (size_t)layer * layer_bytes : NULL,

@@ -164,6 +164,11 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "draft", 'd', SV_OPT_STRING, &m->draft, "DIR", "DFlash draft of that target");
     sv_cli_opt(o, "dtype", 0, SV_OPT_STRING, &m->dtype, "TYPE",
                "f32, bf16 or auto (as the weights are stored)");
+    sv_cli_opt(o, "kv-dtype", 0, SV_OPT_STRING, &m->kv_dtype, "TYPE",
+               "cached keys and values: auto (as --dtype) or fp8 (e4m3: half the memory of bf16, "
+               "another text; the CPU)");
+    sv_cli_opt(o, "draft-kv-dtype", 0, SV_OPT_STRING, &m->draft_kv_dtype, "TYPE",
+               "the same of the draft's: other drafts, the same text");
     sv_cli_opt(o, "device", 0, SV_OPT_STRING, &m->device, "NAME",
                "cpu or cuda; default: the GPU when there is one");
     sv_cli_opt(o, "gpu", 0, SV_OPT_INT, &m->gpu, "N", "which GPU, counted from 0");
@@ -257,6 +262,7 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
     static const char *const when[] = {"auto", "on", "off", NULL};
     static const char *const kernels[] = {"auto", "portable", NULL};
     static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};
+    static const char *const kv_dtypes[] = {"auto", "fp8", NULL};
     static const char *const isas[] = {"auto", "plain", "avx2", "avx512", "amx", NULL};
     struct sv_engine_options o = sv_default_options();
 
@@ -268,9 +274,11 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
     const struct {
         const char *name, *value;
         const char *const *words;
-    } choices[] = {{"dtype", m->dtype, dtypes},           {"kernels", m->kernels, kernels},
-                   {"compress-weights", m->wcomp, when},  {"draft-quant", m->draft_quant, when},
-                   {"screen-head", m->screen_head, when}, {"isa", m->isa, isas}};
+    } choices[] = {
+        {"dtype", m->dtype, dtypes},           {"kernels", m->kernels, kernels},
+        {"compress-weights", m->wcomp, when},  {"draft-quant", m->draft_quant, when},
+        {"screen-head", m->screen_head, when}, {"isa", m->isa, isas},
+        {"kv-dtype", m->kv_dtype, kv_dtypes},  {"draft-kv-dtype", m->draft_kv_dtype, kv_dtypes}};
     const struct {
         const char *name;
         int64_t v, most;
@@ -296,6 +304,8 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
     if (code >= 0)
         return code;
     o.dtype = (enum sv_data_type)place_of(m->dtype, dtypes);
+    o.kv_dtype = (enum sv_kv_type)place_of(m->kv_dtype, kv_dtypes);
+    o.draft_kv_dtype = (enum sv_kv_type)place_of(m->draft_kv_dtype, kv_dtypes);
     o.device = m->device;
     o.tuning = (struct sv_tuning){
         .isa = (enum sv_isa)place_of(m->isa, isas),

@@ -24,6 +24,7 @@ struct resolved {
     int32_t n_slots, context, page_size, chunk;
     int64_t cache_bytes;
     bool keep_prefixes;
+    bool kv_f8[SV_CACHE_OWNERS];
     double share;         /* of the device's memory; 0 = as usual */
     int64_t target_bytes; /* weights on the device */
     bool has_text;        /* the target comes with a tokenizer */
@@ -64,6 +65,7 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
                            .page_size = o->page_size ? o->page_size : DEFAULT_PAGE,
                            .share = o->gpu_memory,
                            .keep_prefixes = !o->no_prefix_cache,
+                           .kv_f8 = {o->kv_dtype == SV_KV_FP8, o->draft_kv_dtype == SV_KV_FP8},
                            .chunk = o->prefill_chunk};
     int rc = in_range(r->n_slots, 1, 4096, "max_sequences", err);
     if (!rc)
@@ -141,6 +143,9 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
         rc = sv_fail(err, SV_EUNSUPPORTED, -1,
                      "draft_quant: %s has no products of a draft's weights in 8 bits",
                      sv_dev_describe(e->dev));
+    if (!rc && (o->kv_dtype || o->draft_kv_dtype) && !sv_dev_backend(e->dev)->kv_f8)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "%s: %s has no caches in fp8 (the CPU has)",
+                     o->kv_dtype ? "kv_dtype" : "draft_kv_dtype", sv_dev_describe(e->dev));
     return rc;
 }
 
@@ -244,7 +249,11 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
     int32_t n = sv_stack_cache_groups(&e->model.stack, SV_CACHE_TARGET, e->width, 0, desc);
     n += sv_drafter_cache_groups(e->drafter, n, desc + n);
     for (int32_t i = 0; i < n; i++) {
-        desc[i].dtype = sv_dev_compute_dtype(e->dev) == SV_BF16 ? SV_BF16 : SV_F32;
+        if (r->kv_f8[desc[i].owner] && desc[i].kind == SV_CACHE_LATENT)
+            return sv_fail(err, SV_EUNSUPPORTED, -1, "kv_dtype: latents are not kept in fp8");
+        desc[i].dtype = r->kv_f8[desc[i].owner] && desc[i].kind == SV_CACHE_KV ? SV_F8
+                        : sv_dev_compute_dtype(e->dev) == SV_BF16              ? SV_BF16
+                                                                               : SV_F32;
         desc[i].page_size = r->page_size;
     }
     struct sv_memory_ask ask = {.share = r->share,

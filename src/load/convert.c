@@ -23,6 +23,12 @@ float sv_tensor_number(const struct sv_host_tensor *t, int64_t i)
     }
 }
 
+float sv_cache_scale_of(const struct sv_host_tensor *t)
+{
+    const float x = t->n_elements == 1 && t->dtype <= SV_F16 ? sv_tensor_number(t, 0) : 0;
+    return x > 0 && x < INFINITY ? x : 0;
+}
+
 /* f32 numbers, one by one; of a convolution (channels, taps) to (taps, channels). */
 static void numbers(float *out, const struct sv_host_tensor *t, const struct sv_tensor_spec *s)
 {

@@ -145,6 +145,8 @@ typedef int sv_tensor_fn(void *user, const struct sv_tensor_spec *spec);
  * Stops at the first result other than 0 and returns it. n_taps: a draft's, else 0. */
 int sv_config_each_tensor(const struct sv_config *cfg, int32_t n_taps, sv_tensor_fn *take,
                           void *user);
+/* Of a tensor X.k_scale or X.v_scale: its number; 0 where it is none that could scale a cache. */
+float sv_cache_scale_of(const struct sv_host_tensor *t);
 /* Number of parameters of these tensors. */
 int64_t sv_config_n_params(const struct sv_config *cfg);
 int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg);

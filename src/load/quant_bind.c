@@ -337,11 +337,11 @@ static size_t layer_of(const char *name)
     return 0;
 }
 
-/* Scales of quantized activations and caches: neither is, so nothing reads them. */
+/* Scales of quantized activations: they are not. */
 static bool is_unread(const char *name)
 {
     static const char *const suffixes[] = {".input_scale", ".input_global_scale",
-                                           ".activation_scale", ".k_scale", ".v_scale"};
+                                           ".activation_scale"};
     for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++)
         if (ends(name, suffixes[i]))
             return true;

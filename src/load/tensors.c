@@ -378,6 +378,13 @@ static bool is_inv_freq(const char *name)
     return n >= k && !strcmp(name + n - k, suffix);
 }
 
+/* Of cached keys and values; read where the cache is in fewer bits. */
+static bool is_cache_scale(const char *name)
+{
+    const size_t n = strlen(name);
+    return n > 8 && (!strcmp(name + n - 8, ".k_scale") || !strcmp(name + n - 8, ".v_scale"));
+}
+
 /* A head beside a tied embedding is a copy that some exporters leave; transformers ignores it
  * too. */
 static bool is_tied_head(const struct audit *a, const struct sv_host_tensor *t)
@@ -415,7 +422,8 @@ static int audit_extras(struct audit *a)
     const struct sv_host_tensor *extra = NULL;
     for (int32_t i = 0; i < a->c->n_tensors && !extra; i++) {
         const struct sv_host_tensor *t = &a->c->tensors[i];
-        if (!a->seen[i] && !is_inv_freq(t->name) && !is_tied_head(a, t) && !is_skipped(a, t->name))
+        if (!a->seen[i] && !is_inv_freq(t->name) && !is_cache_scale(t->name) &&
+            !is_tied_head(a, t) && !is_skipped(a, t->name))
             extra = t;
     }
     if (a->n_missing > 0 && extra)

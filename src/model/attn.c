@@ -74,11 +74,19 @@ void sv_attn_needs(const struct sv_attn *a, int32_t hidden, struct sv_needs *n)
     n->lim.max_head_dim = a->head_dim > n->lim.max_head_dim ? a->head_dim : n->lim.max_head_dim;
 }
 
+struct sv_kv sv_attn_kv(const struct sv_attn *a, const struct sv_cache *cache)
+{
+    struct sv_kv kv = sv_cache_kv(cache, a->cache_group, a->cache_layer);
+    kv.k_scale = a->k_scale;
+    kv.v_scale = a->v_scale;
+    return kv;
+}
+
 void sv_attn_forward(const struct sv_attn *a, const struct sv_stack *st, struct sv_dev *dev,
                      const struct sv_acts *acts, const struct sv_pass *p)
 {
     const int32_t n = p->rows.n_rows;
-    const struct sv_kv kv = sv_cache_kv(p->cache, a->cache_group, a->cache_layer);
+    const struct sv_kv kv = sv_attn_kv(a, p->cache);
     struct sv_scratch s = acts->scratch;
     const struct buffers b = take(a, &s, n);
 

@@ -32,6 +32,7 @@ struct sv_attn {
     struct sv_weight q_norm, k_norm; /* (1, head_dim) or data NULL */
     struct sv_weight sinks;          /* (1, n_heads) or data NULL */
     int32_t cache_group, cache_layer;
+    float k_scale, v_scale; /* as in struct sv_kv */
 };
 
 /* Latent attention: one vector of each position, `latent` normalised numbers and a rotated key. */
@@ -161,6 +162,8 @@ struct sv_pass {
     void *out;              /* (n_out, hidden) act: final-norm output of those rows */
     uint32_t *n_chosen;     /* (1) device: counts chosen experts, see sv_p_router_topk; NULL */
 };
+/* Where a layer keeps keys and values. */
+struct sv_kv sv_attn_kv(const struct sv_attn *a, const struct sv_cache *cache);
 /* Runs all layers on a->x (filled by the caller: embeddings); a->x is spent afterwards. */
 void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struct sv_acts *a,
                       const struct sv_pass *p);

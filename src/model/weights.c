@@ -531,6 +531,21 @@ static void open_attn(struct sv_layer *l, const struct sv_config *cfg, int32_t i
     };
 }
 
+/* A scale that a checkpoint states for a layer's cached keys or values: one number, positive. */
+static float cache_scale(const struct sv_weights *w, int32_t layer, char kind)
+{
+    static const char *const pattern[] = {"layers.%d.self_attn.%c_proj.%c_scale",
+                                          "layers.%d.self_attn.%c_scale"};
+    for (int i = 0; i < 2 && w->ckpt; i++) {
+        char name[64];
+        snprintf(name, sizeof name, pattern[i], layer, kind, kind);
+        const struct sv_host_tensor *t = sv_ckpt_find(w->ckpt, name);
+        if (t)
+            return sv_cache_scale_of(t);
+    }
+    return 0;
+}
+
 static int open_gdn(struct sv_layer *l, struct sv_weights *w, const struct sv_config *cfg,
                     struct sv_err *err)
 {
@@ -580,6 +595,10 @@ static int open_layer(struct sv_layer *l, struct sv_weights *w, const struct sv_
         rc = open_mla(l, w, cfg, rope, err);
     else
         open_attn(l, cfg, i, rope);
+    if (l->mixer == SV_MIXER_ATTN) {
+        l->attn.k_scale = cache_scale(w, i, 'k');
+        l->attn.v_scale = cache_scale(w, i, 'v');
+    }
     if (rc)
         return rc;
     if (l->ffn == SV_FFN_MOE)

@@ -75,10 +75,8 @@ static int dflash_bind(struct sv_drafter *d, const struct sv_cache *cache, int32
     struct dflash *f = dflash_of(d);
     struct sv_dev *dev = f->weights.dev;
     size_t act = sv_dtype_bytes(sv_dev_act_dtype(dev));
-    for (int32_t i = 0; i < f->stack.n_layers; i++) {
-        const struct sv_attn *a = &f->stack.layers[i].attn;
-        f->kv[i] = sv_cache_kv(cache, a->cache_group, a->cache_layer);
-    }
+    for (int32_t i = 0; i < f->stack.n_layers; i++)
+        f->kv[i] = sv_attn_kv(&f->stack.layers[i].attn, cache);
     int rc = sv_dev_alloc(dev, &f->z, (size_t)max_rows * (size_t)f->stack.hidden * act, err);
     if (!rc)
         rc = sv_dev_alloc(dev, &f->y, (size_t)max_rows * (size_t)context_width(f) * act, err);

@@ -55,8 +55,18 @@ void run_needs_cpu(void)
         skip();
 }
 
+static enum sv_kv_type kv_of[2];
+
+void run_kv_dtype(enum sv_kv_type target, enum sv_kv_type draft)
+{
+    kv_of[0] = target;
+    kv_of[1] = draft;
+}
+
 void run_device(struct sv_engine_options *o)
 {
+    o->kv_dtype = kv_of[0] ? kv_of[0] : o->kv_dtype;
+    o->draft_kv_dtype = kv_of[1] ? kv_of[1] : o->draft_kv_dtype;
     const char *want = sv_env("SALVO_TEST_DEVICE");
     if (o->device)
         return;

@@ -46,6 +46,8 @@ void run_needs_cpu(void);
 /* Options without a device get SALVO_TEST_DEVICE: cpu (the default), cuda, cuda-portable,
  * cuda-eager. */
 void run_device(struct sv_engine_options *o);
+/* Engines that are opened from now on have these caches. */
+void run_kv_dtype(enum sv_kv_type target, enum sv_kv_type draft);
 struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter);
 struct sv_engine *run_open_tuned(const struct sv_engine_options *o,
                                  const struct sv_engine_tuning *t, struct sv_drafter *drafter);

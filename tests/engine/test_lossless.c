@@ -225,6 +225,75 @@ static void gptoss_plain_f32(void **state)
     on_gptoss(SV_ISA_PLAIN, SV_TYPE_F32, false, 12);
 }
 
+/* Caches in fp8: another text than without, and the same with every draft. */
+static void fp8_target(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    run_kv_dtype(SV_KV_FP8, SV_KV_AUTO);
+    on(SV_ISA_AUTO, SV_TYPE_F32, false, 40);
+    on(SV_ISA_AUTO, SV_TYPE_BF16, true, 30);
+}
+static void fp8_both(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
+    on(SV_ISA_AUTO, SV_TYPE_BF16, false, 40);
+    on_gptoss(SV_ISA_AUTO, SV_TYPE_BF16, true, 20);
+    on_hybrid("qwen3_5_bf16", SV_ISA_AUTO, SV_TYPE_BF16, false, 12);
+}
+static void fp8_avx2(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
+    on(SV_ISA_AVX2, SV_TYPE_BF16, true, 20);
+    on(SV_ISA_PLAIN, SV_TYPE_F32, false, 8);
+}
+
+/* The draft's cache alone changes no token; the target's does, but not much. */
+static void fp8_and_what_it_changes(void **state)
+{
+    (void)state;
+    enum { MANY = 40 };
+    run_needs_cpu();
+    struct run_case *c = run_cases(MANY, VOCAB, MAX_PROMPT, MAX_TOKENS, 42);
+    struct run_out *out[3];
+    int64_t mib[3];
+    double accept[3];
+    for (int k = 0; k < 3; k++) {
+        struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/pair_target"),
+                                      .draft_dir = run_dir("tests/golden/tiny/pair_draft_full_b16"),
+                                      .kv_dtype = k == 2 ? SV_KV_FP8 : SV_KV_AUTO,
+                                      .draft_kv_dtype = k ? SV_KV_FP8 : SV_KV_AUTO,
+                                      .dtype = SV_TYPE_F32};
+        struct sv_engine *e = run_open(&o, NULL);
+        mib[k] = 0;
+        for (int32_t g = 0; g < e->cache.n_groups; g++)
+            mib[k] += sv_cache_position_bytes(&e->cache.group[g].d);
+        out[k] = run_all(e, c, MANY);
+        accept[k] = (double)e->accept.n_accepted / (double)e->accept.n_steps;
+        sv_engine_close(e);
+    }
+    run_same(out[0], out[1], MANY, "a draft with an fp8 cache");
+    int32_t n_same = 0;
+    for (int i = 0; i < MANY; i++)
+        n_same += out[0][i].n_tokens == out[2][i].n_tokens &&
+                  !memcmp(out[0][i].tokens, out[2][i].tokens,
+                          (size_t)out[0][i].n_tokens * sizeof *out[0][i].tokens);
+    print_message(
+        "bytes of a position %lld, %lld, %lld; accepted in a step %.2f, %.2f, %.2f; %d of "
+        "%d texts the same with a target in fp8\n",
+        (long long)mib[0], (long long)mib[1], (long long)mib[2], accept[0], accept[1], accept[2],
+        n_same, MANY);
+    assert_true(mib[0] > mib[1] && mib[1] > mib[2]);
+    assert_true(accept[1] > 0.9 * accept[0] && n_same > MANY / 2);
+    for (int k = 0; k < 3; k++)
+        run_out_free(out[k], MANY);
+    run_cases_free(c, MANY);
+}
+
 static void hybrid_auto_f32(void **state)
 {
     (void)state;
@@ -331,19 +400,20 @@ static void drafts_that_are_too_large(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(greedy_auto_f32), cmocka_unit_test(greedy_auto_bf16),
-             cmocka_unit_test(greedy_avx512_bf16), cmocka_unit_test(greedy_avx2_bf16),
-             cmocka_unit_test(greedy_plain_f32), cmocka_unit_test(sampled_auto_f32),
-             cmocka_unit_test(sampled_auto_bf16), cmocka_unit_test(moe_auto_bf16),
-             cmocka_unit_test(moe_auto_f32), cmocka_unit_test(moe_avx2_bf16),
-             cmocka_unit_test(moe_plain_f32), cmocka_unit_test(quantized_auto_f32),
-             cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_avx2_bf16),
-             cmocka_unit_test(gptoss_auto_bf16), cmocka_unit_test(gptoss_auto_f32),
-             cmocka_unit_test(gptoss_avx2_bf16), cmocka_unit_test(gptoss_plain_f32),
-             cmocka_unit_test(hybrid_auto_f32), cmocka_unit_test(hybrid_auto_bf16),
-             cmocka_unit_test(hybrid_avx2_bf16), cmocka_unit_test(hybrid_experts_auto),
-             cmocka_unit_test(hybrid_plain_f32), cmocka_unit_test(latent_auto_f32),
-             cmocka_unit_test(latent_auto_bf16), cmocka_unit_test(latent_avx512_bf16),
-             cmocka_unit_test(latent_avx2_bf16), cmocka_unit_test(latent_plain_f32),
-             cmocka_unit_test(a_draft_of_another_shape),
+SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_both), cmocka_unit_test(fp8_avx2),
+             cmocka_unit_test(fp8_and_what_it_changes), cmocka_unit_test(greedy_auto_f32),
+             cmocka_unit_test(greedy_auto_bf16), cmocka_unit_test(greedy_avx512_bf16),
+             cmocka_unit_test(greedy_avx2_bf16), cmocka_unit_test(greedy_plain_f32),
+             cmocka_unit_test(sampled_auto_f32), cmocka_unit_test(sampled_auto_bf16),
+             cmocka_unit_test(moe_auto_bf16), cmocka_unit_test(moe_auto_f32),
+             cmocka_unit_test(moe_avx2_bf16), cmocka_unit_test(moe_plain_f32),
+             cmocka_unit_test(quantized_auto_f32), cmocka_unit_test(quantized_auto_bf16),
+             cmocka_unit_test(quantized_avx2_bf16), cmocka_unit_test(gptoss_auto_bf16),
+             cmocka_unit_test(gptoss_auto_f32), cmocka_unit_test(gptoss_avx2_bf16),
+             cmocka_unit_test(gptoss_plain_f32), cmocka_unit_test(hybrid_auto_f32),
+             cmocka_unit_test(hybrid_auto_bf16), cmocka_unit_test(hybrid_avx2_bf16),
+             cmocka_unit_test(hybrid_experts_auto), cmocka_unit_test(hybrid_plain_f32),
+             cmocka_unit_test(latent_auto_f32), cmocka_unit_test(latent_auto_bf16),
+             cmocka_unit_test(latent_avx512_bf16), cmocka_unit_test(latent_avx2_bf16),
+             cmocka_unit_test(latent_plain_f32), cmocka_unit_test(a_draft_of_another_shape),
              cmocka_unit_test(drafts_that_are_too_large))

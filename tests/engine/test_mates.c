@@ -131,6 +131,17 @@ static void of_latents(void **state)
     among(&kimi, true, 64, true);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(plain), cmocka_unit_test(drafting),
+/* Preempted, shared or found again: every reader reads what is stored. */
+static void fp8_caches(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
+    const struct run_pair pair = trained();
+    among(&pair, true, 0, true);
+    among(&pair, true, 60, false);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(fp8_caches), cmocka_unit_test(plain), cmocka_unit_test(drafting),
              cmocka_unit_test(drafting_ahead_and_short_of_pages), cmocka_unit_test(of_experts),
              cmocka_unit_test(of_gptoss), cmocka_unit_test(of_states), cmocka_unit_test(of_latents))

@@ -177,6 +177,20 @@ static void latents(void **state)
               false, 16);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(greedy), cmocka_unit_test(sampled), cmocka_unit_test(plain_sampled),
-             cmocka_unit_test(sliding_draft), cmocka_unit_test(bf16), cmocka_unit_test(experts),
-             cmocka_unit_test(gptoss), cmocka_unit_test(states), cmocka_unit_test(latents))
+/* Preempted, shared or found again: every reader reads what is stored. */
+static void fp8_caches(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
+    trained(true, true, 30);
+    run_tight(&(struct sv_engine_options){.target_dir = toy_target(&toy_bf16),
+                                          .draft_dir = toy_draft(&toy_bf16),
+                                          .dtype = SV_TYPE_BF16},
+              false, 30);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(fp8_caches), cmocka_unit_test(greedy), cmocka_unit_test(sampled),
+             cmocka_unit_test(plain_sampled), cmocka_unit_test(sliding_draft),
+             cmocka_unit_test(bf16), cmocka_unit_test(experts), cmocka_unit_test(gptoss),
+             cmocka_unit_test(states), cmocka_unit_test(latents))

@@ -389,7 +389,22 @@ static void only_what_was_said_is_kept(void **state)
     run_cases_free(c, 1);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(only_what_was_said_is_kept), cmocka_unit_test(plain),
-             cmocka_unit_test(greedy), cmocka_unit_test(sampled), cmocka_unit_test(sliding_draft),
-             cmocka_unit_test(bf16), cmocka_unit_test(states), cmocka_unit_test(branches),
-             cmocka_unit_test(latents), cmocka_unit_test(salts), cmocka_unit_test(demo_pair_twice))
+/* Preempted, shared or found again: every reader reads what is stored. */
+static void fp8_caches(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
+    trained("tests/golden/tiny/pair_draft_full_b16", true, 18);
+    run_kv_dtype(SV_KV_FP8, SV_KV_AUTO);
+    turns(&(struct sv_engine_options){.target_dir = toy_target(&toy_bf16),
+                                      .draft_dir = toy_draft(&toy_bf16),
+                                      .dtype = SV_TYPE_BF16},
+          false, 18);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(fp8_caches), cmocka_unit_test(only_what_was_said_is_kept),
+             cmocka_unit_test(plain), cmocka_unit_test(greedy), cmocka_unit_test(sampled),
+             cmocka_unit_test(sliding_draft), cmocka_unit_test(bf16), cmocka_unit_test(states),
+             cmocka_unit_test(branches), cmocka_unit_test(latents), cmocka_unit_test(salts),
+             cmocka_unit_test(demo_pair_twice))

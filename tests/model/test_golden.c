@@ -280,6 +280,27 @@ static void random_latents(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
+/* A checkpoint may state a scale for a layer's cached keys or values. */
+static void scales_of_the_cache(void **state)
+{
+    (void)state;
+    const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1};
+    static const char *const dirs[] = {"tests/golden/quant/modelopt_nvfp4",
+                                       "tests/golden/quant/fp8_block"};
+    for (int i = 0; i < 2; i++) {
+        struct sv_dev *dev = NULL;
+        struct sv_model m;
+        struct sv_err err = {0};
+        assert_int_equal(sv_dev_open(&dev, &o, NULL), SV_OK);
+        if (sv_model_open(&m, dev, run_dir(dirs[i]), 64, &err))
+            fail_msg("%s", err.msg);
+        assert_true(m.stack.layers[0].attn.k_scale == (i ? 0.0f : 1.0f));
+        assert_true(m.stack.layers[0].attn.v_scale == 0);
+        sv_model_close(&m);
+        sv_dev_close(dev);
+    }
+}
+
 /* Expert 0 can be compressed and another cannot, which AMX then uses in place: what it was expanded
  * to must stay. */
 static void some_experts_in_place(void **state)
@@ -339,12 +360,12 @@ SV_TEST_MAIN(cmocka_unit_test(qwen3_f32), cmocka_unit_test(qwen3_odd_bf16),
              cmocka_unit_test(gptoss_bf16), cmocka_unit_test(gptoss_dequantized),
              cmocka_unit_test(mxfp4_is_exact), cmocka_unit_test(expansion_survives_faults),
              cmocka_unit_test(random_experts), cmocka_unit_test(some_experts_in_place),
-             cmocka_unit_test(pair_target), cmocka_unit_test(gguf_f32_in_two_shards),
-             cmocka_unit_test(gguf_q8_0), cmocka_unit_test(gguf_of_many_types),
-             cmocka_unit_test(gguf_qwen3_moe), cmocka_unit_test(gguf_qwen35),
-             cmocka_unit_test(fp8_block), cmocka_unit_test(ct_fp8_tensor),
-             cmocka_unit_test(ct_int8), cmocka_unit_test(ct_int4), cmocka_unit_test(ct_mixed),
-             cmocka_unit_test(ct_nvfp4), cmocka_unit_test(ct_mxfp4),
+             cmocka_unit_test(scales_of_the_cache), cmocka_unit_test(pair_target),
+             cmocka_unit_test(gguf_f32_in_two_shards), cmocka_unit_test(gguf_q8_0),
+             cmocka_unit_test(gguf_of_many_types), cmocka_unit_test(gguf_qwen3_moe),
+             cmocka_unit_test(gguf_qwen35), cmocka_unit_test(fp8_block),
+             cmocka_unit_test(ct_fp8_tensor), cmocka_unit_test(ct_int8), cmocka_unit_test(ct_int4),
+             cmocka_unit_test(ct_mixed), cmocka_unit_test(ct_nvfp4), cmocka_unit_test(ct_mxfp4),
              cmocka_unit_test(modelopt_nvfp4), cmocka_unit_test(awq), cmocka_unit_test(gptq),
              cmocka_unit_test(gptq8_v2), cmocka_unit_test(qwen3_5_bf16),
              cmocka_unit_test(qwen3_next_bf16), cmocka_unit_test(qwen3_5_moe_bf16),

@@ -41,6 +41,7 @@ struct attn_item {
 /* One thread's scratch. */
 struct attn_scratch {
     float *q, *acc, *acc2, *kt, *vv;
+    float *k8, *v8; /* keys and values of an e4m3 chunk, in the type of the products */
     void *work;
     float m[SV_ATTN_TILE], l[SV_ATTN_TILE], m2[SV_ATTN_TILE], l2[SV_ATTN_TILE];
     bool seen[SV_ATTN_TILE];                    /* the query has taken a part already */
@@ -63,7 +64,7 @@ static size_t align_up(size_t n)
 size_t sv_cpu_attn_thread_bytes(const struct sv_dev_limits *lim)
 {
     size_t hd = (size_t)round_up(lim->max_head_dim, 16);
-    size_t floats = hd * (3 * SV_ATTN_TILE + 2 * SV_ATTN_CHUNK);
+    size_t floats = hd * (3 * SV_ATTN_TILE + 4 * SV_ATTN_CHUNK);
     return align_up(sizeof(struct attn_scratch)) + floats * sizeof(float) + SV_ATTN_WORK_BYTES;
 }
 
@@ -88,7 +89,9 @@ static struct attn_scratch *scratch_of(const struct attn_plan *a, int thread)
     s->acc2 = s->acc + SV_ATTN_TILE * v_ld;
     s->kt = s->acc2 + SV_ATTN_TILE * v_ld;
     s->vv = s->kt + SV_ATTN_CHUNK * k_ld;
-    s->work = s->vv + SV_ATTN_CHUNK * v_ld;
+    s->k8 = s->vv + SV_ATTN_CHUNK * v_ld;
+    s->v8 = s->k8 + SV_ATTN_CHUNK * k_ld;
+    s->work = s->v8 + SV_ATTN_CHUNK * v_ld;
     return s;
 }
 
@@ -102,28 +105,51 @@ static void visible(const struct sv_p_attention *p, int32_t seg, int32_t row, in
     *lo = p->window > 0 && pos - p->window + 1 > 0 ? pos - p->window + 1 : 0;
 }
 
+/* The type that products take keys and values in. */
+static enum sv_dtype taken_as(const struct attn_plan *a)
+{
+    return a->p->kv.dtype != SV_F8 ? a->p->kv.dtype : a->lanes ? SV_BF16 : SV_F32;
+}
+
+/* e4m3 rows [lo, hi) of the chunk become values, side by side. */
+static void widen_rows(const struct attn_plan *a, struct attn_scratch *s, int32_t lo, int32_t hi)
+{
+    const struct sv_kv *kv = &a->p->kv;
+    const enum sv_dtype dtype = taken_as(a);
+    const size_t row = (size_t)kv->head_dim * sv_dtype_bytes(dtype);
+    for (int32_t i = lo; i < hi; i++) {
+        uint8_t *k = (uint8_t *)s->k8 + (size_t)i * row, *v = (uint8_t *)s->v8 + (size_t)i * row;
+        sv_cpu_kv_widen(a->cpu, k, dtype, s->k_rows[i], kv->head_dim, kv->k_scale);
+        sv_cpu_kv_widen(a->cpu, v, dtype, s->v_rows[i], kv->head_dim, kv->v_scale);
+        s->k_rows[i] = k;
+        s->v_rows[i] = v;
+    }
+}
+
 /* Addresses of the positions [lo, hi) of the chunk at `base`, for one kv head. */
 static void chunk_rows(const struct attn_plan *a, const struct attn_item *it,
                        struct attn_scratch *s, int32_t base, int32_t lo, int32_t hi)
 {
     const struct sv_kv *kv = &a->p->kv;
-    const size_t elem = kv->dtype == SV_F32 ? 4 : 2;
+    const int64_t row = (int64_t)sv_kv_row_bytes(kv->dtype, kv->head_dim);
     const int32_t slot = a->p->rows.seg_slot[it->seg];
-    const int64_t head = (int64_t)it->kv_head * kv->page_size * kv->head_dim;
+    const int64_t head = (int64_t)it->kv_head * kv->page_size * row;
     for (int32_t i = lo; i < hi;) {
-        int64_t at = sv_cpu_kv_at(kv, slot, base + i);
+        int64_t at = sv_cpu_kv_offset(kv, slot, base + i);
         int32_t left = kv->page_size - (base + i) % kv->page_size;
         if (at < 0) { /* any memory that exists will do: the error is what comes out */
             sv_cpu_latch(a->cpu, "attention: slot %d has no page for position %d", (int)slot,
                          (int)(base + i));
-            at = (int64_t)((base + i) % kv->page_size) * kv->head_dim;
+            at = (int64_t)((base + i) % kv->page_size) * row;
         }
         for (int32_t k = 0; k < left && i < hi; k++, i++) {
-            size_t off = (size_t)(at + head + (int64_t)k * kv->head_dim) * elem;
+            const int64_t off = at + head + k * row;
             s->k_rows[i] = (const uint8_t *)kv->k + off;
             s->v_rows[i] = (const uint8_t *)(kv->v ? kv->v : kv->k) + off;
         }
     }
+    if (kv->dtype == SV_F8)
+        widen_rows(a, s, lo, hi);
 }
 
 /* ---------------------------------------------------------------- one item */
@@ -182,7 +208,7 @@ static void run_part(const struct attn_plan *a, const struct attn_item *it, stru
     struct sv_cpu_attn_chunk c = {
         .k_rows = s->k_rows,
         .v_rows = s->v_rows,
-        .dtype = p->kv.dtype,
+        .dtype = taken_as(a),
         .head_dim = p->kv.head_dim,
         .v_dim = a->v_dim,
         .n_q = it->n_q,
@@ -198,7 +224,7 @@ static void run_part(const struct attn_plan *a, const struct attn_item *it, stru
         .vv = s->vv,
         .q_tiles = (const uint16_t *)(const void *)s->q,
         .scale = p->scale,
-        .k_blocks16 = p->kv.page_size % 16 == 0,
+        .k_blocks16 = p->kv.dtype == SV_F8 || p->kv.page_size % 16 == 0,
         .work = s->work,
     };
     const int32_t n_lanes = round_up(it->n_q, 16);
@@ -443,7 +469,7 @@ void sv_cpu_attention(struct sv_dev *dev, const struct sv_p_attention *p)
         .k_ld = round_up(p->kv.head_dim, 16),
         .acc_ld = round_up(v_dim, 16),
     };
-    if (cpu->compute == SV_BF16 && p->kv.dtype == SV_BF16 && p->kv.head_dim % 32 == 0 &&
+    if (cpu->compute == SV_BF16 && p->kv.dtype != SV_F32 && p->kv.head_dim % 32 == 0 &&
         p->kv.head_dim <= SV_ATTN_LANES_DIM && v_dim % 32 == 0 && v_dim <= SV_ATTN_LANES_V_DIM)
         a.lanes = cpu->attn_lanes;
     choose_split(&a);

@@ -34,7 +34,7 @@ static void write_rows(void *arg, int thread, int n)
     const struct sv_p_draft_context_kv *p = job->p;
     const struct sv_cpu_vec *vec = job->cpu->vec;
     const int32_t hd = p->kv[0].head_dim, n_kv = p->kv[0].n_kv_heads, half = p->rope.rot_dim / 2;
-    const size_t elem = p->kv[0].dtype == SV_F32 ? 4 : 2;
+    const size_t row_bytes = sv_kv_row_bytes(p->kv[0].dtype, hd);
     const int64_t width = (int64_t)n_kv * hd;
     int32_t begin, end;
     sv_cpu_share(job->n, thread, n, &begin, &end);
@@ -45,7 +45,7 @@ static void write_rows(void *arg, int thread, int n)
         const float *y = (const float *)p->y + (int64_t)i * p->n_layers * 2 * width;
         for (int32_t l = 0; l < p->n_layers; l++, y += 2 * width) {
             const struct sv_kv *kv = &p->kv[l];
-            int64_t at = sv_cpu_kv_at(kv, slot, pos);
+            int64_t at = sv_cpu_kv_offset(kv, slot, pos);
             if (at < 0) {
                 sv_cpu_latch(job->cpu, "draft context: slot %d has no page for position %d",
                              (int)slot, (int)pos);
@@ -53,11 +53,10 @@ static void write_rows(void *arg, int thread, int n)
             }
             for (int32_t h = 0; h < n_kv; h++) {
                 float key[256];
-                size_t off = (size_t)(at + (int64_t)h * kv->page_size * hd) * elem;
                 vec->norm_rope(key, y + (int64_t)h * hd, &p->k_norm[l], p->eps, p->rope.cos + angle,
                                p->rope.sin + angle, hd, p->rope.rot_dim);
-                vec->narrow((uint8_t *)kv->k + off, kv->dtype, key, hd);
-                vec->narrow((uint8_t *)kv->v + off, kv->dtype, y + width + (int64_t)h * hd, hd);
+                sv_cpu_kv_put(job->cpu, kv, at + (int64_t)h * kv->page_size * (int64_t)row_bytes,
+                              key, y + width + (int64_t)h * hd);
             }
         }
     }

@@ -269,6 +269,7 @@ static void cpu_close(struct sv_dev *dev)
 static const struct sv_backend cpu_backend = {
     .name = "cpu",
     .takes_codes = true,
+    .kv_f8 = true,
     .close = cpu_close,
     .reserve = cpu_reserve,
     .alloc = cpu_alloc,

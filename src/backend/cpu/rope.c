@@ -29,7 +29,7 @@ static void rope_rows(void *arg, int thread, int n)
     const struct sv_kv *kv = &p->kv;
     const int32_t hd = kv->head_dim, half = p->rope.rot_dim / 2;
     const int32_t stride = p->q_stride ? p->q_stride : hd;
-    const size_t elem = kv->dtype == SV_F32 ? 4 : 2;
+    const size_t row_bytes = sv_kv_row_bytes(kv->dtype, hd);
     int32_t begin, end;
     sv_cpu_share(p->rows.n_rows, thread, n, &begin, &end);
     for (int32_t r = begin; r < end; r++) {
@@ -44,7 +44,7 @@ static void rope_rows(void *arg, int thread, int n)
         for (int32_t h = 0; h < p->n_heads; h++)
             vec->norm_rope(q + (int64_t)h * stride, q + (int64_t)h * stride, &p->q_norm, p->eps,
                            cos, sin, hd, p->rope.rot_dim);
-        int64_t at = sv_cpu_kv_at(kv, slot, pos);
+        int64_t at = sv_cpu_kv_offset(kv, slot, pos);
         if (at < 0) {
             sv_cpu_latch(job->cpu, "write: slot %d has no page for position %d", (int)slot,
                          (int)pos);
@@ -52,11 +52,10 @@ static void rope_rows(void *arg, int thread, int n)
         }
         for (int32_t h = 0; h < kv->n_kv_heads; h++) {
             float key[256];
-            size_t off = (size_t)(at + (int64_t)h * kv->page_size * hd) * elem;
             vec->norm_rope(key, k + (int64_t)h * hd, &p->k_norm, p->eps, cos, sin, hd,
                            p->rope.rot_dim);
-            vec->narrow((uint8_t *)kv->k + off, kv->dtype, key, hd);
-            vec->narrow((uint8_t *)kv->v + off, kv->dtype, v + (int64_t)h * hd, hd);
+            sv_cpu_kv_put(job->cpu, kv, at + (int64_t)h * kv->page_size * (int64_t)row_bytes, key,
+                          v + (int64_t)h * hd);
         }
     }
 }

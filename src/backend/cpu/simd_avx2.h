@@ -137,6 +137,15 @@ static inline vf v_load_bf16(const uint16_t *p)
     __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
+/* e4m3 codes that are not NaN. */
+static inline vf v_load_f8(const uint8_t *p)
+{
+    const __m256i c = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+    const __m256i size = _mm256_slli_epi32(_mm256_and_si256(c, _mm256_set1_epi32(0x7f)), 20);
+    const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(c, _mm256_set1_epi32(0x80)), 24);
+    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(size, sign)),
+                         _mm256_set1_ps(0x1p120f));
+}
 static inline vf v_load_bf16_n(const uint16_t *p, int n)
 {
     uint16_t t[SIMD_W] = {0};

@@ -147,6 +147,15 @@ static inline vf v_load_bf16(const uint16_t *p)
 {
     return v_widen_bf16(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
+/* e4m3 codes that are not NaN. */
+static inline vf v_load_f8(const uint8_t *p)
+{
+    const __m512i c = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    const __m512i size = _mm512_slli_epi32(_mm512_and_si512(c, _mm512_set1_epi32(0x7f)), 20);
+    const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(c, _mm512_set1_epi32(0x80)), 24);
+    return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(size, sign)),
+                         _mm512_set1_ps(0x1p120f));
+}
 static inline vf v_load_bf16_n(const uint16_t *p, int n)
 {
     return v_widen_bf16(_mm256_maskz_loadu_epi16(first_n(n), p));

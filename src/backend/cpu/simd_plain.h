@@ -8,6 +8,8 @@
 #ifndef SV_SIMD_PLAIN_H
 #define SV_SIMD_PLAIN_H
 
+#include "backend/quant.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -140,6 +142,11 @@ static inline vf v_load_bf16(const uint16_t *p)
 {
     return (vf){sv_bf16_to_f32(p[0]), sv_bf16_to_f32(p[1]), sv_bf16_to_f32(p[2]),
                 sv_bf16_to_f32(p[3])};
+}
+/* e4m3 codes that are not NaN. */
+static inline vf v_load_f8(const uint8_t *p)
+{
+    return (vf){sv_f8_to_f32(p[0]), sv_f8_to_f32(p[1]), sv_f8_to_f32(p[2]), sv_f8_to_f32(p[3])};
 }
 static inline vf v_load_bf16_n(const uint16_t *p, int n)
 {

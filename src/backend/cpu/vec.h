@@ -85,7 +85,7 @@ struct sv_cpu_vec {
     void (*act_mul)(float *out, const float *gate, const float *up, int32_t d);
     /* out = w[0] x[0] + w[1] x[1] + ..., k of them in this order, each (d) */
     void (*weighted_sum)(float *out, const float *const *x, const float *w, int32_t k, int32_t d);
-    /* out = in * scale with in of any weight dtype */
+    /* out = in * scale with in of any weight dtype, or of e4m3 codes, of which none is NaN */
     void (*widen)(float *out, const void *in, enum sv_dtype dtype, int32_t n, float scale);
     /* dst of dtype SV_F32 or SV_BF16 */
     void (*narrow)(void *dst, enum sv_dtype dtype, const float *in, int32_t n);
@@ -164,9 +164,9 @@ static inline void sv_cpu_share(int32_t count, int i, int n, int32_t *begin, int
     *end = (int32_t)((int64_t)count * (i + 1) / n);
 }
 
-/* Element offset of (slot, kv head 0, position) in kv->k and kv->v; -1 when the table names no
- * page. Head h lies h * page_size * head_dim further. */
-static inline int64_t sv_cpu_kv_at(const struct sv_kv *kv, int32_t slot, int32_t pos)
+/* Byte offset of (slot, kv head 0, position) in kv->k and kv->v; -1 when the table names no page.
+ * Head h lies h * page_size rows further. */
+static inline int64_t sv_cpu_kv_offset(const struct sv_kv *kv, int32_t slot, int32_t pos)
 {
     int32_t i = pos / kv->page_size;
     if (pos < 0 || i >= kv->table_stride)
@@ -175,8 +175,16 @@ static inline int64_t sv_cpu_kv_at(const struct sv_kv *kv, int32_t slot, int32_t
     if (page < 0 || page >= kv->n_pages)
         return -1;
     int64_t in_page = pos - i * kv->page_size;
-    return ((int64_t)page * kv->n_kv_heads * kv->page_size + in_page) * kv->head_dim;
+    return ((int64_t)page * kv->n_kv_heads * kv->page_size + in_page) *
+           (int64_t)sv_kv_row_bytes(kv->dtype, kv->head_dim);
 }
+
+/* kv_f8.c: one head's key and value to their rows at this offset. */
+void sv_cpu_kv_put(const struct sv_cpu *cpu, const struct sv_kv *kv, int64_t at, const float *key,
+                   const float *value);
+/* The values of a row of SV_F8, as f32 or bf16; scale as in struct sv_kv. */
+void sv_cpu_kv_widen(const struct sv_cpu *cpu, void *out, enum sv_dtype dtype, const void *row,
+                     int32_t head_dim, float scale);
 
 /* cpu.c: scratch sized by reserve. Thread areas serve attention and sampling, never both at
  * once. */

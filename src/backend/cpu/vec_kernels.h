@@ -208,6 +208,12 @@ static void k_widen(float *out, const void *in, enum sv_dtype dtype, int32_t n, 
         v_store(out + i, v_mul(v_load((const float *)in + i), s));
     for (; dtype == SV_BF16 && i + SIMD_W <= n; i += SIMD_W)
         v_store(out + i, v_mul(v_load_bf16((const uint16_t *)in + i), s));
+    for (; dtype == SV_F8 && i < n; i += SIMD_W) {
+        uint8_t code[SIMD_W] = {0};
+        int m = n - i < SIMD_W ? n - i : SIMD_W;
+        memcpy(code, (const uint8_t *)in + i, (size_t)m);
+        v_store_n(out + i, v_mul(v_load_f8(code), s), m);
+    }
     for (; i < n; i += SIMD_W) {
         int m = n - i < SIMD_W ? n - i : SIMD_W;
         v_store_n(out + i, v_mul(w_load(in, dtype, i, m), s), m);

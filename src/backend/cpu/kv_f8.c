@@ -1,0 +1,67 @@
+/*
+ * kv_f8.c - keys and values of the cache, written and, of e4m3, read back.
+ *
+ * Called by rope.c, context_kv.c and attention.c. A row of e4m3 is stored with the least power of
+ * two that keeps its largest number in range, so that bf16 holds its values exactly, or with the
+ * scale that a checkpoint states for all rows. What a row becomes depends on the row alone. Must
+ * not: let anybody see a number before it was rounded.
+ */
+#include "backend/cpu/vec.h"
+
+#include "backend/quant.h"
+
+#include <math.h>
+
+enum { E8M0_ONE = 127, E8M0_NAN = 255, MAX_EXPONENT = 119 }; /* 448 * 2^119 is an f32 */
+
+/* The exponent of a row's own scale. */
+static int32_t exponent_of(float top)
+{
+    int e;
+    if (!(top > 0))
+        return 0;
+    if (isinf(top))
+        return MAX_EXPONENT;
+    const float m = frexpf(top, &e); /* top = m * 2^e, 448 = 0.875 * 2^9 */
+    e -= 9 - (m > 0.875f);
+    return e < 1 - E8M0_ONE ? 1 - E8M0_ONE : e > MAX_EXPONENT ? MAX_EXPONENT : e;
+}
+
+static void put_f8(uint8_t *row, const float *x, int32_t n, float scale)
+{
+    float top = 0;
+    bool nan = false;
+    for (int32_t i = 0; i < n; i++) {
+        top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
+        nan |= isnan(x[i]);
+    }
+    const int32_t e = scale > 0 ? 0 : exponent_of(top);
+    const float by = scale > 0 ? 1 : ldexpf(1, -e); /* exact */
+    for (int32_t i = 0; i < n; i++)
+        row[i] = nan ? 0 : sv_f32_to_f8(scale > 0 ? x[i] / scale : x[i] * by);
+    row[n] = (uint8_t)(nan ? E8M0_NAN : E8M0_ONE + e);
+}
+
+void sv_cpu_kv_put(const struct sv_cpu *cpu, const struct sv_kv *kv, int64_t at, const float *key,
+                   const float *value)
+{
+    uint8_t *k = (uint8_t *)kv->k + at, *v = (uint8_t *)kv->v + at;
+    if (kv->dtype == SV_F8) {
+        put_f8(k, key, kv->head_dim, kv->k_scale);
+        put_f8(v, value, kv->head_dim, kv->v_scale);
+        return;
+    }
+    cpu->vec->narrow(k, kv->dtype, key, kv->head_dim);
+    cpu->vec->narrow(v, kv->dtype, value, kv->head_dim);
+}
+
+void sv_cpu_kv_widen(const struct sv_cpu *cpu, void *out, enum sv_dtype dtype, const void *row,
+                     int32_t head_dim, float scale)
+{
+    _Alignas(64) float wide[256];
+    float *to = dtype == SV_F32 ? out : wide;
+    const float own = sv_e8m0_to_f32(((const uint8_t *)row)[head_dim]);
+    cpu->vec->widen(to, row, SV_F8, head_dim, scale > 0 ? scale * own : own);
+    if (dtype != SV_F32)
+        cpu->vec->narrow(out, dtype, wide, head_dim);
+}
