@@ -324,7 +324,7 @@ static void option_rows(struct sv_cli_opts *o, struct bench_args *a)
                "measure texts that run into a loop too");
     sv_cli_opt(o, "repeat", 'r', SV_OPT_INT, &a->repeat, "N", "measurements (default 5)");
     sv_cli_opt(o, "random-weights", 0, SV_OPT_STRING, &a->random_dir, "DIR",
-               "measure random weights of DIR/config.json");
+               "measure random weights of DIR/config.json, or the weights of a GGUF file");
     sv_cli_opt(o, "verify", 0, SV_OPT_INT, &a->verify, "N",
                "rows of a verify step with random weights (default 16)");
     sv_cli_opt(o, "prefill", 0, SV_OPT_INT, &a->prefill, "N",

@@ -1,5 +1,6 @@
 /*
- * random.c - decode, verify and prefill of random weights beside the read bandwidth.
+ * random.c - decode, verify and prefill of random weights, or of whatever a GGUF file holds, beside
+ * the read bandwidth.
  *
  * Called by main.c. Runs the engine as users do, with a drafter that is always wrong, so that a
  * verify step is as long as it ever is. Each repeat measures everything once. Must not: touch the
@@ -22,6 +23,13 @@ struct random_bench {
     double step_bytes[N_TESTS],
         whole_step_bytes[N_TESTS]; /* of weights; had each been read in its own type */
 };
+
+/* A file has weights of its own: quantized ones cannot be made at random. */
+static bool is_file(const struct random_bench *b)
+{
+    const size_t n = strlen(b->o->config_dir);
+    return n > 5 && strcmp(b->o->config_dir + n - 5, ".gguf") == 0;
+}
 
 static void ignore(void *user, const struct sv_event *ev)
 {
@@ -206,7 +214,7 @@ static void write_records(const struct random_bench *b, int threads, const char 
         sv_cli_record_add(
             &t, &m, model, &b->info, threads,
             &(struct sv_cli_record){.test = text,
-                                    .arm = "random weights",
+                                    .arm = is_file(b) ? "file" : "random weights",
                                     .sequences = 1,
                                     .samples = &b->rate[test],
                                     .share = share(b, test, b->step_bytes[test]),
@@ -254,7 +262,7 @@ static int open_engine(struct random_bench *b, const char *dir, const struct sv_
         if (o.context < 16 + (MOST_SAMPLES + 8) * 2)
             o.context = 16 + (MOST_SAMPLES + 8) * 2;
     }
-    const struct sv_engine_tuning tuning = {.random_weights = on_device(eo)};
+    const struct sv_engine_tuning tuning = {.random_weights = on_device(eo) && !is_file(b)};
     return sv_engine_open_tuned(&b->e, &o, &tuning, wrong, err);
 }
 
@@ -270,7 +278,7 @@ int sv_bench_random_measure(const struct sv_bench_random_opts *o,
     int rc = SV_OK;
 
     sv_cli_catch_interrupt(); /* the file may take long to write and must not stay */
-    if (!on_device(eo))
+    if (!on_device(eo) && !is_file(&b))
         rc = sv_bench_random_weights(o->config_dir, o->tmp_dir, &dir, &err);
     if (rc)
         return sv_cli_fail("%s", err.msg);
