@@ -4,6 +4,7 @@
 # top of it into salvo, src/bench/*.c on top of both into salvo-bench. *_avx2.c, *_avx512.c and *_amx.c get their instruction set's flags (left out when
 # the compiler lacks them, with SV_NO_AVX2, SV_NO_AVX512, SV_NO_AMX defined; all three also mean SV_NO_X86).
 # CUDA=1 adds src/backend/{gpu,cuda}/*.cu, compiled by nvcc for sm_80 and sm_90; *_sm90.cu for sm_90a alone.
+# MPI=1 lets ranks be processes (mpirun; Open MPI).
 # JITTER=1 with it builds kernels whose warps are late on purpose, into a folder jitter in the build folder.
 # Tests: every tests/<area>/test_*.c (with CUDA=1 test_*.cu) is a program, tests/<area>/*.test.sh a script, other .c files helpers.
 #
@@ -20,6 +21,7 @@ PREFIX ?= /usr/local
 WERROR ?=
 JOBS ?= 2
 CUDA ?=
+MPI ?=
 JITTER ?=
 STATIC ?=
 T ?=
@@ -103,6 +105,17 @@ else ifneq ($(filter-out 0,$(CUDA)),)
 $(error CUDA=$(CUDA): must be 1, 0 or empty)
 endif
 
+# Ranks as processes that mpirun starts. Its headers are not held to this project's warnings.
+ifeq ($(MPI),1)
+MPI_LIBS := $(shell pkg-config --libs ompi-c 2>/dev/null)
+MPI_CFLAGS := -DSV_MPI $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I ompi-c 2>/dev/null))
+ifeq ($(MPI_LIBS),)
+$(error MPI=1 needs Open MPI: apt install libopenmpi-dev openmpi-bin)
+endif
+else ifneq ($(filter-out 0,$(MPI)),)
+$(error MPI=$(MPI): must be 1, 0 or empty)
+endif
+
 COMPILER := $(shell $(CC) --version 2>/dev/null | head -n 1)
 CUDA_COMPILER := $(if $(filter 1,$(CUDA)),$(lastword $(shell $(NVCC) --version)))
 ifeq ($(MAKELEVEL),0)
@@ -112,17 +125,17 @@ $(info cpu kernels plain$(if $(HAVE_AVX2), avx2)$(if $(HAVE_AVX512), avx512)$(if
 ifeq ($(CUDA),1)
 $(info cuda        $(CUDA_COMPILER), kernels for sm_80, sm_90 and sm_90a)
 endif
-$(info optional    cuda: $(if $(filter 1,$(CUDA)),built,$(if $(call found,nvcc),yes (make CUDA=1),no)), hip: $(or $(call found,hipcc),no), mpi: $(or $(call found,mpicc),no) (hip and mpi: not used yet))
+$(info optional    cuda: $(if $(filter 1,$(CUDA)),built,$(if $(call found,nvcc),yes (make CUDA=1),no)), hip: $(or $(call found,hipcc),no) (not used yet), mpi: $(if $(filter 1,$(MPI)),built,$(if $(call found,mpicc),yes (make MPI=1),no)))
 endif
 endif
 
 LIBS := jansson libpcre2-8 libutf8proc libedit libevent_core libevent_extra libevent_openssl openssl
 LIB_CFLAGS := $(call library,--cflags,$(LIBS),)
-LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit -levent_openssl -levent_extra -levent_core -lssl -lcrypto) $(CUDA_LIBS) -lm -pthread
+LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit -levent_openssl -levent_extra -levent_core -lssl -lcrypto) $(CUDA_LIBS) $(MPI_LIBS) -lm -pthread
 ifeq ($(STATIC),1)
 # For a machine that lacks the libraries; the C library stays dynamic.
 LDLIBS := -Wl,-Bstatic $(shell pkg-config --static --libs $(LIBS)) $(if $(CUDA_LIBS),-lstdc++) -Wl,-Bdynamic \
-	$(filter-out -lstdc++,$(CUDA_LIBS)) -lm -pthread
+	$(filter-out -lstdc++,$(CUDA_LIBS)) $(MPI_LIBS) -lm -pthread
 endif
 TEST_LDLIBS := $(call library,--libs,cmocka,-lcmocka)
 
@@ -173,6 +186,7 @@ ifeq ($(FLAVOUR),fuzz)
 $(O)/obj/src/backend/cpu/%.o: OWN_FLAGS += -fno-sanitize=all
 endif
 # ops.c is the only C file that must know what was built.
+$(O)/obj/src/dist/mpi.o: OWN_FLAGS += $(MPI_CFLAGS)
 $(O)/obj/src/backend/ops.o: OWN_FLAGS += $(if $(LIB_CU),-DSV_CUDA)
 $(O)/obj/src/backend/ops.o: $(O)/backends.list
 $(O)/obj/%_sm90.o: CUDA_ARCHS := $(CUDA_SM90)
@@ -281,6 +295,7 @@ all: $(O)/libsalvo.a $(SALVO) $(SALVO_BENCH)
 
 help:
 	@echo 'make            build/salvo, build/salvo-bench and build/libsalvo.a; CUDA=1 with the CUDA backend (needs nvcc)'
+	@echo '                MPI=1 with ranks as processes (needs Open MPI)'
 	@echo '                STATIC=1 links the libraries of Debian into the program'
 	@echo 'make demo       plain decoding beside DFlash on the pair that ships with the project'
 	@echo 'make test       all tests under ASan and UBSan (T=part of a path or name: some of them;'
@@ -352,7 +367,7 @@ Description: LLM inference with DFlash speculative decoding
 Version: $(shell sed -n 's/.*SALVO_VERSION "\(.*\)"/\1/p' include/salvo.h)
 Requires: jansson libpcre2-8 libutf8proc
 Cflags: -I$(PREFIX)/include
-Libs: -L$(PREFIX)/lib -lsalvo $(CUDA_LIBS) -lm -pthread
+Libs: -L$(PREFIX)/lib -lsalvo $(CUDA_LIBS) $(MPI_LIBS) -lm -pthread
 endef
 
 install: export SALVO_PC = $(SALVO_PC_TEXT)

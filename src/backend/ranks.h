@@ -35,6 +35,7 @@ const char *sv_join_name(enum sv_join kind);
 /* The most that one rank leaves at a join of each kind; the same on all ranks. */
 struct sv_window_need {
     size_t n_bytes[SV_JOINS];
+    bool processes; /* ranks are processes, else threads */
 };
 
 /* How other ranks find a window: bytes of the backend, which may travel to other processes. */

@@ -1,5 +1,5 @@
 /*
- * shared.c - counters that threads and processes wait for.
+ * shared.c - counters that threads and processes wait for, and memory that processes share.
  *
  * A waiter watches the counter for a while and then sleeps (futex), for a few milliseconds at a
  * time: who stops everybody does not know where they sleep. A waiter announces itself in n_asleep
@@ -7,12 +7,16 @@
  * sequentially consistent, so that one of the two sees the other. Must not: allocate, or wait
  * without end.
  */
-#define _GNU_SOURCE /* syscall */
+#define _GNU_SOURCE /* syscall, memfd_create */
 
 #include "base/internal.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -70,4 +74,60 @@ enum sv_wait sv_count_wait(struct sv_count *c, uint32_t value, const uint32_t *s
         }
     }
     return SV_WAIT_OK;
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static int map(void **memory, size_t n_bytes, int fd, const char *name, struct sv_err *err)
+{
+    void *p = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED)
+        return sv_fail_errno(err, name, "cannot map", errno);
+    *memory = p;
+    return SV_OK;
+}
+
+/* A file without a name: others find it by the descriptor. Its pages are there from the start, so
+ * that there is no SIGBUS later. */
+int sv_shared_open(struct sv_shared *s, size_t n_bytes, struct sv_err *err)
+{
+    *s = (struct sv_shared){.n_bytes = n_bytes, .fd = -1};
+    s->fd = sv_file_fault() ? -1 : memfd_create("salvo", MFD_CLOEXEC);
+    if (s->fd < 0)
+        return sv_fail_errno(err, "shared memory", "cannot open", errno);
+    const int code = posix_fallocate(s->fd, 0, (off_t)n_bytes);
+    int rc = code ? sv_fail_errno(err, "shared memory", "cannot allocate", code)
+                  : map(&s->memory, n_bytes, s->fd, "shared memory", err);
+    if (rc) {
+        close(s->fd);
+        s->fd = -1;
+        return rc;
+    }
+    snprintf(s->name, sizeof s->name, "/proc/%ld/fd/%d", (long)getpid(), s->fd);
+    return SV_OK;
+}
+
+void sv_shared_close(struct sv_shared *s)
+{
+    sv_shared_unmap(s->memory, s->n_bytes);
+    if (s->memory)
+        close(s->fd);
+    *s = (struct sv_shared){.fd = -1};
+}
+
+int sv_shared_map(void **memory, size_t n_bytes, const char *name, struct sv_err *err)
+{
+    *memory = NULL;
+    int fd = sv_file_fault() ? -1 : open(name, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return sv_fail_errno(err, name, "cannot open", errno);
+    int rc = map(memory, n_bytes, fd, name, err);
+    close(fd);
+    return rc;
+}
+
+void sv_shared_unmap(void *memory, size_t n_bytes)
+{
+    if (memory)
+        munmap(memory, n_bytes);
 }

@@ -1,5 +1,6 @@
 /*
- * shared.h - counters that threads of one process, or processes that share memory, wait for.
+ * shared.h - counters that threads of one process, or processes that share memory, wait for; and
+ * memory that processes share.
  *
  * Part of base.h, which includes it. Called by the CPU backend (parts of sums) and dist (plans).
  * Every wait ends: with the count, with the stop word or with the time. Must not: know what is
@@ -11,6 +12,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+struct sv_err;
 
 /* One thread counts up, any number wait, also in other processes that map the same memory. All
  * bytes 0: nothing was counted. A cache line of its own, as it is watched while others write. */
@@ -32,5 +35,18 @@ void sv_count_set(struct sv_count *c, uint32_t value);
  * limit. */
 enum sv_wait sv_count_wait(struct sv_count *c, uint32_t value, const uint32_t *stop,
                            int64_t spin_us, int64_t timeout_us);
+
+/* Cleared memory that other processes of this user on this machine can map by its name for as long
+ * as it is open here. Nothing is left behind when processes end. */
+struct sv_shared {
+    void *memory;
+    size_t n_bytes;
+    int fd;
+    char name[48];
+};
+int sv_shared_open(struct sv_shared *s, size_t n_bytes, struct sv_err *err);
+void sv_shared_close(struct sv_shared *s);
+int sv_shared_map(void **memory, size_t n_bytes, const char *name, struct sv_err *err);
+void sv_shared_unmap(void *memory, size_t n_bytes); /* NULL is fine */
 
 #endif

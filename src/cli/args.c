@@ -326,7 +326,7 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
     o.page_size = (int32_t)m->page_size;
     o.prefill_chunk = (int32_t)m->chunk;
     *out = o;
-    return -1;
+    return sv_cli_follow(command, &o);
 }
 
 int sv_cli_engine_open(struct sv_engine **e, const struct sv_engine_options *o)

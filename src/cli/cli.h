@@ -83,6 +83,11 @@ int sv_cli_can_write(const char *command, const char *name, const char *path);
 extern const char *const sv_cli_colours[];
 /* Checks ranges and finds the directories, which *out borrows from m; returns -1 to go on, else the
  * exit code. */
+/* rank.c: around a program that mpirun may have started; -1 to go on, else the exit code. follow:
+ * all but rank 0 live here, until rank 0 ends them. */
+int sv_cli_begin_ranks(void);
+int sv_cli_end_ranks(int code);
+int sv_cli_follow(const char *command, const struct sv_engine_options *o);
 int sv_cli_model_options(struct sv_cli_model *m, const char *command,
                          struct sv_engine_options *out);
 /* Appends all of standard input, or explains; returns SV_CLI_OK or SV_CLI_FAIL (run.c). */

@@ -68,5 +68,6 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    return sv_cli_process(argc, argv, run);
+    const int code = sv_cli_begin_ranks();
+    return sv_cli_end_ranks(code < 0 ? sv_cli_process(argc, argv, run) : code);
 }

@@ -2,9 +2,9 @@
  * dist.h - front header of src/dist: how a model is divided among ranks, the stream of what the
  * first rank tells the others, and the life of a group of ranks.
  *
- * Called by model (shards) and engine (the rest). Ranks of one process are threads. What a device
- * exchanges during a pass is backend/ranks.h. Must not: know what is told, or decide anything by
- * what was measured on one rank.
+ * Called by model (shards), engine and cli (mpirun). Ranks are threads, or processes under MPI.
+ * What a device exchanges during a pass is backend/ranks.h. Must not: know what is told, or decide
+ * anything by what was measured on one rank.
  */
 #ifndef SV_DIST_H
 #define SV_DIST_H
@@ -83,6 +83,8 @@ struct sv_world {
     struct sv_ranks ranks;
     struct sv_world_memory *shared;
     struct sv_follower *follower; /* rank 0: (n) the threads of the others */
+    bool processes;               /* the others are */
+    struct sv_shared memory;      /* then, of rank 0 */
     int64_t spin_us, timeout_us;
     uint32_t n_swaps, n_passes;
     uint32_t at; /* lines of the stream written or read */
@@ -93,6 +95,8 @@ struct sv_world_opts {
     int64_t timeout_us;   /* longest wait for a rank that should answer; < 0: none */
 };
 int sv_world_open(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err);
+/* The same among processes that mpirun started: each of them calls it. */
+int sv_world_open_mpi(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err);
 /* Ranks 1.. run fn, each in a thread and with a world of its own. It ends with sv_world_leave,
  * before anything is freed that other ranks look at. */
 int sv_world_spawn(struct sv_world *w, void (*fn)(struct sv_world *world, void *user), void *user,
@@ -110,7 +114,15 @@ void sv_world_passed(struct sv_world *w, uint32_t n_joins);
 /* Waits until no rank looks at another one's memory any more. False: one does not end, and rank 0
  * must keep what it looks at. */
 bool sv_world_leave(struct sv_world *w);
-void sv_world_close(struct sv_world *w); /* rank 0, after leaving */
+void sv_world_close(struct sv_world *w); /* rank 0 and processes, after leaving */
+
+/* mpi.c: before anything else, and at the end of the process with its exit code. Not started by
+ * mpirun, or by itself: rank 0 of 1. */
+int sv_mpi_begin(struct sv_err *err);
+void sv_mpi_end(int code);
+struct sv_ranks sv_mpi_ranks(void);
+/* Memory of rank 0 that all have then; each rank calls it. s: rank 0's to close. */
+int sv_mpi_share(struct sv_shared *s, void **memory, size_t n_bytes, struct sv_err *err);
 
 /* stream.c: rank 0 writes messages (kind > 0), the others read them in order. A message is made of
  * two pieces and lies in one: it may be used until done. flush: readers see what was written. */

@@ -2,8 +2,9 @@
  * world.c - a group of ranks: the memory that all of them see, what they tell each other while they
  * open, who has failed, and their end.
  *
- * Called by engine. Here all ranks are threads of one process: rank 0 is the caller's. Must not:
- * free what another rank may still look at, or wait without end for a rank that should answer.
+ * Called by engine. Ranks are threads of one process, where rank 0 is the caller's, or processes
+ * (mpi.c). Must not: free what another rank may still look at, or wait without end for a rank that
+ * should answer.
  */
 #include "dist/dist.h"
 
@@ -13,15 +14,30 @@ enum { SPIN_US = 60, SPIN_CROWDED_US = 2 };
 /* A rank that opens reads weights, which may take long; when it fails it says so. */
 #define OPEN_US ((int64_t)3600 * 1000000)
 
+static void begin(struct sv_world *w, const struct sv_world_opts *o, struct sv_ranks ranks)
+{
+    *w = (struct sv_world){.ranks = ranks,
+                           .timeout_us = o->timeout_us,
+                           .spin_us = ranks.n * o->n_threads <= sv_cpu_count() ? SPIN_US
+                                                                               : SPIN_CROWDED_US};
+    SV_REQUIRE(o->n > 1 && o->n <= SV_MAX_RANKS && ranks.n == o->n);
+}
+
 int sv_world_open(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err)
 {
-    const int32_t cpus = sv_cpu_count();
-    *w = (struct sv_world){.ranks = {0, o->n},
-                           .timeout_us = o->timeout_us,
-                           .spin_us = o->n * o->n_threads <= cpus ? SPIN_US : SPIN_CROWDED_US};
-    SV_REQUIRE(o->n > 1 && o->n <= SV_MAX_RANKS);
+    begin(w, o, (struct sv_ranks){0, o->n});
     w->shared = sv_calloc(1, sizeof *w->shared);
     return w->shared ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "memory for %d ranks", o->n);
+}
+
+int sv_world_open_mpi(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err)
+{
+    void *memory = NULL;
+    begin(w, o, sv_mpi_ranks());
+    w->processes = true;
+    int rc = sv_mpi_share(&w->memory, &memory, sizeof *w->shared, err);
+    w->shared = memory;
+    return rc;
 }
 
 struct sv_follower {
@@ -108,7 +124,7 @@ bool sv_world_leave(struct sv_world *w)
     sv_count_set(&m->gone[w->ranks.rank], 1);
     for (int32_t r = 0; r < w->ranks.n; r++) {
         /* Those that were never started are not waited for, and rank 0 comes when it is closed. */
-        if (w->ranks.rank == 0 && r > 0 && !(w->follower && w->follower[r].thread))
+        if (w->ranks.rank == 0 && r > 0 && !w->processes && !(w->follower && w->follower[r].thread))
             sv_count_set(&m->gone[r], 1);
         all &= !sv_count_wait(&m->gone[r], 1, NULL, 0, w->ranks.rank ? -1 : w->timeout_us);
     }
@@ -121,6 +137,11 @@ void sv_world_close(struct sv_world *w)
         if (w->follower[r].thread)
             sv_thread_join(w->follower[r].thread);
     sv_free(w->follower);
-    sv_free(w->shared);
+    if (!w->processes)
+        sv_free(w->shared);
+    else if (w->ranks.rank == 0)
+        sv_shared_close(&w->memory);
+    else
+        sv_shared_unmap(w->shared, sizeof *w->shared);
     *w = (struct sv_world){0};
 }

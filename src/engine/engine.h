@@ -102,6 +102,8 @@ int sv_engine_open_tuned(struct sv_engine **e, const struct sv_engine_options *o
 int sv_engine_open_follower(struct sv_engine **e, const struct sv_engine_options *opts,
                             const struct sv_engine_tuning *tuning, struct sv_rank_group *group,
                             struct sv_err *err);
+/* The same in a process of its own, from its start to its end. */
+int sv_engine_follow(const struct sv_engine_options *opts, struct sv_err *err);
 void sv_engine_close(struct sv_engine *e);
 int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *id,
                      struct sv_err *err);

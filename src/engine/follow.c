@@ -1,10 +1,10 @@
 /*
  * follow.c - a follower: opens its part of the model as rank 0 does, then runs what it is told.
  *
- * Started by ranks.c, one thread a rank. Uploads go to the same places of its own device, passes
- * are enqueued by the same code. It reads no results but its device's errors. Whatever goes wrong
- * here is told to all ranks, so that nobody waits for this one. Must not: look at a sequence, or
- * decide anything.
+ * Started by ranks.c, one thread a rank, or a process (sv_engine_follow). Uploads go to the same
+ * places of its own device, passes are enqueued by the same code. It reads no results but its
+ * device's errors. Whatever goes wrong here is told to all ranks, so that nobody waits for this
+ * one. Must not: look at a sequence, or decide anything.
  */
 #include "engine/engine.h"
 
@@ -89,18 +89,49 @@ static int follow(struct sv_engine *e, struct sv_rank_fault_at fault, struct sv_
     return rc;
 }
 
+static int live(struct sv_rank_group *own, const struct sv_engine_options *opts,
+                const struct sv_engine_tuning *tuning, struct sv_err *err)
+{
+    const struct sv_rank_fault_at fault = tuning->rank_fault; /* it is gone once all are open */
+    struct sv_engine *e = NULL;
+    int rc = sv_engine_open_follower(&e, opts, tuning, own, err);
+    if (!rc)
+        rc = follow(e, fault, err);
+    if (rc)
+        sv_world_fail(&own->world, err->msg);
+    sv_world_leave(&own->world);
+    sv_engine_close(e);
+    return rc;
+}
+
 void sv_ranks_follow(struct sv_world *world, void *user)
 {
     const struct sv_rank_group *first = user;
     struct sv_rank_group own = {.world = *world, .compares = first->compares};
-    struct sv_engine *e = NULL;
     struct sv_err err = {0};
-    const struct sv_rank_fault_at fault = first->tuning->rank_fault;
-    int rc = sv_engine_open_follower(&e, first->opts, first->tuning, &own, &err);
+    live(&own, first->opts, first->tuning, &err);
+}
+
+int sv_engine_follow(const struct sv_engine_options *opts, struct sv_err *err)
+{
+    static const struct sv_engine_tuning none = {0};
+    struct sv_rank_group own = {0};
+    struct sv_engine_options o = *opts, told = *opts;
+    const int64_t s = opts->device_timeout ? opts->device_timeout : 60;
+    const struct sv_world_opts w = {
+        .n = opts->tp, .n_threads = 1, .timeout_us = s < 0 ? -1 : s * 1000000};
+    int rc = sv_world_open_mpi(&own.world, &w, err);
     if (!rc)
-        rc = follow(e, fault, &err);
-    if (rc)
-        sv_world_fail(&own.world, err.msg);
-    sv_world_leave(&own.world);
-    sv_engine_close(e);
+        rc = sv_world_tell(&own.world, &told, sizeof told, err);
+    if (!rc) { /* all that rank 0 has; its pointers mean nothing here */
+        o = told;
+        o.target_dir = opts->target_dir;
+        o.draft_dir = told.draft_dir ? opts->draft_dir : NULL;
+        o.device = opts->device;
+        o.on_progress = NULL;
+        rc = live(&own, &o, &none, err);
+    }
+    if (own.world.shared)
+        sv_world_close(&own.world);
+    return rc;
 }

@@ -31,8 +31,16 @@ int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
                                     .timeout_us = tuning->rank_timeout_us ? tuning->rank_timeout_us
                                                   : s < 0                 ? -1
                                                                           : s * 1000000};
-    int rc = sv_world_open(&g->world, &o, err);
-    return rc ? rc : sv_world_spawn(&g->world, sv_ranks_follow, g, err);
+    if (sv_mpi_ranks().n == 1) {
+        int rc = sv_world_open(&g->world, &o, err);
+        return rc ? rc : sv_world_spawn(&g->world, sv_ranks_follow, g, err);
+    }
+    if (sv_mpi_ranks().n != o.n)
+        return sv_fail(err, SV_EINVAL, -1, "tp is %d, and mpirun started %d processes", o.n,
+                       sv_mpi_ranks().n);
+    struct sv_engine_options told = *opts;
+    int rc = sv_world_open_mpi(&g->world, &o, err);
+    return rc ? rc : sv_world_tell(&g->world, &told, sizeof told, err);
 }
 
 int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r)
@@ -109,12 +117,13 @@ static struct sv_window_need window_need(const struct sv_engine *e)
         widest = width > widest ? width : widest;
     }
     const size_t logits = (size_t)e->logits.chunk * (size_t)widest * sizeof(float);
-    return (struct sv_window_need){{[SV_JOIN_MIXER] = sum,
-                                    [SV_JOIN_FFN] = sum,
-                                    [SV_JOIN_TAPS] = e->drafter->n_taps ? sum : 0,
-                                    [SV_JOIN_BEST] = rows * sizeof(uint64_t),
-                                    [SV_JOIN_LOGITS_A] = logits,
-                                    [SV_JOIN_LOGITS_B] = logits}};
+    return (struct sv_window_need){.processes = e->ranks->world.processes,
+                                   .n_bytes = {[SV_JOIN_MIXER] = sum,
+                                               [SV_JOIN_FFN] = sum,
+                                               [SV_JOIN_TAPS] = e->drafter->n_taps ? sum : 0,
+                                               [SV_JOIN_BEST] = rows * sizeof(uint64_t),
+                                               [SV_JOIN_LOGITS_A] = logits,
+                                               [SV_JOIN_LOGITS_B] = logits}};
 }
 
 int64_t sv_ranks_window_bytes(const struct sv_engine *e)

@@ -171,12 +171,13 @@ static void rig_open(struct rig *g, int32_t n, int32_t n_rows, uint64_t seed, bo
 {
     struct sv_window_key key[BIG];
     const size_t sum = sizeof(float) * ROWS * D;
-    const struct sv_window_need need = {{[SV_JOIN_MIXER] = sum,
-                                         [SV_JOIN_FFN] = sum,
-                                         [SV_JOIN_TAPS] = sum,
-                                         [SV_JOIN_BEST] = sizeof(uint64_t) * ROWS,
-                                         [SV_JOIN_LOGITS_A] = sizeof(float) * ROWS * VOCAB,
-                                         [SV_JOIN_LOGITS_B] = sizeof(float) * ROWS * VOCAB}};
+    const struct sv_window_need need = {
+        .n_bytes = {[SV_JOIN_MIXER] = sum,
+                    [SV_JOIN_FFN] = sum,
+                    [SV_JOIN_TAPS] = sum,
+                    [SV_JOIN_BEST] = sizeof(uint64_t) * ROWS,
+                    [SV_JOIN_LOGITS_A] = sizeof(float) * ROWS * VOCAB,
+                    [SV_JOIN_LOGITS_B] = sizeof(float) * ROWS * VOCAB}};
     memset(g, 0, sizeof *g);
     g->n = n;
     g->n_rows = n_rows;

@@ -26,6 +26,7 @@ struct window {
 struct sv_cpu_peers {
     struct window *window[SV_MAX_RANKS]; /* own included */
     size_t at[SV_JOINS + 1];             /* in part */
+    struct sv_shared own;                /* between processes: the memory of the own window */
     const struct sv_progress *progress;
     struct sv_failure *failure;
     int64_t spin_us, timeout_us;
@@ -34,12 +35,18 @@ struct sv_cpu_peers {
 };
 
 struct key {
-    struct window *window;
+    struct window *window; /* in the process that made it */
+    char name[48];         /* for others; empty: ranks are threads */
 };
 
 static size_t align_up(size_t n)
 {
     return (n + SV_ALIGN - 1) / SV_ALIGN * SV_ALIGN;
+}
+
+static size_t window_bytes(const struct sv_cpu_peers *p)
+{
+    return sizeof(struct window) + p->at[SV_JOINS];
 }
 
 int sv_cpu_window_open(struct sv_dev *dev, const struct sv_window_need *need,
@@ -53,12 +60,16 @@ int sv_cpu_window_open(struct sv_dev *dev, const struct sv_window_need *need,
         return sv_fail(err, SV_ENOMEM, -1, "table of ranks");
     for (int k = 0; k < SV_JOINS; k++)
         p->at[k + 1] = p->at[k] + align_up(need->n_bytes[k]);
-    struct window *own = sv_calloc(1, sizeof *own + p->at[SV_JOINS]);
-    if (!own)
-        return sv_fail(err, SV_ENOMEM, -1, "no memory for a window of %zu bytes", p->at[SV_JOINS]);
-    p->window[cpu->ranks.rank] = own;
+    int rc = need->processes ? sv_shared_open(&p->own, window_bytes(p), err) : SV_OK;
+    if (rc)
+        return rc;
+    struct key made = {.window = need->processes ? p->own.memory : sv_calloc(1, window_bytes(p))};
+    if (!made.window)
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for a window of %zu bytes", window_bytes(p));
+    p->window[cpu->ranks.rank] = made.window;
+    memcpy(made.name, p->own.name, sizeof made.name);
     memset(key, 0, sizeof *key);
-    memcpy(key->bytes, &(struct key){own}, sizeof(struct key));
+    memcpy(key->bytes, &made, sizeof made);
     return SV_OK;
 }
 
@@ -66,11 +77,16 @@ int sv_cpu_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct 
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     struct sv_cpu_peers *p = cpu->peers;
-    (void)err;
     for (int32_t r = 0; r < cpu->ranks.n; r++) {
         struct key key;
+        void *window;
         memcpy(&key, peers->key[r].bytes, sizeof key);
-        p->window[r] = key.window;
+        if (r == cpu->ranks.rank)
+            continue;
+        window = key.window;
+        if (key.name[0] && sv_shared_map(&window, window_bytes(p), key.name, err))
+            return SV_EIO;
+        p->window[r] = window;
     }
     p->progress = peers->progress;
     p->failure = peers->failure;
@@ -81,9 +97,15 @@ int sv_cpu_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct 
 
 void sv_cpu_window_close(struct sv_cpu *cpu)
 {
-    if (cpu->peers)
-        sv_free(cpu->peers->window[cpu->ranks.rank]);
-    sv_free(cpu->peers);
+    struct sv_cpu_peers *p = cpu->peers;
+    for (int32_t r = 0; p && p->own.memory && r < cpu->ranks.n; r++)
+        if (r != cpu->ranks.rank)
+            sv_shared_unmap(p->window[r], window_bytes(p));
+    if (p && p->own.memory)
+        sv_shared_close(&p->own);
+    else if (p)
+        sv_free(p->window[cpu->ranks.rank]);
+    sv_free(p);
 }
 
 /* ---------------------------------------------------------------- meeting */
