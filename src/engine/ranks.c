@@ -7,17 +7,49 @@
  * uploaded reaches every rank. Must not: wait for a follower in a step, or let a rank decide by
  * itself what another must decide alike.
  */
+#define _GNU_SOURCE /* sched_getaffinity */
+
 #include "engine/engine.h"
 
+#include <sched.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---------------------------------------------------------------- open */
+
+/* Processes that their launcher gave processors of their own. */
+static bool is_bound(void)
+{
+    cpu_set_t set;
+    return sv_mpi_ranks().n > 1 && sched_getaffinity(0, sizeof set, &set) == 0 &&
+           CPU_COUNT(&set) < sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r)
+{
+    const int32_t all = opts->n_threads ? opts->n_threads : sv_cpu_count();
+    const int32_t own = all * (r.rank + 1) / r.n - all * r.rank / r.n;
+    if (!opts->n_threads && is_bound())
+        return all;
+    return own > 0 ? own : 1;
+}
+
+struct sv_world_opts sv_ranks_world(const struct sv_engine_options *opts, int32_t rank)
+{
+    const int64_t s = opts->device_timeout ? opts->device_timeout : 60;
+    return (struct sv_world_opts){
+        .n = opts->tp,
+        /* of those that ranks share */
+        .n_threads = is_bound() ? 1 : sv_ranks_threads(opts, (struct sv_ranks){rank, opts->tp}),
+        .timeout_us = s < 0 ? -1 : s * 1000000};
+}
+
+_Static_assert(sizeof(struct sv_engine_options) <= SV_SWAP_BYTES, "options are told at once");
 
 int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
                   const struct sv_engine_tuning *tuning, struct sv_err *err)
 {
     struct sv_rank_group *g = sv_calloc(1, sizeof *g);
-    const int64_t s = opts->device_timeout ? opts->device_timeout : 60;
     e->ranks = g;
     if (!g)
         return sv_fail(err, SV_ENOMEM, -1, "ranks");
@@ -25,12 +57,9 @@ int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
     g->tuning = tuning;
     g->compares = tuning->compare_ranks;
     SV_REQUIRE(opts->tp > 1);
-    const struct sv_world_opts o = {.n = opts->tp,
-                                    .n_threads =
-                                        sv_ranks_threads(opts, (struct sv_ranks){0, opts->tp}),
-                                    .timeout_us = tuning->rank_timeout_us ? tuning->rank_timeout_us
-                                                  : s < 0                 ? -1
-                                                                          : s * 1000000};
+    struct sv_world_opts o = sv_ranks_world(opts, 0);
+    if (tuning->rank_timeout_us)
+        o.timeout_us = tuning->rank_timeout_us;
     if (sv_mpi_ranks().n == 1) {
         int rc = sv_world_open(&g->world, &o, err);
         return rc ? rc : sv_world_spawn(&g->world, sv_ranks_follow, g, err);
@@ -41,13 +70,6 @@ int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
     struct sv_engine_options told = *opts;
     int rc = sv_world_open_mpi(&g->world, &o, err);
     return rc ? rc : sv_world_tell(&g->world, &told, sizeof told, err);
-}
-
-int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r)
-{
-    const int32_t all = opts->n_threads ? opts->n_threads : sv_cpu_count();
-    const int32_t own = all * (r.rank + 1) / r.n - all * r.rank / r.n;
-    return own > 0 ? own : 1;
 }
 
 int sv_ranks_tell(struct sv_engine *e, void *value, size_t n_bytes, struct sv_err *err)

@@ -49,6 +49,7 @@ struct sv_rank_fault_at {
 
 /* Threads of a rank: all that are asked for are shared out. */
 int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r);
+struct sv_world_opts sv_ranks_world(const struct sv_engine_options *opts, int32_t rank);
 /* ranks.c. Rank 0, before anything else is opened: starts the others. */
 int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
                   const struct sv_engine_tuning *tuning, struct sv_err *err);
