@@ -10,6 +10,7 @@
  */
 #include "testing.h"
 
+#include "engine/legal.h"
 #include "engine/run.h"
 #include "engine/toy.h"
 
@@ -44,6 +45,8 @@ static struct run_pair pair_of(bool bf16)
 static void mix(struct run_case *c, int32_t n)
 {
     static const double temperature[] = {0.7, 0, 1.5, 0};
+    static const int32_t some[] = {40, 77, 150, 299}, words[] = {40, -1, 77, 101, -1};
+    static const float bias[] = {4, -3, -100, 5};
     for (int32_t i = 0; i < n; i++) {
         struct sv_request *r = &c[i].req;
         r->temperature = temperature[i % 4];
@@ -55,6 +58,13 @@ static void mix(struct run_case *c, int32_t n)
         r->logprobs = i % 7 == 0;
         r->prompt_logprobs = i % 14 == 0;
         r->n_top_logprobs = i % 7 ? 0 : 3;
+        r->asked_ids = some;
+        r->n_asked_ids = i % 14 ? 0 : 4;
+        r->bias_ids = some;
+        r->bias = bias;
+        r->n_bias = i % 4 == 1 ? 4 : 0;
+        r->bad_ids = words;
+        r->n_bad_ids = i % 5 == 2 ? 5 : 0;
     }
 }
 
@@ -80,6 +90,8 @@ static void lossless(const struct run_pair *pair, enum sv_data_type dtype, bool 
     for (size_t i = 0; i < sizeof arrangements / sizeof arrangements[0]; i++) {
         const struct run_arrangement a = arrangements[i];
         char what[128];
+        if (a.drafter == 4 && !pair->draft)
+            continue;
         e = run_open_ranks(pair, &a, SV_ISA_AUTO, dtype, &t, tp);
         struct run_out *out = run_all(e, c, n);
         snprintf(what, sizeof what, "%d ranks: drafter %d batch %d page %d threads %d width %d", tp,
@@ -126,6 +138,54 @@ static void bf16_8(void **state)
     (void)state;
     const struct run_pair pair = pair_of(true);
     lossless(&pair, SV_TYPE_BF16, true, 8, 4);
+}
+
+/* FP8 blocks of 16 x 16, FP8 and int8 rows; 3 heads. */
+static void quantized_3(void **state)
+{
+    (void)state;
+    const struct run_pair pair = {run_dir("tests/golden/quant/pair_target"), NULL};
+    lossless(&pair, SV_TYPE_F32, true, 3, 8);
+    lossless(&pair, SV_TYPE_BF16, false, 3, 8);
+}
+
+/* What a grammar allows is masked on whole rows; forbidden drafts end their block. */
+static void grammars(void **state)
+{
+    enum { N = 2 * LEGALS };
+    struct toy t = toy_even;
+    struct sv_grammar *g[LEGALS];
+    struct run_case *c = run_cases(N, VOCAB, 40, 30, 9);
+    struct run_out *ref = NULL;
+    (void)state;
+    t.bf16 = true;
+    const struct run_pair pair = {toy_speaking_target(&t), toy_draft(&t)};
+    mix(c, N);
+    for (int k = 0; k < LEGALS; k++)
+        g[k] = legal_grammar((enum legal)k);
+    for (int i = 0; i < N; i++) {
+        c[i].req.grammar = g[i % LEGALS];
+        c[i].req.ignore_eos = false;
+    }
+    static const struct run_arrangement as[] = {{-1, 1, 16, 1, 512, 0}, {4, N, 4, 1, 33, 0}};
+    for (int i = 0; i < 2; i++) {
+        struct sv_engine *e = run_open_ranks(&pair, &as[i], SV_ISA_AUTO, SV_TYPE_BF16, NULL, 2);
+        struct run_out *out = run_all(e, c, N);
+        if (ref) {
+            run_same(ref, out, N, "grammars");
+            run_out_free(ref, N);
+        }
+        ref = out;
+        sv_engine_close(e);
+    }
+    for (int i = 0; i < N; i++)
+        assert_int_not_equal(legal_check((enum legal)(i % LEGALS), ref[i].text, ref[i].n_text),
+                             LEGAL_NOT);
+    for (int k = 0; k < LEGALS; k++)
+        sv_grammar_unref(g[k]);
+    run_out_free(ref, N);
+    run_cases_free(c, N);
+    assert_int_equal(sv_alloc_live(), 0);
 }
 
 /* ---------------------------------------------------------------- mates, preemption, prefixes */
@@ -223,40 +283,44 @@ static void policy(void **state)
 
 /* ---------------------------------------------------------------- numbers */
 
-/* Log probabilities of the same tokens, at 1 rank and at more: other low bits, and no more. */
-static void close_to_one(void **state)
+/* Log probabilities of the same tokens, at 1 rank and at n: other low bits, and no more. */
+static void close_at(const struct run_pair *pair, int32_t n)
 {
     enum { N = 6 };
-    (void)state;
-    const struct run_pair pair = pair_of(false);
     struct run_case *c = run_cases(N, VOCAB, 60, 4, 11);
+    struct run_out *out[2];
+    const struct run_arrangement a = {-1, 2, 16, 1, 512, 0};
+    float worst = 0;
+    int64_t n_other = 0;
     for (int i = 0; i < N; i++)
         c[i].req.prompt_logprobs = c[i].req.logprobs = true;
-    struct run_out *ref = NULL;
-    for (int32_t tp = 1; tp <= 8; tp *= 2) {
-        const struct run_arrangement a = {-1, 2, 16, 1, 512, 0};
-        struct sv_engine *e = run_open_ranks(&pair, &a, SV_ISA_AUTO, SV_TYPE_F32, NULL, tp);
-        struct run_out *out = run_all(e, c, N);
+    for (int i = 0; i < 2; i++) {
+        struct sv_engine *e = run_open_ranks(pair, &a, SV_ISA_AUTO, SV_TYPE_F32, NULL, i ? n : 1);
+        out[i] = run_all(e, c, N);
         sv_engine_close(e);
-        float worst = 0;
-        int64_t n_other = 0;
-        for (int i = 0; i < N && ref; i++)
-            for (int32_t k = 1; k < c[i].n_prompt; k++) {
-                const float d = out[i].prompt_lp[k].logprob - ref[i].prompt_lp[k].logprob;
-                worst = fabsf(d) > worst ? fabsf(d) : worst;
-                n_other += d != 0;
-            }
-        if (ref) {
-            print_message("%d ranks: %lld others, at most %g apart\n", tp, (long long)n_other,
-                          (double)worst);
-            assert_true(worst < 1e-4f);
-            run_out_free(out, N);
-        } else {
-            ref = out;
-        }
     }
-    run_out_free(ref, N);
+    for (int i = 0; i < N; i++)
+        for (int32_t k = 1; k < c[i].n_prompt; k++) {
+            const float d = out[1][i].prompt_lp[k].logprob - out[0][i].prompt_lp[k].logprob;
+            worst = fabsf(d) > worst ? fabsf(d) : worst;
+            n_other += d != 0;
+        }
+    print_message("%d ranks: %lld others, at most %g apart\n", n, (long long)n_other,
+                  (double)worst);
+    assert_true(worst < 1e-4f && n_other > 0);
+    for (int i = 0; i < 2; i++)
+        run_out_free(out[i], N);
     run_cases_free(c, N);
+}
+
+static void close_to_one(void **state)
+{
+    (void)state;
+    const struct run_pair pair = pair_of(false),
+                          quantized = {run_dir("tests/golden/quant/pair_target"), NULL};
+    for (int32_t n = 2; n <= 8; n *= 2)
+        close_at(&pair, n);
+    close_at(&quantized, 3);
 }
 
 /* ---------------------------------------------------------------- ranks that do not fit or fail */
@@ -401,7 +465,8 @@ static void diverges(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(f32_2), cmocka_unit_test(bf16_2), cmocka_unit_test(f32_4),
-             cmocka_unit_test(bf16_4), cmocka_unit_test(bf16_8), cmocka_unit_test(together_2),
-             cmocka_unit_test(together_4), cmocka_unit_test(policy), cmocka_unit_test(close_to_one),
-             cmocka_unit_test(refusals), cmocka_unit_test(no_memory), cmocka_unit_test(silent),
-             cmocka_unit_test(tells), cmocka_unit_test(diverges))
+             cmocka_unit_test(bf16_4), cmocka_unit_test(bf16_8), cmocka_unit_test(quantized_3),
+             cmocka_unit_test(grammars), cmocka_unit_test(together_2), cmocka_unit_test(together_4),
+             cmocka_unit_test(policy), cmocka_unit_test(close_to_one), cmocka_unit_test(refusals),
+             cmocka_unit_test(no_memory), cmocka_unit_test(silent), cmocka_unit_test(tells),
+             cmocka_unit_test(diverges))
