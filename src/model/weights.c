@@ -131,8 +131,10 @@ int sv_weights_divide(struct sv_weights *w, const struct sv_config *cfg, int32_t
                                        .vocab = cfg->vocab_size,
                                        .n_taps = n_taps * cfg->hidden_size,
                                        .group = group_of(w->ckpt)};
-    if (cfg->n_experts)
-        w->shape.whole = "a mixture of experts";
+    if (cfg->n_experts) {
+        w->shape.expert_intermediate = cfg->moe_intermediate_size;
+        w->shape.shared_intermediate = cfg->shared_intermediate_size;
+    }
     for (int32_t i = 0; i < cfg->n_layers; i++)
         if (cfg->layer_kind[i] == SV_LAYER_GDN)
             w->shape.whole = "the gated delta rule";
@@ -149,16 +151,21 @@ static struct sv_config own_part(const struct sv_weights *w, const struct sv_con
     own.n_heads = sv_shard_heads(&w->shape, ranks).n;
     own.n_kv_heads = sv_shard_kv_heads(&w->shape, ranks).n;
     own.intermediate_size = sv_shard_inner(&w->shape, cfg->intermediate_size, ranks).n;
+    own.moe_intermediate_size = sv_shard_inner(&w->shape, cfg->moe_intermediate_size, ranks).n;
+    own.shared_intermediate_size =
+        sv_shard_inner(&w->shape, cfg->shared_intermediate_size, ranks).n;
     return own;
 }
 
-/* The columns of a matrix, in memory of their own. */
+/* The columns of a matrix, in memory that is there, or of their own. */
 static int copy_columns(struct sv_weight *host, struct sv_slice cols, const char *name, void **copy,
                         struct sv_err *err)
 {
     const size_t elem = sv_dtype_bytes(host->fmt.elem), n = (size_t)cols.n * elem,
                  ld = (size_t)host->cols * elem;
-    char *to = *copy = sv_alloc((size_t)host->rows * n);
+    if (!*copy)
+        *copy = sv_alloc((size_t)host->rows * n);
+    char *to = *copy;
     const char *from = (const char *)host->data + (size_t)cols.first * elem;
     if (!to)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for columns of %s", name);
@@ -255,15 +262,15 @@ static void part_of_experts(struct sv_weight *host, const struct sv_tensor_spec 
     *n_bytes += matrix - (int64_t)t->n_bytes;
 }
 
-/* The tensor in the checkpoint, as host weight, and this rank's part of it. *copy: memory that it
- * lies in, or NULL. No rows: only another rank has it. */
+/* The tensor in the checkpoint, as host weight, and this rank's part of it. *copy: memory for
+ * columns of it, or NULL; then what was allocated for them, if they are needed. No rows: only
+ * another rank has it. */
 static int find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_weight *host,
                 void **copy, int64_t *n_bytes, struct sv_err *err)
 {
     const bool vector = s->cols == 0;
     const struct sv_cut cut =
         sv_shard_cut(&w->shape, s->role, (int32_t)s->rows, (int32_t)s->cols, sv_dev_ranks(w->dev));
-    *copy = NULL;
     *host = (struct sv_weight){.role = s->role,
                                .rows = vector ? 1 : (int32_t)s->rows,
                                .cols = (int32_t)(vector ? s->rows : s->cols)};
@@ -321,7 +328,7 @@ int sv_weights_take(struct sv_weights *w, const struct sv_tensor_spec *s, struct
                     struct sv_err *err)
 {
     struct sv_weight host;
-    void *copy;
+    void *copy = NULL;
     int64_t n_bytes = 0;
     int rc = find(w, s, &host, &copy, &n_bytes, err);
     *out = (struct sv_weight){0};
@@ -348,35 +355,59 @@ struct load {
     struct sv_place (*place)(void *user, const struct sv_tensor_spec *spec);
     void *user;
     struct sv_weight *expert; /* (n_experts) of those that are being collected */
+    char *columns;            /* of theirs that are this rank's, (n_experts, rows, cols), or NULL */
     int64_t expert_bytes;
     int32_t n_chosen;
     struct sv_err *err;
 };
 
+static int upload_experts(struct load *l, struct sv_experts *x, bool *in_place)
+{
+    struct sv_weights *w = l->w;
+    struct sv_weight *host = l->expert;
+    if (!w->ckpt) {
+        host[0].fmt.elem = SV_BF16;
+        l->expert_bytes = 2 * (int64_t)x->n * x->rows * x->cols;
+        return sv_dev_random_experts(w->dev, host, x->n, 0.02f, (uint64_t)w->n_taken + 1, x,
+                                     l->err);
+    }
+    int rc = sv_dev_upload_experts(w->dev, host, x->n, x, l->err);
+    for (int32_t e = 0; e < x->n && !rc; e++)
+        *in_place |= l->columns && x->w[e].data == host[e].data;
+    if (rc || !l->columns || *in_place)
+        return rc;
+    return sv_dev_sync(w->dev, l->err); /* the columns may still be read */
+}
+
 /* Experts come one by one, and become weights of the device together with the last one. */
 static int take_expert(struct load *l, const struct sv_tensor_spec *s, struct sv_experts *x)
 {
     struct sv_weights *w = l->w;
-    struct sv_weight *host = l->expert;
+    bool in_place = false;
     SV_REQUIRE(s->expert < x->n);
     if (s->expert == 0)
         l->expert_bytes = 0;
-    void *copy; /* experts are not divided */
-    int rc = find(w, s, &host[s->expert], &copy, &l->expert_bytes, l->err);
-    if (rc || s->expert + 1 < x->n)
+    /* One piece of memory for all, by what the first one takes. */
+    const struct sv_host_tensor *t = w->ckpt ? sv_ckpt_find(w->ckpt, s->name) : NULL;
+    const size_t stride = t ? (size_t)x->rows * (size_t)x->cols * sv_dtype_bytes(t->dtype) : 0;
+    const bool cut = t && !t->quant.code && x->cols < s->cols;
+    if (cut && s->expert == 0 && !(l->columns = sv_alloc((size_t)x->n * stride)))
+        return sv_fail(l->err, SV_ENOMEM, -1, "no memory for columns of %s", s->name);
+    void *copy = cut ? l->columns + (size_t)s->expert * stride : NULL;
+    int rc = find(w, s, &l->expert[s->expert], &copy, &l->expert_bytes, l->err);
+    if (!rc && s->expert + 1 < x->n)
         return rc;
-    if (w->ckpt) {
-        rc = sv_dev_upload_experts(w->dev, host, x->n, x, l->err);
-    } else {
-        host[0].fmt.elem = SV_BF16;
-        l->expert_bytes = 2 * (int64_t)x->n * x->rows * x->cols;
-        rc = sv_dev_random_experts(w->dev, host, x->n, 0.02f, (uint64_t)w->n_taken + 1, x, l->err);
-    }
+    if (!rc)
+        rc = upload_experts(l, x, &in_place);
     if (!rc)
         sv_weights_note(w, &(struct sv_taken){.w.role = s->role,
                                               .n_bytes = l->expert_bytes,
                                               .experts = x,
-                                              .n_chosen = l->n_chosen});
+                                              .n_chosen = l->n_chosen,
+                                              .host = in_place ? l->columns : NULL});
+    if (!in_place)
+        sv_free(l->columns);
+    l->columns = NULL;
     return rc;
 }
 
@@ -433,6 +464,11 @@ static int load_one(void *user, const struct sv_tensor_spec *spec)
     struct load *l = user;
     if (spec->role == SV_ROLE_KV_B)
         return take_heads(l, spec);
+    if (spec->n_experts && spec->expert < 0 && sv_dev_ranks(l->w->dev).n > 1)
+        return sv_fail(l->err, SV_EUNSUPPORTED, -1,
+                       "tensor parallel does not divide experts that one tensor holds (%s) yet; it "
+                       "runs on 1 rank",
+                       spec->name);
     if (spec->n_experts && spec->expert < 0)
         return take_packed(l, spec);
     const struct sv_place to = l->place(l->user, spec);

@@ -149,6 +149,30 @@ static void quantized_3(void **state)
     lossless(&pair, SV_TYPE_BF16, false, 3, 8);
 }
 
+static void experts(struct run_pair *pair, bool bf16)
+{
+    struct toy t = toy_even;
+    t.bf16 = bf16;
+    t.n_experts = 10;
+    t.n_chosen = 3;
+    t.expert_mlp = 90;
+    *pair = (struct run_pair){toy_target(&t), toy_draft(&t)};
+}
+static void experts_2(void **state)
+{
+    struct run_pair pair;
+    (void)state;
+    experts(&pair, true);
+    lossless(&pair, SV_TYPE_BF16, true, 2, 10);
+}
+static void experts_4(void **state)
+{
+    struct run_pair pair;
+    (void)state;
+    experts(&pair, false);
+    lossless(&pair, SV_TYPE_F32, false, 4, 8);
+}
+
 /* What a grammar allows is masked on whole rows; forbidden drafts end their block. */
 static void grammars(void **state)
 {
@@ -284,10 +308,10 @@ static void policy(void **state)
 /* ---------------------------------------------------------------- numbers */
 
 /* Log probabilities of the same tokens, at 1 rank and at n: other low bits, and no more. */
-static void close_at(const struct run_pair *pair, int32_t n)
+static void close_at(const struct run_pair *pair, int32_t vocab, int32_t n)
 {
     enum { N = 6 };
-    struct run_case *c = run_cases(N, VOCAB, 60, 4, 11);
+    struct run_case *c = run_cases(N, vocab, 60, 4, 11);
     struct run_out *out[2];
     const struct run_arrangement a = {-1, 2, 16, 1, 512, 0};
     float worst = 0;
@@ -316,11 +340,21 @@ static void close_at(const struct run_pair *pair, int32_t n)
 static void close_to_one(void **state)
 {
     (void)state;
-    const struct run_pair pair = pair_of(false),
-                          quantized = {run_dir("tests/golden/quant/pair_target"), NULL};
+    const struct run_pair pair = pair_of(false);
+    static const struct {
+        const char *target;
+        int32_t vocab, n;
+    } others[] = {{"quant/pair_target", 300, 3},   {"tiny/qwen3_tied_bf16", 320, 4},
+                  {"tiny/llama_bias_f16", 160, 3}, {"tiny/llama_rope3_bf16", 288, 2},
+                  {"tiny/qwen3_moe_f32", 131, 2},  {"tiny/qwen3_moe_bf16", 160, 3}};
     for (int32_t n = 2; n <= 8; n *= 2)
-        close_at(&pair, n);
-    close_at(&quantized, 3);
+        close_at(&pair, VOCAB, n);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "tests/golden/%s", others[i].target);
+        const struct run_pair other = {run_dir(name), NULL};
+        close_at(&other, others[i].vocab, others[i].n);
+    }
 }
 
 /* ---------------------------------------------------------------- ranks that do not fit or fail */
@@ -348,7 +382,7 @@ static void refusals(void **state)
     refused(&o, "tp must be in [0, 16]");
     o.tp = 2;
     o.target_dir = run_dir("tests/golden/tiny/gptoss_bf16");
-    refused(&o, "tensor parallel does not divide a mixture of experts yet");
+    refused(&o, "tensor parallel does not divide experts that one tensor holds (layers.0.mlp.");
     o.target_dir = run_dir("tests/golden/tiny/qwen3_5_bf16");
     refused(&o, "tensor parallel does not divide the gated delta rule yet");
     o.target_dir = run_dir("tests/golden/tiny/pair_target"); /* 3 heads, the draft's are 4 */
@@ -466,7 +500,8 @@ static void diverges(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(f32_2), cmocka_unit_test(bf16_2), cmocka_unit_test(f32_4),
              cmocka_unit_test(bf16_4), cmocka_unit_test(bf16_8), cmocka_unit_test(quantized_3),
-             cmocka_unit_test(grammars), cmocka_unit_test(together_2), cmocka_unit_test(together_4),
-             cmocka_unit_test(policy), cmocka_unit_test(close_to_one), cmocka_unit_test(refusals),
+             cmocka_unit_test(experts_2), cmocka_unit_test(experts_4), cmocka_unit_test(grammars),
+             cmocka_unit_test(together_2), cmocka_unit_test(together_4), cmocka_unit_test(policy),
+             cmocka_unit_test(close_to_one), cmocka_unit_test(refusals),
              cmocka_unit_test(no_memory), cmocka_unit_test(silent), cmocka_unit_test(tells),
              cmocka_unit_test(diverges))
