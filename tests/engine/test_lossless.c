@@ -375,6 +375,23 @@ static void a_draft_of_another_shape(void **state)
     run_cases_free(c, 12);
 }
 
+/* As published for larger targets: drafts that see six and eight layers, and sliding ones, of
+ * targets with recurrent layers too. */
+static void drafts_of_many_taps(void **state)
+{
+    (void)state;
+    for (int32_t n_taps = 6; n_taps <= 8; n_taps += 2) {
+        struct toy deep = toy_bf16;
+        deep.n_layers = n_taps + 3;
+        deep.n_taps = n_taps;
+        deep.window = n_taps == 8 ? 12 : 0;
+        const struct run_pair pair = {toy_target(&deep), toy_draft(&deep)};
+        all_arrangements(&pair, SV_ISA_AUTO, SV_TYPE_BF16, n_taps == 6, run_few(12));
+    }
+    const struct run_pair hybrid = toy_pair_as("qwen3_5_bf16", 4, 12);
+    all_arrangements(&hybrid, SV_ISA_AUTO, SV_TYPE_BF16, true, run_few(12));
+}
+
 /* Drafts as published would fit, but for a size that nothing here is made for. */
 static void drafts_that_are_too_large(void **state)
 {
@@ -416,4 +433,4 @@ SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_both), cmocka_un
              cmocka_unit_test(latent_auto_f32), cmocka_unit_test(latent_auto_bf16),
              cmocka_unit_test(latent_avx512_bf16), cmocka_unit_test(latent_avx2_bf16),
              cmocka_unit_test(latent_plain_f32), cmocka_unit_test(a_draft_of_another_shape),
-             cmocka_unit_test(drafts_that_are_too_large))
+             cmocka_unit_test(drafts_of_many_taps), cmocka_unit_test(drafts_that_are_too_large))

@@ -220,7 +220,7 @@ static void branches(void **state)
                                   .draft_dir = pair.draft,
                                   .dtype = SV_TYPE_BF16,
                                   .context = CONTEXT,
-                                  .max_sequences = 1,
+                                  .max_sequences = 2, /* room for eight snapshots */
                                   .page_size = PAGE,
                                   .no_prefix_cache = true};
     (void)state;

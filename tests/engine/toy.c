@@ -200,19 +200,37 @@ const char *toy_draft(const struct toy *t)
 {
     char config[1024];
     config_head(config, sizeof config, t, "DFlashDraftModel", t->draft_layers);
+    const int32_t n_taps = t->n_taps ? t->n_taps : 2;
     size_t n = strlen(config);
-    snprintf(config + n, sizeof config - n,
-             ",\"block_size\":%d,\"num_target_layers\":%d,\"dflash_config\":{\"mask_token_id\":%d,"
-             "\"target_layer_ids\":[0,%d]}}",
-             t->block, t->n_layers, t->vocab - 1, t->n_layers - 2);
+    n += (size_t)snprintf(config + n, sizeof config - n,
+                          ",\"block_size\":%d,\"num_target_layers\":%d,\"dflash_config\":{"
+                          "\"mask_token_id\":%d,\"target_layer_ids\":[0",
+                          t->block, t->n_layers, t->vocab - 1);
+    for (int32_t i = 1; i < n_taps; i++)
+        n += (size_t)snprintf(config + n, sizeof config - n, ",%d",
+                              i * (t->n_layers - 2) / (n_taps - 1));
+    n += (size_t)snprintf(config + n, sizeof config - n, "]}");
+    for (int32_t i = 0; i < t->draft_layers && t->window; i++)
+        n += (size_t)snprintf(
+            config + n, sizeof config - n, "%s\"%s_attention\"%s", i ? "," : ",\"layer_types\":[",
+            i < t->draft_layers - 1 ? "sliding" : "full", i < t->draft_layers - 1 ? "" : "]");
+    if (t->window)
+        n += (size_t)snprintf(config + n, sizeof config - n,
+                              ",\"use_sliding_window\":true,\"sliding_window\":%d", t->window);
+    snprintf(config + n, sizeof config - n, "}");
     struct writer w = begin(t, 1);
-    put(&w, false, t->hidden, 2 * t->hidden, "fc.weight");
+    put(&w, false, t->hidden, n_taps * t->hidden, "fc.weight");
     put(&w, true, 1, t->hidden, "hidden_norm.weight");
     put_layers(&w, t, t->draft_layers, "", false);
     return finish(&w, config, "draft");
 }
 
 struct run_pair toy_pair_of(const char *name)
+{
+    return toy_pair_as(name, 0, 0);
+}
+
+struct run_pair toy_pair_as(const char *name, int32_t n_taps, int32_t window)
 {
     struct sv_config c;
     struct sv_err err = {0};
@@ -231,6 +249,8 @@ struct run_pair toy_pair_of(const char *name)
                               .max_position = 256,
                               .block = 16,
                               .draft_layers = 2,
+                              .n_taps = n_taps,
+                              .window = window,
                               .bf16 = true,
                               .scale = 0.2f,
                               .seed = 5};

@@ -12,7 +12,9 @@
 
 struct toy {
     int32_t vocab, hidden, n_layers, n_heads, n_kv, head_dim, mlp, max_position;
-    int32_t block, draft_layers; /* taps are 0 and n_layers - 2; the mask is vocab - 1 */
+    int32_t block, draft_layers; /* the mask is vocab - 1 */
+    int32_t n_taps;              /* 0: two; from layer 0 to n_layers - 2 */
+    int32_t window;              /* of the draft's first layers, all but its last; 0: none */
     /* experts of the target's layers, but for layer 1, which is dense; 0: all are */
     int32_t n_experts, n_chosen, expert_mlp;
     bool bf16;   /* weights stored as bf16 instead of f32 */
@@ -31,5 +33,7 @@ const char *toy_speaking_target(const struct toy *t);
 const char *toy_draft(const struct toy *t);
 /* A tiny checkpoint, tests/golden/tiny/NAME, and a random draft for it. */
 struct run_pair toy_pair_of(const char *name);
+/* The same with a sliding draft of that many taps. */
+struct run_pair toy_pair_as(const char *name, int32_t n_taps, int32_t window);
 
 #endif
