@@ -431,36 +431,36 @@ static void accepts_on(struct cross *c)
 /* ---------------------------------------------------------------- gates beside it */
 
 /* Query heads with their gates between them, as gated attention's projection gives them. */
-static void gated_heads(struct cross *c, int32_t hd, int32_t rot)
+static void gated_heads(struct cross *c, int32_t hd, int32_t rot, int32_t len)
 {
-    enum { HEADS = 4, KV = 2, LEN = 70 };
+    enum { HEADS = 4, KV = 2 };
     const int32_t ld = (2 * HEADS + 2 * KV) * hd, width = HEADS * hd;
     struct rig_batch b;
     rig_batch_init(&b);
-    rig_batch_add(&b, 0, 0, LEN);
+    rig_batch_add(&b, 0, 0, len);
     rig_batch_add(&b, 1, 0, 3);
     const size_t n = (size_t)b.rows.n_rows + 2, half = (size_t)(rot / 2);
     struct cross_rows rows = cross_rows(c, &b, 2, 1);
     struct cross_buf qkv = cross_new(c, CROSS_ACT, n * (size_t)ld, NULL, 1),
                      out = cross_new(c, CROSS_ACT, n * (size_t)width, NULL, 0),
-                     table = cross_new(c, CROSS_F32, 2 * 128 * half, NULL, 0.7f);
+                     table = cross_new(c, CROSS_F32, 2 * (size_t)len * half, NULL, 0.7f);
     struct cross_weight norm = cross_weight(c, SV_F32, 1, hd, 0.3f, 1);
-    struct cross_kv kv = cross_kv(c, 2, 128, 16, KV, hd, 0);
+    struct cross_kv kv = cross_kv(c, 2, len, 16, KV, hd, 0);
     for (int side = 0; side < 2; side++) {
         struct sv_dev *dev = cross_dev(c, side);
         const float *cos = cross_at(&table, side);
         const struct sv_weight w = side ? norm.dut : norm.ref;
-        sv_op_qk_norm_rope_kv_write(
-            dev, &(struct sv_p_qk_norm_rope_kv_write){.rows = rows.rows[side],
-                                                      .qkv = cross_at(&qkv, side),
-                                                      .ld = ld,
-                                                      .n_heads = HEADS,
-                                                      .q_stride = 2 * hd,
-                                                      .q_norm = w,
-                                                      .k_norm = w,
-                                                      .eps = 1e-6f,
-                                                      .rope = {cos, cos + 128 * half, 128, rot},
-                                                      .kv = kv.kv[side]});
+        sv_op_qk_norm_rope_kv_write(dev, &(struct sv_p_qk_norm_rope_kv_write){
+                                             .rows = rows.rows[side],
+                                             .qkv = cross_at(&qkv, side),
+                                             .ld = ld,
+                                             .n_heads = HEADS,
+                                             .q_stride = 2 * hd,
+                                             .q_norm = w,
+                                             .k_norm = w,
+                                             .eps = 1e-6f,
+                                             .rope = {cos, cos + (size_t)len * half, len, rot},
+                                             .kv = kv.kv[side]});
         sv_op_attention(dev, &(struct sv_p_attention){.rows = rows.rows[side],
                                                       .q = cross_at(&qkv, side),
                                                       .ldq = ld,
@@ -506,9 +506,9 @@ static void add_gated(struct cross *c)
 
 static void gates_on(struct cross *c)
 {
-    gated_heads(c, 40, 16);
-    gated_heads(c, 128, 32);
-    gated_heads(c, 256, 64);
+    gated_heads(c, 40, 16, 70);
+    gated_heads(c, 128, 32, 70);
+    gated_heads(c, 256, 64, c->quick ? 200 : 1200);
     add_gated(c);
 }
 
