@@ -43,7 +43,6 @@ static void write_rows(void *arg, int thread, int n)
     const struct sv_p_mla_write *p = job->p;
     const struct sv_cpu_vec *vec = job->cpu->vec;
     const int32_t width = p->cache.head_dim, rot = p->rope.rot_dim, latent = width - rot;
-    const size_t elem = sv_dtype_bytes(p->cache.dtype);
     int32_t begin, end;
     sv_cpu_share(p->rows.n_rows, thread, n, &begin, &end);
     for (int32_t r = begin; r < end; r++) {
@@ -58,7 +57,7 @@ static void write_rows(void *arg, int thread, int n)
             rotate(job, absorbed + (int64_t)h * width + latent,
                    q + (int64_t)(h + 1) * p->head_dim - rot, angle);
         const float *kv = (const float *)p->kv + (int64_t)r * width;
-        const int64_t at = sv_cpu_kv_at(&p->cache, slot, pos);
+        const int64_t at = sv_cpu_kv_offset(&p->cache, slot, pos);
         float kept[SV_MAX_LATENT];
         if (at < 0) {
             sv_cpu_latch(job->cpu, "write: slot %d has no page for position %d", (int)slot,
@@ -68,7 +67,7 @@ static void write_rows(void *arg, int thread, int n)
         vec->add_rms_norm(&(struct sv_cpu_norm_row){
             .x = (float *)(uintptr_t)kv, .w = &p->norm, .d = latent, .eps = p->eps, .out = kept});
         rotate(job, kept + latent, kv + latent, angle);
-        vec->narrow((uint8_t *)p->cache.k + (size_t)at * elem, p->cache.dtype, kept, width);
+        vec->narrow((uint8_t *)p->cache.k + at, p->cache.dtype, kept, width);
     }
 }
 
