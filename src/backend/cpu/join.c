@@ -5,7 +5,8 @@
  * Entered through the backend table (windows, gather_logits) and by norm.c, context_kv.c and
  * gemm.c, whose ops end in a join. A rank copies its part into its own window, counts up, waits for
  * the others' counts and reads their windows: ranks.h says why a place may be written again then.
- * A wait that fails is the device's error, is told to all ranks, and no later join waits. Must not:
+ * A wait that fails is the device's error, is told to all ranks, and no later join waits or touches
+ * a window. Must not:
  * add in another order than that of ranks, or return before every rank has its part there.
  */
 #include "backend/cpu/vec.h"
@@ -31,7 +32,9 @@ struct sv_cpu_peers {
     struct sv_failure *failure;
     int64_t spin_us, timeout_us;
     uint32_t n_joins;
-    bool dead; /* the device has failed: nothing is waited for */
+    /* The device has failed: no window is looked at any more, as other ranks may be anywhere, and
+     * sums are zero. */
+    bool dead;
 };
 
 struct key {
@@ -235,6 +238,8 @@ void sv_cpu_join_rows(struct sv_cpu *cpu, enum sv_join kind, const float *x,
 {
     const size_t n_bytes = (size_t)n_rows * (size_t)d * sizeof(float);
     struct leave_job job = {part_of(cpu, cpu->ranks.rank, kind, n_bytes), x, row_index, n_rows, d};
+    if (cpu->peers->dead)
+        return;
     sv_cpu_run(cpu, leave_rows, &job, (int64_t)n_rows * (10 + d / 16));
     meet(cpu, kind, n_rows);
 }
@@ -243,6 +248,10 @@ void sv_cpu_join_sum(const struct sv_cpu *cpu, enum sv_join kind, int32_t row, i
                      float *sum)
 {
     const size_t at = (size_t)row * (size_t)d, end = at + (size_t)d;
+    if (cpu->peers->dead) {
+        memset(sum, 0, (size_t)d * sizeof *sum);
+        return;
+    }
     const float *first = (const float *)part_of(cpu, 0, kind, end * sizeof *first) + at;
     memcpy(sum, first, (size_t)d * sizeof *sum);
     for (int32_t r = 1; r < cpu->ranks.n; r++) {
@@ -269,7 +278,8 @@ void sv_cpu_join_leave_best(struct sv_cpu *cpu, enum sv_join kind, int32_t row, 
 {
     const size_t at = (size_t)row;
     uint64_t *to = part_of(cpu, cpu->ranks.rank, kind, (at + 1) * sizeof *to);
-    to[at] = id < 0 ? 0 : key_of(x, id);
+    if (!cpu->peers->dead)
+        to[at] = id < 0 ? 0 : key_of(x, id);
 }
 
 bool sv_cpu_join_best(struct sv_cpu *cpu, enum sv_join kind, int32_t n_rows)
@@ -324,8 +334,9 @@ void sv_cpu_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p
     struct sv_cpu *cpu = sv_cpu_of(dev);
     struct gather_job job = {cpu, p, true};
     const int64_t cost = (int64_t)p->n_rows * p->first[cpu->ranks.n] / 16;
-    sv_cpu_run(cpu, gather_rows, &job, cost);
-    meet(cpu, p->join, p->n_rows);
+    if (!cpu->peers->dead)
+        sv_cpu_run(cpu, gather_rows, &job, cost);
     job.leave = false;
-    sv_cpu_run(cpu, gather_rows, &job, cost);
+    if (meet(cpu, p->join, p->n_rows))
+        sv_cpu_run(cpu, gather_rows, &job, cost);
 }
