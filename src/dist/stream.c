@@ -72,7 +72,8 @@ int sv_stream_write(struct sv_world *w, uint32_t kind, const void *first, uint32
     }
     struct head *h = head_at(s, w->at);
     *h = (struct head){kind, n_bytes};
-    memcpy(h + 1, first, n_first);
+    if (n_first)
+        memcpy(h + 1, first, n_first);
     if (n_rest)
         memcpy((char *)(h + 1) + n_first, rest, n_rest);
     w->at += n;
