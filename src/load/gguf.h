@@ -113,6 +113,8 @@ struct sv_gguf_file {
 int sv_gguf_open(struct sv_gguf_file *f, const char *path, struct sv_err *err);
 void sv_gguf_close(struct sv_gguf_file *f);
 int sv_gguf_ckpt_open(struct sv_ckpt *c, const char *path, struct sv_err *err);
+/* Names and order of our table, in an empty checkpoint; also the fuzz entry. */
+int sv_gguf_ckpt_fill(struct sv_ckpt *c, const struct sv_gguf *g, struct sv_err *err);
 /* Bytes of all shards; 0 when it cannot be told. */
 int64_t sv_gguf_ckpt_bytes(const char *path);
 /* The name "blk.3.attn_q.weight" has in our table, in buf, with {expert} for stacked experts;

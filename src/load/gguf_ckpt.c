@@ -306,7 +306,7 @@ static bool is_elsewhere(const char *name, int64_t n_layers)
            (!strncmp(name, "blk.", 4) && strtoll(name + 4, NULL, 10) >= n_layers);
 }
 
-static int fill(struct sv_ckpt *c, const struct sv_gguf *g, struct sv_err *err)
+int sv_gguf_ckpt_fill(struct sv_ckpt *c, const struct sv_gguf *g, struct sv_err *err)
 {
     const struct sv_gguf_family *f = sv_gguf_family(g, err);
     int64_t total = g->n_tensors, n_layers = INT32_MAX, extra = 0;
@@ -341,5 +341,5 @@ int sv_gguf_ckpt_open(struct sv_ckpt *c, const char *path, struct sv_err *err)
     c->arena = f.arena; /* maps and arena are the checkpoint's from here on */
     c->maps = f.maps;
     c->n_maps = f.n_maps;
-    return fill(c, &f.g, err);
+    return sv_gguf_ckpt_fill(c, &f.g, err);
 }

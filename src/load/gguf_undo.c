@@ -12,6 +12,8 @@
 
 #include <string.h>
 
+enum { MAX_SIZE = 1 << 20 };
+
 struct undo {
     struct sv_ckpt *c;
     const struct sv_gguf_family *f;
@@ -231,9 +233,9 @@ static int read_sizes(struct undo *u, const struct sv_gguf *g)
         if (keys[i].hybrid && !u->f->hybrid)
             continue;
         rc = sv_gguf_arch_int(g, u->f->arch, keys[i].name, keys[i].out, u->err);
-        if (!rc && *keys[i].out < 1)
-            rc = sv_fail(u->err, SV_EFORMAT, -1, "%s: key '%s.%s' must be positive", g->file,
-                         u->f->arch, keys[i].name);
+        if (!rc && (*keys[i].out < 1 || *keys[i].out > MAX_SIZE)) /* products fit 64 bits */
+            rc = sv_fail(u->err, SV_EFORMAT, -1, "%s: key '%s.%s' must be in [1, %d]", g->file,
+                         u->f->arch, keys[i].name, MAX_SIZE);
     }
     if (!rc && u->f->hybrid && (u->v_heads % u->k_heads || u->inner % u->v_heads))
         rc = sv_fail(u->err, SV_EFORMAT, -1,
