@@ -13,7 +13,7 @@ lds_bytes=65536 # of a thread block on gfx942
 # Products of 16 x 16 x 16 in each kernel of these files: what the shapes come to when everything is unrolled.
 mfma='gemm_portable 296 attention_portable 52 moe 128 gdn_scan 252'
 # Scalar registers that these files keep in lanes of vector registers, at most; all others keep none.
-scalars='gemm_portable 176 attention_portable 62 moe 21 gdn_scan 55'
+scalars='gemm_portable 176 attention_portable 62 moe 21 gdn_scan 43'
 
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT

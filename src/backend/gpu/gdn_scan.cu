@@ -262,7 +262,6 @@ static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], s
 {
     enum { LINE = tiles<PARTS>::LINE };
     const int half = gpu_wave() / 2, lane = gpu_lane();
-    const uint32_t queries = keys + tiles<PARTS>::BYTES;
     float sum[2][SUMS];
 #pragma unroll
     for (int e = 0; e < SUMS; e++)
@@ -282,10 +281,11 @@ static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], s
         }
 #pragma unroll
         for (int q = 0; q < PARTS; q++) {
-            const uint32_t col = q * GDN_KEY + half * HALF + t * 16;
+            /* Parts and halves lie whole swizzled groups apart. */
+            const uint32_t at = keys + (q * GDN_KEY + half * HALF) * 2;
             uint32_t k[PAIRS], x[PAIRS];
-            gpu_load_n<LINE>(k, keys, 0, col);
-            gpu_load_n<LINE>(x, queries, 0, col);
+            gpu_load_n<LINE>(k, at, 0, t * 16);
+            gpu_load_n<LINE>(x, at + tiles<PARTS>::BYTES, 0, t * 16);
 #pragma unroll
             for (int p = 0; p < PARTS; p++)
                 if (p + q < PARTS) {
@@ -306,45 +306,92 @@ static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], s
 
 /* ---------------------------------------------------------------- the rows of a chunk */
 
-/* u and the outputs of one column; SHARES threads do the former alike and divide the latter. What
- * is to be folded goes to shared memory, in parts. */
-template <int PARTS, bool WHOLE>
+static __device__ __forceinline__ float solved(const struct shared &m, int32_t col, int j,
+                                               float sum)
+{
+    const float sk = __fadd_rn(m.x[0][0][j][col], m.x[1][0][j][col]);
+    return __fmul_rn(m.beta[j], __fsub_rn(__fmaf_rn(-m.decay[j], sk, m.v[j][col]), sum));
+}
+
+/* u of one column; SHARES threads do it alike. Of a whole chunk each u goes into the sums of all
+ * that follow; of some rows each sum is formed when it is needed, in the same order. */
+static __device__ __forceinline__ void solve_all(float (&u)[GDN_CHUNK], const struct shared &m,
+                                                 int32_t col)
+{
+    float sum[GDN_CHUNK];
+#pragma unroll
+    for (int i = 0; i < GDN_CHUNK; i++)
+        sum[i] = 0;
+#pragma unroll
+    for (int j = 0; j < GDN_CHUNK; j++) {
+        u[j] = solved(m, col, j, sum[j]);
+#pragma unroll
+        for (int i = 0; i < GDN_CHUNK; i++)
+            if (i > j)
+                sum[i] = __fmaf_rn(m.kk[j][i], u[j], sum[i]);
+    }
+}
+static __device__ __forceinline__ void solve_some(float (&u)[GDN_CHUNK], const struct chunk &c,
+                                                  const struct shared &m, int32_t col)
+{
+#pragma unroll
+    for (int i = 0; i < GDN_CHUNK; i++)
+        u[i] = 0;
+#pragma unroll
+    for (int i = 0; i < GDN_CHUNK; i++) {
+        if (i >= c.hi && GPU_WAVE == 32)
+            break; /* the other vendor's compiler unrolls no loop that may end */
+        u[i] = m.v[i][col];
+        if (i < c.lo)
+            continue;
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < GDN_CHUNK; j++)
+            if (j < i)
+                sum = __fmaf_rn(m.kk[j][i], u[j], sum);
+        u[i] = solved(m, col, i, sum);
+    }
+}
+
+/* The output of line i, which is below i0 + SHARES: a constant, where the loop is to be short. */
+template <bool WHOLE>
+static __device__ __forceinline__ void
+output(const struct scan_args &a, const struct work &w, const struct chunk &c,
+       const struct shared &m, const float (&u)[GDN_CHUNK], int32_t col, int32_t i, int i0)
+{
+    float out = __fmul_rn(m.decay[i], __fadd_rn(m.x[0][1][i][col], m.x[1][1][i][col]));
+#pragma unroll
+    for (int j = 0; j < GDN_CHUNK; j++)
+        if (j < i0 + SHARES && j <= i)
+            out = __fmaf_rn(m.qk[i][j], u[j], out);
+    a.out[(row_of(w, c, i) * a.g.shape.n_v_heads + w.h) * v_dim<WHOLE>(a) + w.col0 + col] = out;
+}
+
+/* The rows of one column, which SHARES threads divide: outputs, what is kept of u and, in parts,
+ * what is to be folded, to shared memory. */
+template <int PARTS, bool WHOLE, bool AHEAD>
 static __device__ __forceinline__ void rows(const struct scan_args &a, const struct work &w,
                                             const struct chunk &c, const struct shared &m,
                                             uint32_t folded)
 {
     const int32_t col = threadIdx.x % COLS, share = threadIdx.x / COLS, vd = v_dim<WHOLE>(a);
     const bool there = has_col<WHOLE>(w, col);
-    float u[GDN_CHUNK], sum[GDN_CHUNK];
+    float u[GDN_CHUNK];
+    if (AHEAD && GPU_WAVE == 32 && c.lo == 0 && c.hi == GDN_CHUNK && c.first < w.kept_from) {
+        solve_all(u, m, col);
 #pragma unroll
-    for (int i = 0; i < GDN_CHUNK; i++)
-        sum[i] = u[i] = 0;
-#pragma unroll
-    for (int j = 0; j < GDN_CHUNK; j++) {
-        if (j >= c.hi)
-            continue;
-        u[j] = m.v[j][col];
-        if (j >= c.lo) {
-            const float sk = __fadd_rn(m.x[0][0][j][col], m.x[1][0][j][col]);
-            u[j] = __fmul_rn(m.beta[j], __fsub_rn(__fmaf_rn(-m.decay[j], sk, u[j]), sum[j]));
-        }
+        for (int i0 = 0; i0 < GDN_CHUNK; i0 += SHARES)
+            output<WHOLE>(a, w, c, m, u, col, i0 + share, i0);
+    } else {
+        solve_some(u, c, m, col);
+#pragma unroll 1
+        for (int i = share; i < c.hi && there; i += SHARES)
+            if (i >= c.lo)
+                output<WHOLE>(a, w, c, m, u, col, i, GDN_CHUNK);
 #pragma unroll
         for (int i = 0; i < GDN_CHUNK; i++)
-            if (i > j)
-                sum[i] = __fmaf_rn(m.kk[j][i], u[j], sum[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < GDN_CHUNK; i++) {
-        if (i % SHARES != share || i < c.lo || i >= c.hi || !there)
-            continue;
-        float out = __fmul_rn(m.decay[i], __fadd_rn(m.x[0][1][i][col], m.x[1][1][i][col]));
-#pragma unroll
-        for (int j = 0; j < GDN_CHUNK; j++)
-            if (j <= i)
-                out = __fmaf_rn(m.qk[i][j], u[j], out);
-        a.out[(row_of(w, c, i) * a.g.shape.n_v_heads + w.h) * vd + w.col0 + col] = out;
-        if (c.first + i >= w.kept_from)
-            w.slot.u[kept_at(a, c, w.h, i) * vd + w.col0 + col] = u[i];
+            if (i % SHARES == share && i >= c.lo && i < c.hi && there && c.first + i >= w.kept_from)
+                w.slot.u[kept_at(a, c, w.h, i) * vd + w.col0 + col] = u[i];
     }
     if (!c.folds)
         return;
@@ -382,7 +429,7 @@ static __device__ __forceinline__ void fold(float (&s)[TILES][SUMS], float decay
 #pragma unroll
         for (int q = 0; q < PARTS; q++) {
             uint32_t k[PAIRS];
-            gpu_load_t<LINE>(k, keys, 0, q * GDN_KEY + half * HALF + t * 16);
+            gpu_load_t<LINE>(k, keys + (q * GDN_KEY + half * HALF) * 2, 0, t * 16);
 #pragma unroll
             for (int p = 0; p < PARTS; p++)
                 if (p + q < PARTS)
@@ -452,9 +499,7 @@ static __device__ __forceinline__ int32_t state_pos(const struct scan_args &a, c
  * is at work, which many chunks in a row need and many thread blocks beside one another have no
  * registers for. The arithmetic is the same. */
 template <int PARTS, bool WHOLE, bool AHEAD>
-static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE ? 2
-                                                  : PARTS == 2    ? 4
-                                                                  : 3)
+static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE || PARTS > 2 ? 2 : 4)
     scan_kernel(const __grid_constant__ struct scan_args a)
 {
     GPU_SHARED(tile_bytes);
@@ -488,13 +533,13 @@ static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE ? 2
         __syncthreads(); /* the chunk before is done */
         put<PARTS>(f, m, keys);
         __syncthreads();
-        const struct chunk next = chunk_at(w, c.first + GDN_CHUNK);
-        if (AHEAD && next.hi > 0)
-            fetch<WHOLE>(a, w, next, f);
+        const int32_t next = c.first + GDN_CHUNK;
+        if (AHEAD && next < w.seg.end)
+            fetch<WHOLE>(a, w, chunk_at(w, next), f);
         if (c.lo < c.hi)
             products<PARTS, WHOLE>(s, m, keys, k_dim<WHOLE>(a));
         __syncthreads();
-        rows<PARTS, WHOLE>(a, w, c, m, folded);
+        rows<PARTS, WHOLE, AHEAD>(a, w, c, m, folded);
         if (c.folds) {
             if (!c.committed && changed) {
                 move_state<true, WHOLE>(a, w, s);
@@ -504,9 +549,9 @@ static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE ? 2
             fold<PARTS, WHOLE>(s, m.decay[GDN_CHUNK - 1], keys, folded, k_dim<WHOLE>(a));
             changed |= c.committed;
         }
-        if (next.hi <= 0)
+        if (next >= w.seg.end)
             break;
-        c = next;
+        c = chunk_at(w, next);
     }
     if (changed)
         move_state<true, WHOLE>(a, w, s);
