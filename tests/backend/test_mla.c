@@ -107,6 +107,41 @@ static void head_products(void **state)
                             &cases[k]);
 }
 
+/* Matrices in fewer bits, where the machine has them, give the same bits. */
+static void compressed_heads(void **state)
+{
+    (void)state;
+    enum { N = 3, OUT = 96, IN = 128, ROWS = 20 };
+    const struct products p = {N, OUT, IN, SV_BF16};
+    struct sv_rng rng = {5};
+    struct sv_weight host[N], own[N];
+    float *x = rig_floats(&rng, ROWS * N * (IN + 3), 1), *y[2];
+    for (int h = 0; h < N; h++)
+        host[h] = rig_weight(&rng, SV_BF16, OUT, IN, 0.1f, 0);
+    for (int k = 0; k < 2; k++) {
+        struct sv_experts w = {.n = N, .rows = OUT, .cols = IN, .w = own};
+        struct sv_dev *dev = NULL;
+        struct sv_err err = {0};
+        const struct sv_dev_opts o = {.backend = "cpu",
+                                      .n_threads = 2,
+                                      .compute = SV_BF16,
+                                      .tuning.compress_weights = k ? SV_TOGGLE_ON : SV_TOGGLE_OFF};
+        const struct sv_dev_limits lim = rig_limits(256, 256);
+        if (sv_dev_open(&dev, &o, &err) || sv_dev_reserve(dev, &lim, &err) ||
+            sv_dev_upload_experts(dev, host, N, &w, &err))
+            fail_msg("%s", err.msg);
+        if (strstr(sv_dev_describe(dev), "compressed"))
+            assert_true(sv_dev_weight_bytes(dev, &own[0], 1) < 2 * OUT * IN);
+        y[k] = multiply(dev, &p, &w, x, 0, ROWS);
+        sv_dev_free_experts(dev, &w);
+        sv_dev_close(dev);
+    }
+    assert_memory_equal(y[0], y[1], ROWS * N * (OUT + 5) * sizeof *x);
+    rig_free(x), rig_free(y[0]), rig_free(y[1]);
+    for (int h = 0; h < N; h++)
+        rig_free((void *)(uintptr_t)host[h].data);
+}
+
 /* ---------------------------------------------------------------- what is kept of a position */
 
 enum { HEADS = 3, NOPE = 24, ROT = 16, LATENT = 40, WIDTH = LATENT + ROT, HEAD = NOPE + ROT };
@@ -354,5 +389,5 @@ static void routes_of_nan(void **state)
     sv_dev_close(dev);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(head_products), cmocka_unit_test(write), cmocka_unit_test(routes),
-             cmocka_unit_test(routes_of_nan))
+SV_TEST_MAIN(cmocka_unit_test(head_products), cmocka_unit_test(compressed_heads),
+             cmocka_unit_test(write), cmocka_unit_test(routes), cmocka_unit_test(routes_of_nan))
