@@ -198,6 +198,9 @@ const char *toy_speaking_target(const struct toy *t)
 
 const char *toy_draft(const struct toy *t)
 {
+    static const char kimi_rope[] =
+        ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":64.0,\"beta_fast\":32.0,\"beta_slow\":1.0,"
+        "\"mscale\":1.0,\"mscale_all_dim\":1.0,\"original_max_position_embeddings\":64}";
     char config[1024];
     config_head(config, sizeof config, t, "DFlashDraftModel", t->draft_layers);
     const int32_t n_taps = t->n_taps ? t->n_taps : 2;
@@ -217,7 +220,7 @@ const char *toy_draft(const struct toy *t)
     if (t->window)
         n += (size_t)snprintf(config + n, sizeof config - n,
                               ",\"use_sliding_window\":true,\"sliding_window\":%d", t->window);
-    snprintf(config + n, sizeof config - n, "}");
+    snprintf(config + n, sizeof config - n, "%s}", t->yarn ? kimi_rope : "");
     struct writer w = begin(t, 1);
     put(&w, false, t->hidden, n_taps * t->hidden, "fc.weight");
     put(&w, true, 1, t->hidden, "hidden_norm.weight");
@@ -251,6 +254,7 @@ struct run_pair toy_pair_as(const char *name, int32_t n_taps, int32_t window)
                               .draft_layers = 2,
                               .n_taps = n_taps,
                               .window = window,
+                              .yarn = c.kv_lora_rank > 0,
                               .bf16 = true,
                               .scale = 0.2f,
                               .seed = 5};

@@ -17,6 +17,7 @@ struct toy {
     int32_t window;              /* of the draft's first layers, all but its last; 0: none */
     /* experts of the target's layers, but for layer 1, which is dense; 0: all are */
     int32_t n_experts, n_chosen, expert_mlp;
+    bool yarn;   /* the draft's positions are scaled, as those of Kimi's are */
     bool bf16;   /* weights stored as bf16 instead of f32 */
     float scale; /* standard deviation of the weights */
     uint64_t seed;
