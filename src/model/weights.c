@@ -138,6 +138,8 @@ int sv_weights_divide(struct sv_weights *w, const struct sv_config *cfg, int32_t
     for (int32_t i = 0; i < cfg->n_layers; i++)
         if (cfg->layer_kind[i] == SV_LAYER_GDN)
             w->shape.whole = "the gated delta rule";
+        else if (cfg->layer_kind[i] == SV_LAYER_MLA)
+            w->shape.whole = "latent attention";
     return sv_shard_check(&w->shape, ranks.n, what, err);
 }
 

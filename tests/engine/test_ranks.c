@@ -385,6 +385,10 @@ static void refusals(void **state)
     refused(&o, "tensor parallel does not divide experts that one tensor holds (layers.0.mlp.");
     o.target_dir = run_dir("tests/golden/tiny/qwen3_5_bf16");
     refused(&o, "tensor parallel does not divide the gated delta rule yet");
+    o.target_dir = run_dir("tests/golden/tiny/deepseek_bf16");
+    o.tp = 3; /* heads that could be divided */
+    refused(&o, "tensor parallel does not divide latent attention yet");
+    o.tp = 2;
     o.target_dir = run_dir("tests/golden/tiny/pair_target"); /* 3 heads, the draft's are 4 */
     o.draft_dir = run_dir("tests/golden/tiny/pair_draft_full_b16");
     o.tp = 3;
