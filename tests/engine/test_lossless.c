@@ -241,7 +241,7 @@ static void fp8_both(void **state)
     run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
     on(SV_ISA_AUTO, SV_TYPE_BF16, false, 40);
     on_gptoss(SV_ISA_AUTO, SV_TYPE_BF16, true, 20);
-    on_hybrid("qwen3_5_bf16", SV_ISA_AUTO, SV_TYPE_BF16, false, 12);
+    on_tiny("qwen3_5_bf16", SV_ISA_AUTO, SV_TYPE_BF16, false, 12);
 }
 static void fp8_avx2(void **state)
 {
