@@ -5,6 +5,7 @@
 # the compiler lacks them, with SV_NO_AVX2, SV_NO_AVX512, SV_NO_AMX defined; all three also mean SV_NO_X86).
 # CUDA=1 adds src/backend/{gpu,cuda}/*.cu, compiled by nvcc for sm_80 and sm_90; *_sm90.cu for sm_90a alone.
 # MPI=1 lets ranks be processes (mpirun; Open MPI).
+# HIP=1 adds src/backend/{gpu,cuda,hip}/*.cu but *_sm90.cu and *_nvidia.cu, compiled by clang for gfx942 and gfx950.
 # JITTER=1 with it builds kernels whose warps are late on purpose, into a folder jitter in the build folder.
 # Tests: every tests/<area>/test_*.c (with CUDA=1 test_*.cu) is a program, tests/<area>/*.test.sh a script, other .c files helpers.
 #
@@ -22,6 +23,7 @@ WERROR ?=
 JOBS ?= 2
 CUDA ?=
 MPI ?=
+HIP ?=
 JITTER ?=
 STATIC ?=
 T ?=
@@ -98,7 +100,7 @@ endif
 CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 CUDA_ARCHS := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 CUDA_SM90 := -gencode arch=compute_90a,code=sm_90a
-CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -lstdc++
+GPU_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -lstdc++
 CUDA_FLAGS = $(NVCCFLAGS) -std=c++17 -O3 -lineinfo -Xcompiler $(PIE:%=%,)-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off \
 	$(if $(filter 1,$(JITTER)),-DSV_CUDA_JITTER)
 else ifneq ($(filter-out 0,$(CUDA)),)
@@ -116,26 +118,52 @@ else ifneq ($(filter-out 0,$(MPI)),)
 $(error MPI=$(MPI): must be 1, 0 or empty)
 endif
 
+# HIP likewise. Its run-time library is a shared one, so a program built with it needs it.
+ROCM ?= $(wildcard /opt/rocm)
+HIP_CLANGS := $(ROCM:%=%/llvm/bin/clang++) clang++-22 clang++-21 clang++-20 clang++
+HIP_FOUND := $(firstword $(foreach c,$(HIP_CLANGS),$(shell command -v $(c) 2>/dev/null)))
+ifeq ($(HIP),1)
+ifeq ($(CUDA),1)
+$(error CUDA=1 and HIP=1: a program has one of the two)
+endif
+HIPCXX ?= $(HIP_FOUND)
+ifneq ($(shell t=$$(mktemp) && echo 'int x;' | $(or $(HIPCXX),false) $(ROCM:%=--rocm-path=%) -x hip \
+	-include hip/hip_runtime.h --offload-arch=gfx950 -c -o $$t - >/dev/null 2>&1 && echo yes; rm -f $$t),yes)
+$(error HIP=1 needs HIP and a clang that compiles for gfx950, 20 or newer, in PATH or as HIPCXX=/path/to/clang++ (docs/hip.md))
+endif
+HIP_ARCHS := --offload-arch=gfx942 --offload-arch=gfx950
+GPU_LIBS := $(ROCM:%=-L%/lib -Wl,-rpath,%/lib) -lamdhip64 -lstdc++
+# A sum keeps its order and its roundings: no product is fused with a sum that is not written so.
+HIP_FLAGS = $(ROCM:%=--rocm-path=%) -Isrc/backend/hip -include cuda_runtime.h -std=c++17 -O3 $(PIE) -Wall -Wextra \
+	-Wno-unused-parameter -Wno-sign-compare -Wno-unused-value $(WERROR) -ffp-contract=off $(HIPFLAGS)
+else ifneq ($(filter-out 0,$(HIP)),)
+$(error HIP=$(HIP): must be 1, 0 or empty)
+endif
+
 COMPILER := $(shell $(CC) --version 2>/dev/null | head -n 1)
-CUDA_COMPILER := $(if $(filter 1,$(CUDA)),$(lastword $(shell $(NVCC) --version)))
+GPU_COMPILER := $(if $(filter 1,$(CUDA)),$(lastword $(shell $(NVCC) --version)))$(if $(filter 1,$(HIP)),\
+	$(shell $(HIPCXX) --version | head -n 1))
 ifeq ($(MAKELEVEL),0)
 ifneq ($(filter-out $(QUICK_GOALS),$(or $(MAKECMDGOALS),all)),)
 $(info compiler    $(COMPILER))
 $(info cpu kernels plain$(if $(HAVE_AVX2), avx2)$(if $(HAVE_AVX512), avx512)$(if $(HAVE_AMX), amx))
 ifeq ($(CUDA),1)
-$(info cuda        $(CUDA_COMPILER), kernels for sm_80, sm_90 and sm_90a)
+$(info cuda        $(GPU_COMPILER), kernels for sm_80, sm_90 and sm_90a)
 endif
-$(info optional    cuda: $(if $(filter 1,$(CUDA)),built,$(if $(call found,nvcc),yes (make CUDA=1),no)), hip: $(or $(call found,hipcc),no) (not used yet), mpi: $(if $(filter 1,$(MPI)),built,$(if $(call found,mpicc),yes (make MPI=1),no)))
+ifeq ($(HIP),1)
+$(info hip         $(strip $(GPU_COMPILER)), kernels for gfx942 and gfx950 that no card has run)
+endif
+$(info optional    cuda: $(if $(filter 1,$(CUDA)),built,$(if $(call found,nvcc),yes (make CUDA=1),no)), hip: $(if $(filter 1,$(HIP)),built,$(if $(wildcard $(ROCM:%=%/include/hip/hip_runtime.h) /usr/include/hip/hip_runtime.h),yes (make HIP=1),no)), mpi: $(if $(filter 1,$(MPI)),built,$(if $(call found,mpicc),yes (make MPI=1),no)))
 endif
 endif
 
 LIBS := jansson libpcre2-8 libutf8proc libedit libevent_core libevent_extra libevent_openssl openssl
 LIB_CFLAGS := $(call library,--cflags,$(LIBS),)
-LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit -levent_openssl -levent_extra -levent_core -lssl -lcrypto) $(CUDA_LIBS) $(MPI_LIBS) -lm -pthread
+LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit -levent_openssl -levent_extra -levent_core -lssl -lcrypto) $(GPU_LIBS) $(MPI_LIBS) -lm -pthread
 ifeq ($(STATIC),1)
 # For a machine that lacks the libraries; the C library stays dynamic.
-LDLIBS := -Wl,-Bstatic $(shell pkg-config --static --libs $(LIBS)) $(if $(CUDA_LIBS),-lstdc++) -Wl,-Bdynamic \
-	$(filter-out -lstdc++,$(CUDA_LIBS)) $(MPI_LIBS) -lm -pthread
+LDLIBS := -Wl,-Bstatic $(shell pkg-config --static --libs $(LIBS)) $(if $(GPU_LIBS),-lstdc++) -Wl,-Bdynamic \
+	$(filter-out -lstdc++,$(GPU_LIBS)) $(MPI_LIBS) -lm -pthread
 endif
 TEST_LDLIBS := $(call library,--libs,cmocka,-lcmocka)
 
@@ -156,14 +184,16 @@ CLI_LIB_C := $(filter-out src/cli/main.c,$(CLI_C))
 BENCH_PROGRAM_C := $(filter src/bench/%,$(ALL_C))
 BENCH_LIB_C := $(filter-out src/bench/main.c,$(BENCH_PROGRAM_C))
 LIB_C := $(filter-out $(CLI_C) $(BENCH_PROGRAM_C) $(LACKING),$(ALL_C))
-LIB_CU := $(if $(filter 1,$(CUDA)),$(if $(filter * backend,$(FOLDERS)),$(call sources,src/backend/gpu/*.cu src/backend/cuda/*.cu)))
+GPU_CU := $(if $(filter 1,$(CUDA)),$(call sources,src/backend/gpu/*.cu src/backend/cuda/*.cu))$(if $(filter 1,$(HIP)),\
+	$(filter-out %_sm90.cu %_nvidia.cu,$(call sources,$(addprefix src/backend/,gpu/*.cu cuda/*.cu hip/*.cu))))
+LIB_CU := $(if $(filter * backend,$(FOLDERS)),$(GPU_CU))
 TEST_C := $(call sources,$(FOLDERS:%=tests/%/test_*.c))
-TEST_CU := $(if $(LIB_CU),$(call sources,$(FOLDERS:%=tests/%/test_*.cu)))
+TEST_CU := $(if $(filter 1,$(CUDA)),$(call sources,$(FOLDERS:%=tests/%/test_*.cu)))
 FUZZ_C := $(if $(filter * fuzz,$(FOLDERS)),$(call sources,tests/fuzz/fuzz_*.c))
 HELP_C := $(filter-out $(TEST_C) $(FUZZ_C) tests/runner.c tests/fuzz/driver.c,\
 	$(call sources,tests/*.c $(FOLDERS:%=tests/%/*.c)))
 BENCH_C := $(call sources,bench/*.c)
-BENCH_CU := $(if $(LIB_CU),$(call sources,bench/*.cu))
+BENCH_CU := $(if $(filter 1,$(CUDA)),$(call sources,bench/*.cu))
 BENCH_BIN := $(patsubst %.c,$(O)/%,$(BENCH_C)) $(patsubst %.cu,$(O)/%,$(BENCH_CU))
 TEST_SH := $(call sources,$(FOLDERS:%=tests/%/*.test.sh))
 # TSan is for the code that shares memory between threads.
@@ -187,14 +217,17 @@ $(O)/obj/src/backend/cpu/%.o: OWN_FLAGS += -fno-sanitize=all
 endif
 # ops.c is the only C file that must know what was built.
 $(O)/obj/src/dist/mpi.o: OWN_FLAGS += $(MPI_CFLAGS)
-$(O)/obj/src/backend/ops.o: OWN_FLAGS += $(if $(LIB_CU),-DSV_CUDA)
+$(O)/obj/src/backend/ops.o: OWN_FLAGS += $(if $(LIB_CU),-DSV_$(GPU))
 $(O)/obj/src/backend/ops.o: $(O)/backends.list
 $(O)/obj/%_sm90.o: CUDA_ARCHS := $(CUDA_SM90)
 $(O)/obj/tests/%.o: CUDA_OWN := -Itests
 
 $(O)/obj/src/backend/%.o: HARDENING :=
 COMPILE_C = $(CC) $(INCLUDES) $(LACKS) $(HARDENING) $(CPPFLAGS) $(C_FLAGS) $(OWN_FLAGS)
-COMPILE_CU = $(NVCC) -Isrc -Iinclude -I. $(CUDA_FLAGS) $(CUDA_OWN) $(CUDA_ARCHS)
+GPU := $(if $(filter 1,$(HIP)),HIP,CUDA)
+COMPILE_CUDA = $(NVCC) -Isrc -Iinclude -I. $(CUDA_FLAGS) $(CUDA_OWN) $(CUDA_ARCHS)
+COMPILE_HIP = $(HIPCXX) -x hip $(HIP_ARCHS) $(HIP_FLAGS) -Isrc -Iinclude -I.
+COMPILE_CU = $(COMPILE_$(GPU))
 
 # How each object was made stands in its .d file, which is read with the others: one that was made by another command is
 # made again. The compiler writes that file anew, without the line, which comes when the object is in place: a compilation
@@ -215,11 +248,11 @@ $(O)/obj/%.o: %.c $$(call unless_made_by,$$(call AS_MADE,$$(COMPILE_C),$$(COMPIL
 	@touch $@.$$$$.at; $(COMPILE_C) $(DEPENDS) -c -o $@.$$$$ $< && $(DATED) $@.$$$$ && mv $@.$$$$ $@ && rm $@.$$$$.at && \
 		$(call RECORD,$(call AS_MADE,$(COMPILE_C),$(COMPILER))) || { rm -f $@.$$$$ $@.$$$$.at; exit 1; }
 
-$(O)/obj/%.o: %.cu $$(call unless_made_by,$$(call AS_MADE,$$(COMPILE_CU),$$(CUDA_COMPILER)))
+$(O)/obj/%.o: %.cu $$(call unless_made_by,$$(call AS_MADE,$$(COMPILE_CU),$$(GPU_COMPILER)))
 	@mkdir -p $(@D)
-	@echo "  nvcc  $(O)/$*"
+	@echo "  $(if $(filter 1,$(HIP)),clang,nvcc ) $(O)/$*"
 	@touch $@.$$$$.at; $(COMPILE_CU) $(DEPENDS) -c -o $@.$$$$.o $< && $(DATED) $@.$$$$.o && mv $@.$$$$.o $@ && \
-		rm $@.$$$$.at && $(call RECORD,$(call AS_MADE,$(COMPILE_CU),$(CUDA_COMPILER))) || \
+		rm $@.$$$$.at && $(call RECORD,$(call AS_MADE,$(COMPILE_CU),$(GPU_COMPILER))) || \
 		{ rm -f $@.$$$$.o $@.$$$$.at; exit 1; }
 
 # The page is taken in by the assembler (.incbin), which -MMD does not see.
@@ -232,7 +265,7 @@ $(O)/%.list: FORCE
 .PHONY: FORCE
 FORCE:
 $(O)/libsalvo.list: LISTED := $(LIB_C) $(LIB_CU)
-$(O)/backends.list: LISTED := cpu $(if $(LIB_CU),cuda)
+$(O)/backends.list: LISTED := cpu $(if $(LIB_CU),$(GPU))
 $(O)/libcli.list: LISTED := $(CLI_LIB_C)
 $(O)/libbench.list: LISTED := $(BENCH_LIB_C)
 $(O)/libtest.list: LISTED := $(HELP_C)
@@ -296,6 +329,7 @@ all: $(O)/libsalvo.a $(SALVO) $(SALVO_BENCH)
 help:
 	@echo 'make            build/salvo, build/salvo-bench and build/libsalvo.a; CUDA=1 with the CUDA backend (needs nvcc)'
 	@echo '                MPI=1 with ranks as processes (needs Open MPI)'
+	@echo "                HIP=1 with AMD's, never run on a card (needs clang 20 or newer and HIP)"
 	@echo '                STATIC=1 links the libraries of Debian into the program'
 	@echo 'make demo       plain decoding beside DFlash on the pair that ships with the project'
 	@echo 'make test       all tests under ASan and UBSan (T=part of a path or name: some of them;'
@@ -350,6 +384,7 @@ FORMATTED = $(shell find src tests bench include -name node_modules -prune -o \
 
 check:
 	@tools/check_layers
+	@tools/check_gpu
 	@tools/check_links
 	@if command -v $(CLANG_FORMAT) >/dev/null; then $(CLANG_FORMAT) --dry-run -Werror $(FORMATTED); \
 	else echo '$(CLANG_FORMAT) is not installed: the format was not checked'; fi
@@ -367,7 +402,7 @@ Description: LLM inference with DFlash speculative decoding
 Version: $(shell sed -n 's/.*SALVO_VERSION "\(.*\)"/\1/p' include/salvo.h)
 Requires: jansson libpcre2-8 libutf8proc
 Cflags: -I$(PREFIX)/include
-Libs: -L$(PREFIX)/lib -lsalvo $(CUDA_LIBS) $(MPI_LIBS) -lm -pthread
+Libs: -L$(PREFIX)/lib -lsalvo $(GPU_LIBS) $(MPI_LIBS) -lm -pthread
 endef
 
 install: export SALVO_PC = $(SALVO_PC_TEXT)

@@ -1,8 +1,8 @@
 /*
  * backends.h - the open functions that ops.c dispatches to by name, and what backends share.
  *
- * Included by ops*.c, trace.c, ledger.c and by the backends that define them. Must not: be included
- * outside src/backend, or name a type of any backend.
+ * Included by ops*.c, table.c, trace.c, ledger.c and by the backends that define them. Must not: be
+ * included outside src/backend, or name a type of any backend.
  */
 #ifndef SV_BACKENDS_H
 #define SV_BACKENDS_H
@@ -48,8 +48,13 @@ void sv_ledger_enter(struct sv_ledger *l, enum sv_mem kind, const void *p, size_
 void sv_ledger_strike(struct sv_ledger *l, const void *p); /* of a piece that was entered */
 void sv_ledger_fini(struct sv_ledger *l);
 
-/* Linked in only where SV_CUDA is defined. */
+/* Linked in only where SV_CUDA or SV_HIP is defined. */
 int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
 bool sv_cuda_present(void); /* a driver and at least one device */
+int sv_hip_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
+
+/* table.c: whether a backend's table has all that callers count on; the error names what is
+ * missing. */
+int sv_table_check(const struct sv_backend *be, struct sv_err *err);
 
 #endif

@@ -48,13 +48,16 @@ float sv_f16_to_f32(uint16_t h)
 
 /* ---------------------------------------------------------------- device life */
 
-#ifdef SV_CUDA
+#if defined(SV_CUDA)
 #define BUILT "cpu, cuda"
+#elif defined(SV_HIP)
+#define BUILT "cpu, hip"
 #else
 #define BUILT "cpu"
 #endif
 
-/* An instruction set is a wish for the CPU. */
+/* An instruction set is a wish for the CPU. AMD's kernels, which no card has run, are used when
+ * they are asked for. */
 static const char *best_backend(const struct sv_dev_opts *opts)
 {
 #ifdef SV_CUDA
@@ -77,6 +80,10 @@ static int open_named(struct sv_dev **dev, const char *name, const struct sv_dev
     if (strcmp(name, "cuda") == 0)
         return sv_cuda_open(dev, opts, err);
 #endif
+#ifdef SV_HIP
+    if (strcmp(name, "hip") == 0)
+        return sv_hip_open(dev, opts, err);
+#endif
     if (strcmp(name, "cuda") == 0 || strcmp(name, "hip") == 0)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "this build has no %s backend; it has: %s", name,
                        BUILT);
@@ -88,6 +95,10 @@ int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
     const char *name = opts->backend ? opts->backend : best_backend(opts);
     *dev = NULL;
     int rc = open_named(dev, name, opts, err);
+    if (!rc && (rc = sv_table_check((*dev)->be, err)) != SV_OK) {
+        sv_dev_close(*dev);
+        *dev = NULL;
+    }
     if (rc)
         return rc;
     (*dev)->ranks = opts->ranks.n ? opts->ranks : (struct sv_ranks){0, 1};

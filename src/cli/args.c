@@ -170,7 +170,7 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "draft-kv-dtype", 0, SV_OPT_STRING, &m->draft_kv_dtype, "TYPE",
                "the same of the draft's: other drafts, the same text");
     sv_cli_opt(o, "device", 0, SV_OPT_STRING, &m->device, "NAME",
-               "cpu or cuda; default: the GPU when there is one");
+               "cpu, cuda, or hip (AMD: never run on a card); default: a CUDA GPU if there is one");
     sv_cli_opt(o, "gpu", 0, SV_OPT_INT, &m->gpu, "N", "which GPU, counted from 0");
     sv_cli_opt(
         o, "tp", 0, SV_OPT_INT, &m->tp, "N",

@@ -48,17 +48,17 @@ int cross_all(void (*fn)(struct cross *c))
     const struct sv_dev_opts cpu = {.backend = "cpu", .n_threads = 1, .tuning.isa = SV_ISA_PLAIN};
     assert_true(run_one("cpu-plain", &cpu, true, fn));
     int n = 0;
-    for (int i = 0; i < 4; i++) {
-        static const char *const name[] = {"cuda-bf16", "cuda-bf16-portable", "cuda-f32",
-                                           "cuda-f32-portable"};
-        const struct sv_dev_opts o = {.backend = "cuda",
+    for (int i = 0; i < 6; i++) {
+        static const char *const name[] = {"cuda-bf16",         "cuda-bf16-portable", "cuda-f32",
+                                           "cuda-f32-portable", "hip-bf16",           "hip-f32"};
+        const struct sv_dev_opts o = {.backend = i < 4 ? "cuda" : "hip",
                                       .tuning.kernels =
-                                          i % 2 ? SV_KERNELS_PORTABLE : SV_KERNELS_AUTO,
-                                      .compute = i < 2 ? SV_BF16 : SV_F32};
+                                          i == 1 || i == 3 ? SV_KERNELS_PORTABLE : SV_KERNELS_AUTO,
+                                      .compute = i < 2 || i == 4 ? SV_BF16 : SV_F32};
         n += run_one(name[i], &o, n == 0, fn);
     }
     if (n == 0)
-        print_message("no GPU: the CUDA kernels were NOT checked\n");
+        print_message("no GPU: the GPU kernels were NOT checked\n");
     return n;
 }
 

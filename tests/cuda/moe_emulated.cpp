@@ -367,6 +367,7 @@ int main()
     cu.smem_block = 200 * 1024;
     uint32_t arrived = 0;
     cu.arrived = &arrived;
+    sv_cuda_moe_open(&cu, NULL);
     int bad = 0, n_checks = 0;
     for (bool bf16 : {true, false}) {
         cu.act = bf16 ? SV_BF16 : SV_F32;

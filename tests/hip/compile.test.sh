@@ -1,76 +1,119 @@
 #!/bin/bash
-# compile.test.sh - every GPU kernel file that names no vendor compiles for gfx942 without a warning and assembles, on a
-# machine without ROCm (tests/hip/stub in place of its headers); what the assembly says of registers, scratch and LDS.
-# timeout: 180
+# compile.test.sh - every GPU kernel file of the HIP build compiles for AMD's chips without a warning and assembles, on a
+# machine without ROCm (tests/hip/stub in place of its headers); what the assembly says of registers, scratch, matrix
+# instructions and waits; and the shared memory of each launch, static and dynamic.
+# timeout: 300
 #
-# Proves that the code exists, not that it runs: no card, no linker, no run-time library. Skipped where clang-19 is missing.
+# Proves that the code exists, not that it runs: no card, no linker, no run-time library. gfx942 needs clang 19, gfx950
+# clang 20 or newer: skipped aloud where they are missing.
 set -u
-clang=clang-19
-command -v $clang >/dev/null && command -v clang++-19 >/dev/null ||
-    { echo "skipped: no $clang, which compiles the GPU kernels for AMD"; exit 0; }
+first_of() { # VERSIONS: the first one that is here
+    local n
+    for n in "$@"; do
+        if command -v clang-$n >/dev/null && command -v clang++-$n >/dev/null; then
+            echo $n
+            return
+        fi
+    done
+}
+clang_gfx942=$(first_of 19 20 21 22)
+clang_gfx950=$(first_of 22 21 20)
+[ -n "$clang_gfx942" ] || { echo "skipped: no clang-19, which compiles the GPU kernels for AMD"; exit 0; }
 
-lds_bytes=65536 # of a thread block on gfx942
-# Products of 16 x 16 x 16 in each kernel of these files: what the shapes come to when everything is unrolled.
-mfma='gemm_portable 296 attention_portable 52 moe 128 gdn_scan 252'
+# Products in each kernel file: what the shapes come to when everything is unrolled. gfx942 has those of 16 x 16 x 16,
+# gfx950 also those of 16 x 16 x 32.
+mfma_gfx942='gemm_portable 296 attention_portable 52 moe 128 gdn_scan 252'
+mfma_gfx950='gemm_portable 148 attention_portable 44 moe 64 gdn_scan 126'
 # Scalar registers that these files keep in lanes of vector registers, at most; all others keep none.
-scalars='gemm_portable 176 attention_portable 62 moe 21 gdn_scan 43'
+scalars_gfx942='gemm_portable 176 attention_portable 62 moe 21 gdn_scan 43'
+scalars_gfx950='gemm_portable 176 attention_portable 62 moe 21 gdn_scan 43'
+# Shared memory of a compute unit, and so of a thread block.
+lds_gfx942=64
+lds_gfx950=160
 
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 failed() { echo "$*"; touch "$out/failed"; }
+number_of() { sed -n "s/.*\b$2 \([0-9]*\).*/\1/p" <<<"$1"; } # number_of LIST NAME
 
 # The assembler alone sees what is in inline assembly.
-compile() { # FILE
-    local name=${1#src/backend/} base s lanes
-    base=$(basename "$1" .cu)
-    s=$out/$base
-    lanes=$(sed -n "s/.*\b$base \([0-9]*\).*/\1/p" <<<"$scalars")
-    clang++-19 -x hip --offload-arch=gfx942 --offload-device-only -nogpuinc -nogpulib -O2 -std=c++17 -ffp-contract=off \
+compile() { # ARCH VERSION FILE
+    local arch=$1 name=${3#src/backend/} base s lanes list=scalars_$1 lds=lds_$1
+    base=$(basename "$3" .cu)
+    s=$out/$arch/$base
+    lanes=$(number_of "${!list}" "$base")
+    "clang++-$2" -x hip --offload-arch="$arch" --offload-device-only -nogpuinc -nogpulib -O2 -std=c++17 -ffp-contract=off \
         -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Werror -Itests/hip/stub -Isrc/backend/hip \
-        -include cuda_runtime.h -Isrc -Iinclude -I. -S "$1" -o "$s.s" &&
-        $clang --target=amdgcn-amd-amdhsa -mcpu=gfx942 -c "$s.s" -o "$s.o" || { failed "$name: does not compile"; return; }
-    awk -v name="$name" -v lds=$lds_bytes -v lanes="${lanes:-0}" '
-        function bad(what) { print name ": " kernel ": " what; failed = 1 }
+        -include cuda_runtime.h -Isrc -Iinclude -I. -S "$3" -o "$s.s" &&
+        "clang-$2" --target=amdgcn-amd-amdhsa -mcpu="$arch" -c "$s.s" -o "$s.o" ||
+        { failed "$arch $name: does not compile"; return; }
+    awk -v name="$arch $name" -v lds=$((1024 * ${!lds})) -v lanes="${lanes:-0}" -v to="$s" '
+        function bad(what) { print name ": " what; failed = 1 }
         $1 ~ /^(global|flat|buffer)_atomic_.*_(f16|bf16|f32|f64)/ || $1 ~ /^ds_(pk_)?(add|min|max)_.*f(16|32|64)/ {
             bad("a float atomic: " $1) }
-        $1 == ".name:" { kernel = $2 }
         $1 == ".private_segment_fixed_size:" && $2 > 0 { bad($2 " bytes of scratch") }
         $1 == ".vgpr_spill_count:" && $2 > 0 { bad($2 " spilled registers") }
         $1 == ".sgpr_spill_count:" && $2 > lanes + 0 { bad($2 " scalar registers in lanes, not " lanes) }
         $1 == ".vgpr_count:" && $2 > 512 { bad($2 " registers") }
-        $1 == ".group_segment_fixed_size:" && $2 > lds { bad($2 " bytes of LDS") }
+        $1 == ".group_segment_fixed_size:" { shared = $2 }
+        $1 == ".symbol:" { sub(/\.kd$/, "", $2); print $2 "\t" shared > (to ".shared") }
         $1 == ".wavefront_size:" && $2 != 64 { bad("waves of " $2) }
         $1 == ".wavefront_size:" { n++ }
-        END { print n + 0 > (FILENAME ".kernels"); exit failed }' "$s.s" || touch "$out/failed"
+        END { print n + 0 > (to ".kernels"); exit failed }' "$s.s" || touch "$out/failed"
 }
 
-begun=$SECONDS
-for file in src/backend/gpu/*.cu src/backend/cuda/*.cu src/backend/hip/*.cu; do
-    case $file in *_sm90.cu) continue ;; esac
-    while [ "$(jobs -r | wc -l)" -ge 2 ]; do wait -n; done
-    compile "$file" &
-done
-wait
-
 # Matrix instructions as counted; and no wait in front of one that lets no copy go on, but for one in ten.
-set -- $mfma
-while [ $# -gt 0 ]; do
-    awk -v name="$1" -v expected="$2" '
+count_products() { # ARCH NAME EXPECTED
+    awk -v name="$1 $2" -v expected="$3" '
         /vmcnt\(0\)/ && !/lgkmcnt/ { drained = NR }
         /^\t(v_mfma|s_barrier|ds_read|s_cbranch)/ { if ($1 ~ /mfma/) { n++; bad += NR - drained < 4 } }
         END { if (n != expected) print name ": " n + 0 " matrix instructions, not " expected
               if (bad * 10 > n) print name ": " bad " of " n " wait for all copies"
-              exit n != expected || bad * 10 > n }' "$out/$1.s" || touch "$out/failed"
-    shift 2
-done
+              exit n != expected || bad * 10 > n }' "$out/$1/$2.s" || touch "$out/failed"
+}
 
-# What no kernel may do: lanes that meet without saying so, float sums in an order of chance.
-unsynced=$(grep -nE '__(shfl(_xor|_up|_down)?|any|all|ballot)\(' src/backend/gpu/* src/backend/cuda/* src/backend/hip/*.cu) &&
-    failed "lanes that meet without saying so: $unsynced"
-floats=$(grep -nE 'atomicAdd\(\((float|double)|(red|atom)\.[a-z.]*\.(f|bf)(16|32|64)' src/backend/gpu/* src/backend/cuda/*) &&
-    failed "float atomics: $floats"
+# Static shared memory of each kernel, and the most that the host code asks for at its launches (shared_emulated.cpp).
+launched=$'src/backend/cuda/attention.cu\nsrc/backend/gpu/attention_portable.cu\nsrc/backend/gpu/gemm_portable.cu\nsrc/backend/gpu/moe.cu'
+count_shared() { # ARCH EMU_FLAGS
+    local arch=$1 lds=lds_$1
+    EMU_FLAGS=$2 tests/cuda/emulated/run.sh tests/hip/shared_emulated.cpp $launched src/backend/gpu/attention_plain.cu \
+        src/backend/hip/no_tuned.cu >"$out/$arch/asked" || { failed "$arch: $(cat "$out/$arch/asked")"; return; }
+    if grep -q ^skipped "$out/$arch/asked"; then
+        cat "$out/$arch/asked"
+        return
+    fi
+    cat "$out/$arch"/*.shared | c++filt | sed 's/(.*\t/\t/' >"$out/$arch/static"
+    awk -F'\t' -v arch="$arch" -v most=$((1024 * ${!lds})) '
+        NR == FNR { asked[$1] = $2; next }
+        { all = $2 + asked[$1]; n++; worst = all > worst ? all : worst; if (asked[$1]) seen++
+          if (all > most) { print arch ": " $1 ": " $2 " bytes of shared memory and " asked[$1] + 0 " at a launch"; bad = 1 } }
+        END { if (seen != length(asked)) { print arch ": kernels that launches name: " length(asked) ", found: " seen + 0; bad = 1 }
+              print arch ": " n " kernels take at most " worst " bytes of shared memory, " seen + 0 " of them by their launches"
+              exit bad }' "$out/$arch/asked" "$out/$arch/static" || touch "$out/failed"
+}
+[ "$(grep -lE 'GPU_SHARED\(|extern __shared__' src/backend/{gpu,cuda,hip}/*.cu | grep -v _sm90)" = "$launched" ] ||
+    failed "shared memory is asked for at launches of other files than those looked at here"
 
-[ ! -e "$out/failed" ] || exit 1
-cat "$out"/*.kernels | awk -v s=$((SECONDS - begun)) \
-    '{ n += $1 } END { print NR " files, " n " kernels for gfx942 in " s " s" }'
-echo "not compiled: gfx950 (needs clang 20)"
+check() { # ARCH VERSION EMU_FLAGS
+    local list=mfma_$1 begun=$SECONDS file
+    mkdir "$out/$1"
+    for file in src/backend/gpu/*.cu src/backend/cuda/*.cu src/backend/hip/*.cu; do
+        case $file in *_sm90.cu | *_nvidia.cu) continue ;; esac
+        while [ "$(jobs -r | wc -l)" -ge 2 ]; do wait -n; done
+        compile "$1" "$2" "$file" &
+    done
+    wait
+    for file in gemm_portable attention_portable moe; do
+        count_products "$1" "$file" "$(number_of "${!list}" $file)"
+    done
+    count_shared "$1" "$3"
+    cat "$out/$1"/*.kernels | awk -v what="for $1 by clang $2 in $((SECONDS - begun)) s" \
+        '{ n += $1 } END { print NR " files, " n " kernels " what }'
+}
+check gfx942 "$clang_gfx942" '-DSV_EMULATED_WAVE64 -DEMU_SHARED_KIB=64'
+if [ -n "$clang_gfx950" ]; then
+    check gfx950 "$clang_gfx950" '-DSV_EMULATED_WAVE64 -DSV_EMULATED_GFX950 -DEMU_SHARED_KIB=160'
+else
+    echo "not compiled: gfx950 (needs clang 20 or newer)"
+fi
+[ ! -e "$out/failed" ]

@@ -50,8 +50,16 @@ static const struct machine machines[] = {
     {"tiles of rows", 400, 12, 1, 6, 170, 4, 1, 4, 1, 0.05, 0, 550, 150, 0, false},
     {"the same, plain steps costlier", 400, 12, 1, 6, 170, 4, 1, 4, 0.72, 0.05, 0, 550, 150, 0,
      false},
+    {"MI300X", 2860, 19.3, 148, 42.7, 630, 4.04, 156, 0.2, 1, 0.05, 0, 0, 0, 0, false},
+    {"MI355X", 1890, 10.1, 187, 28.3, 417, 2.11, 198, 0.2, 1, 0.05, 0, 0, 0, 0, false},
+    {"MI355X, as published", 5050, 36, 233, 73, 4860, 9.7, 233, 0.2, 1, 0.05, 0, 0, 0, 0, false},
     {"matrix unit, moody", 330, 8, 1, 15, 150, 4, 1, 0.5, 1, 0.05, 0, 200, 45, 0, true},
 };
+/* AMD's have Qwen3-8B's sizes and contexts of 1,536 tokens. Of two cards, the floors that
+ * docs/hip.md derives from their bandwidth and 60 % of their matrix rate; nobody has measured
+ * them. The third goes through what SGLang's PR 23388 reports of one, with blocks of 16 and without
+ * a draft, at 4, 64 and 256 sequences. */
+enum { MI300X = 10, MI355X, MI355X_PUBLISHED };
 
 static double step_us(const struct machine *m, double segs, double rows, double draft_segs,
                       double draft_rows, double outs)

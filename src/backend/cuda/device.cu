@@ -10,16 +10,24 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/moe.h"
+#include "backend/cuda/vendor.h"
 #include "backend/cuda/watch.h"
 #include "backend/gpu/gdn.h"
 
 #include <string.h>
 
-#define MIN_CC 80
 /* They fill pinned memory at load; more do not fill the bus faster. */
 #define COPY_THREADS 8
 
 /* ---------------------------------------------------------------- errors */
+
+/* The library's functions go by CUDA's names in this folder. */
+static int fail_call(struct sv_err *err, int code, const char *what, cudaError_t rc)
+{
+    const bool is_call = strncmp(what, "cuda", 4) == 0;
+    return sv_fail(err, code, -1, SV_GPU_LIBRARY ": %s%s: %s", is_call ? SV_GPU_CALL : "",
+                   is_call ? what + 4 : what, cudaGetErrorString(rc));
+}
 
 bool sv_cuda_check(struct sv_cuda *cu, cudaError_t rc, const char *what)
 {
@@ -29,7 +37,7 @@ bool sv_cuda_check(struct sv_cuda *cu, cudaError_t rc, const char *what)
         return true;
     }
     if (cu->latched.code == SV_OK)
-        sv_fail(&cu->latched, SV_EDEVICE, -1, "CUDA: %s: %s", what, cudaGetErrorString(rc));
+        fail_call(&cu->latched, SV_EDEVICE, what, rc);
     return false;
 }
 
@@ -38,8 +46,7 @@ int sv_cuda_try(cudaError_t rc, struct sv_err *err, const char *what)
     if (rc == cudaSuccess)
         return SV_OK;
     cudaGetLastError(); /* an error that is not sticky must not turn up in a later call */
-    return sv_fail(err, rc == cudaErrorMemoryAllocation ? SV_ENOMEM : SV_EDEVICE, -1,
-                   "CUDA: %s: %s", what, cudaGetErrorString(rc));
+    return fail_call(err, rc == cudaErrorMemoryAllocation ? SV_ENOMEM : SV_EDEVICE, what, rc);
 }
 
 /* Moves the fault, if there is one, to where the host looks, unless an older one is still there. */
@@ -91,8 +98,8 @@ static int fail_fault(struct sv_err *err, const struct sv_cuda_fault *f)
         return sv_fail(err, SV_EDEVICE, -1, "history: slot %d would reach %d, its room ends at %d",
                        (int)f->a, (int)f->b, (int)f->c);
     default:
-        return sv_fail(err, SV_EDEVICE, -1, "CUDA: fault %d (%d, %d, %d)", (int)f->code, (int)f->a,
-                       (int)f->b, (int)f->c);
+        return sv_fail(err, SV_EDEVICE, -1, SV_GPU_LIBRARY ": fault %d (%d, %d, %d)", (int)f->code,
+                       (int)f->a, (int)f->b, (int)f->c);
     }
 }
 
@@ -182,7 +189,7 @@ static int alloc_as(struct sv_dev *dev, enum sv_mem kind, void **out, size_t n_b
     *out = NULL;
     snprintf(what, sizeof what, "no memory for %zu bytes on the GPU", n_bytes);
     if (sv_fault_hit())
-        return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
+        return sv_fail(err, SV_ENOMEM, -1, SV_GPU_LIBRARY ": %s", what);
     int rc = sv_cuda_enter(cu, err);
     if (!rc) /* which cudaMalloc might do without a limit */
         rc = sv_cuda_wait(cu, NULL, "the queue's end", err);
@@ -235,11 +242,11 @@ static int cuda_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, str
     struct sv_cuda *cu = sv_cuda_of(dev);
     if (lim->max_vocab > SV_CUDA_MAX_VOCAB)
         return sv_fail(err, SV_EUNSUPPORTED, -1,
-                       "a vocabulary of %d; the CUDA kernels sample up to %d", (int)lim->max_vocab,
+                       "a vocabulary of %d; the GPU kernels sample up to %d", (int)lim->max_vocab,
                        (int)SV_CUDA_MAX_VOCAB);
     if (lim->max_rows > 65535)
         return sv_fail(err, SV_EUNSUPPORTED, -1,
-                       "%d rows in a batch; the CUDA kernels take up to 65535", (int)lim->max_rows);
+                       "%d rows in a batch; the GPU kernels take up to 65535", (int)lim->max_rows);
     /* Nothing may be running that uses the old scratch, and no graph may remember it. */
     int rc = sv_cuda_wait(cu, NULL, "the queue's end", err);
     sv_cuda_graphs_clear(cu);
@@ -384,7 +391,7 @@ static const struct sv_gdn_ops cuda_gdn = {SV_CUDA_MAX_KEY, sv_cuda_gdn_conv, sv
 static struct sv_backend cuda_table(void)
 {
     struct sv_backend be = {};
-    be.name = "cuda";
+    be.name = SV_GPU_BACKEND;
     be.has_graphs = true;
     be.head_confidence = true;
     be.close = cuda_close;
@@ -462,15 +469,20 @@ static int check_options(const struct sv_dev_opts *opts, struct sv_err *err)
 {
     const char *why;
     if (opts->compute != SV_F32 && opts->compute != SV_BF16)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "CUDA computes in f32 or bf16, not in %s",
-                       sv_dtype_name(opts->compute));
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "%s computes in f32 or bf16, not in %s",
+                       SV_GPU_BACKEND, sv_dtype_name(opts->compute));
     if (opts->tuning.isa != SV_ISA_AUTO)
-        return sv_fail(err, SV_EINVAL, -1, "an instruction set is for the CPU, not for cuda");
+        return sv_fail(err, SV_EINVAL, -1, "an instruction set is for the CPU, not for %s",
+                       SV_GPU_BACKEND);
     if (opts->n_threads < 0 || opts->n_threads > 4096)
         return sv_fail(err, SV_EINVAL, -1, "%d threads", opts->n_threads);
+    int rc = sv_cuda_chip_options(opts, err);
+    if (rc)
+        return rc;
     int n = count_devices(&why);
     if (n == 0)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "cuda: no NVIDIA GPU can be used (%s)", why);
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "%s: no %s GPU can be used (%s)", SV_GPU_BACKEND,
+                       SV_GPU_MAKER, why);
     if (opts->ordinal < 0 || opts->ordinal >= n)
         return sv_fail(err, SV_EINVAL, -1, "GPU %d; this machine has %d, counted from 0",
                        (int)opts->ordinal, n);
@@ -490,18 +502,12 @@ static int read_properties(struct sv_cuda *cu, enum sv_kernels kernels, struct s
         return rc;
     cu->cc = 10 * prop.major + prop.minor;
     cu->n_sms = prop.multiProcessorCount;
-    cu->smem_block = prop.sharedMemPerBlockOptin;
     cu->l2_bytes = (size_t)prop.l2CacheSize;
-    if (cu->cc < MIN_CC)
-        return sv_fail(err, SV_EUNSUPPORTED, -1,
-                       "%s has compute capability %d.%d; the kernels need 8.0 or newer", prop.name,
-                       prop.major, prop.minor);
-    rc = sv_cuda_try(cudaFuncGetAttributes(&attr, take_fault), err, "this build's kernels");
+    rc = sv_cuda_chip(cu, &prop, kernels, err);
+    if (!rc)
+        rc = sv_cuda_try(cudaFuncGetAttributes(&attr, take_fault), err, "this build's kernels");
     /* Kernels compiled for less than 9.0 do not wait for their predecessors themselves. */
-    cu->pdl = cu->cc >= 90 && attr.ptxVersion >= 90;
-    cu->set = cu->cc == 90 && kernels == SV_KERNELS_AUTO ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
-    snprintf(cu->text, sizeof cu->text, "cuda %.100s, %s kernels", prop.name,
-             cu->set == SV_CUDA_SM90 ? "sm_90a" : "portable");
+    cu->pdl = !rc && cu->pdl && attr.ptxVersion >= 90;
     return rc;
 }
 
@@ -541,7 +547,7 @@ int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_
         return rc;
     struct sv_cuda *cu = (struct sv_cuda *)sv_calloc(1, sizeof *cu);
     if (!cu)
-        return sv_fail(err, SV_ENOMEM, -1, "no memory for the CUDA device");
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for the %s device", SV_GPU_LIBRARY);
     cu->be = &cuda_backend;
     cu->ordinal = opts->ordinal;
     cu->compute = opts->compute;

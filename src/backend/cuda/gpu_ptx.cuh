@@ -18,8 +18,15 @@ enum {
     GPU_KEYS = 64,
     GPU_BLOCKS = 2,
     GPU_SMALL_SHARED = 0,
-    GPU_WCOMP = 1
+    GPU_WCOMP = 1,
+    GPU_AFRESH = 0
 };
+
+/* For the device alone: elsewhere wcomp.cuh says it in C. */
+#ifdef __CUDA_ARCH__
+#define GPU_BYTES_OF(a, b, which) __byte_perm(a, b, which)
+#define GPU_TURNED(v, left) __funnelshift_l(v, v, (uint32_t)(left))
+#endif
 
 static __device__ __forceinline__ int gpu_lane(void)
 {
@@ -28,6 +35,11 @@ static __device__ __forceinline__ int gpu_lane(void)
 static __device__ __forceinline__ int gpu_wave(void)
 {
     return threadIdx.x / 32;
+}
+
+static __device__ __forceinline__ int gpu_afresh(int x)
+{
+    return x;
 }
 
 /* ---------------------------------------------------------------- shared memory */

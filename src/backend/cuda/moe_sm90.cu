@@ -1,9 +1,36 @@
 /*
- * moe_sm90.cu - the matrix products of a mixture of experts on wgmma, the kernels of moe.cuh.
+ * moe_sm90.cu - the matrix products of a mixture of experts on wgmma: a tile's products for
+ * moe.cuh, whose kernels this file builds once more. Their table goes to moe.cu.
  *
- * Their table goes to moe.cu. Must not: hold more than that.
+ * tile: 64 weight rows, for all four warps that share them. Must not: know of experts.
  */
-#define SV_MOE_SM90 1
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/wgmma.cuh"
+#include "backend/gpu/gpu.h"
+
+template <int N>
+static __device__ __forceinline__ void begin_sums(float (&acc)[gpu_sums(N)], uint32_t tile,
+                                                  uint32_t x_at)
+{
+    const uint64_t w = sv_wgmma_desc(tile), x = sv_wgmma_desc(x_at);
+    sv_wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < SV_TILE / 16; step++)
+        sv_wgmma<N>(acc, w + 2 * step, x + 2 * step, 1);
+    sv_wgmma_commit();
+}
+template <int N>
+static __device__ __forceinline__ void end_sums(float (&acc)[gpu_sums(N)], uint32_t, uint32_t)
+{
+    sv_wgmma_wait<0>();
+    sv_wgmma_fence();
+}
+/* What copies and stores put into shared memory is there for wgmma. */
+static __device__ __forceinline__ void handed_over(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 #include "backend/gpu/moe.cuh"
 
 const struct sv_moe_width *sv_moe_sm90(void)

@@ -13,6 +13,7 @@
 #include "backend/gpu/wcomp.cuh"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/moe.h"
+#include "backend/cuda/vendor.h"
 #include "backend/cuda/watch.h"
 
 #include <string.h>
@@ -45,7 +46,7 @@ static int pinned_alloc(void **out, size_t n_bytes, struct sv_err *err)
     *out = NULL;
     snprintf(what, sizeof what, "no pinned memory for %zu bytes", n_bytes);
     if (sv_fault_hit())
-        return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
+        return sv_fail(err, SV_ENOMEM, -1, SV_GPU_LIBRARY ": %s", what);
     int rc =
         sv_cuda_try(cudaHostAlloc(out, n_bytes ? n_bytes : 1, cudaHostAllocDefault), err, what);
     if (!rc)
@@ -187,7 +188,7 @@ int sv_cuda_staging_open(struct sv_cuda *cu, struct sv_err *err)
 {
     cu->staging = (struct sv_cuda_staging *)sv_calloc(1, sizeof *cu->staging);
     if (!cu->staging)
-        return sv_fail(err, SV_ENOMEM, -1, "no memory for the CUDA device");
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for the %s device", SV_GPU_LIBRARY);
     /* Loads the code, which nobody can do behind a kernel that does not end. */
     cudaFuncAttributes attr;
     int rc = sv_cuda_try(cudaFuncGetAttributes(&attr, copy_kernel), err, "this build's kernels");
@@ -317,7 +318,7 @@ static int weights_alloc(struct sv_cuda *cu, const struct sv_weight *w, int32_t 
              (int)w->rows, (int)w->cols);
     *data = NULL;
     if (sv_fault_hit())
-        return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
+        return sv_fail(err, SV_ENOMEM, -1, SV_GPU_LIBRARY ": %s", what);
     int rc = sv_cuda_enter(cu, err);
     const size_t n_bytes = (size_t)(n - 1) * stride_bytes(w) + device_bytes(w);
     return rc ? rc : sv_cuda_take(cu, SV_MEM_WEIGHTS, data, n_bytes, err, what);

@@ -15,6 +15,7 @@
  * kernel's code, at its first launch, is one: behind a stuck kernel it never returns. Must not:
  * wait in the step other than for a mark or for room.
  */
+#include "backend/cuda/vendor.h"
 #include "backend/cuda/watch.h"
 
 #include <string.h>
@@ -46,7 +47,7 @@ int sv_cuda_watch_open(struct sv_cuda *cu, int32_t timeout_s, struct sv_err *err
     int rc = SV_OK;
     cu->watch = w;
     if (!w)
-        return sv_fail(err, SV_ENOMEM, -1, "no memory for the CUDA device");
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for the %s device", SV_GPU_LIBRARY);
     w->limit_us = timeout_s < 0 ? 0 : (int64_t)(timeout_s ? timeout_s : DEFAULT_S) * 1000000;
     for (int i = 0; i < SV_CUDA_BEATS && !rc; i++)
         rc = sv_cuda_try(cudaEventCreateWithFlags(&w->beat[i], cudaEventDisableTiming), err,
@@ -110,7 +111,8 @@ static int give_up(struct sv_cuda *cu, const char *what, struct sv_err *err)
     char names[300];
     list(w, names, sizeof names);
     sv_fail(&w->stuck, SV_EDEVICE, -1,
-            "CUDA: no answer from the device for %lld s, waiting for %s; %llu launches of %llu are "
+            SV_GPU_LIBRARY
+            ": no answer from the device for %lld s, waiting for %s; %llu launches of %llu are "
             "done, the others: %s",
             (long long)(w->limit_us / 1000000), what, (unsigned long long)w->n_done,
             (unsigned long long)w->n, names);

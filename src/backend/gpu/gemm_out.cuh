@@ -372,6 +372,8 @@ static __device__ __forceinline__ void put_run(const float (&acc)[gpu_sums(N)],
     constexpr bool PAIR = N > 8;
 #pragma unroll
     for (int j = 0; j < gpu_sums(N) / 4; j += (TWICE ? 2 : 1) * (PAIR ? FOURS_16 : 1)) {
+        if constexpr (GPU_AFRESH)
+            base = gpu_afresh(base);
         if (base + j * GPU_COLS >= a.n_rows)
             break;
         float v[2][SUMS_16];

@@ -21,6 +21,8 @@
  *   GPU_BLOCKS        thread blocks of a product's kernel on a multiprocessor
  *   GPU_SMALL_SHARED  a thread block may have no more than 64 KiB of shared memory
  *   GPU_WCOMP         weights may be compressed: their layout is that of waves of 32
+ *   GPU_AFRESH        unrolled code has too few scalar registers: see gpu_afresh
+ *   GPU_BYTES_OF, GPU_TURNED  macros for what wcomp.cuh says in C, where there are instructions
  *
  * Shared memory, addresses of 32 bits
  *   GPU_SHARED(name)                      the dynamic part
@@ -68,6 +70,8 @@
  *   gpu_col_first(set, low, high, x)      the first row of a column that has x; low: in the lane's
  *                                         first row, high: in its second
  *   gpu_any(x)
+ *   gpu_afresh(x)                         x, the same in all lanes; what is made of it is not made
+ *                                         before
  *   gpu_wave_sync()                       the wave's stores to shared memory are there
  *   gpu_group_sync(g), gpu_pair_sync(p)   four waves, two waves. A body may let the whole thread
  *                                         block meet, so all its waves call them equally often.

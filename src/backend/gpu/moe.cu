@@ -4,6 +4,8 @@
  *
  * Entered through the table of ops; open: by device.cu. Must not: look at routes on the host.
  */
+#include "backend/gpu/moe_sums.cuh"
+
 #include "backend/gpu/moe.cuh"
 
 enum { PLAIN_WARPS = 8 };

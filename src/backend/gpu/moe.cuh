@@ -2,12 +2,12 @@
  * moe.cuh - the matrix products of a mixture of experts on matrix instructions: gate and up with
  * their activation, and down.
  *
- * Included by moe.cu, for the instructions of gpu.h, and by cuda/moe_sm90.cu, for wgmma; each fills
- * a table of widths. GROUPS times four waves are a thread block: four waves have 64 weight rows of
- * one expert (of gate and up: 32 each), and all take N of the expert's entries through a ring of
- * copies. A sum goes over all of k in ascending order, so an entry's bits depend neither on N nor
- * on the entries beside it. The grid is that of the most units of work that the rows can make;
- * blocks beyond their number leave.
+ * Included by moe.cu, after moe_sums.cuh, and by cuda/moe_sm90.cu, which has sums of wgmma; each
+ * fills a table of widths. GROUPS times four waves are a thread block: four waves have 64 weight
+ * rows of one expert (of gate and up: 32 each), and all take N of the expert's entries through a
+ * ring of copies. A sum goes over all of k in ascending order, so an entry's bits depend neither on
+ * N nor on the entries beside it. The grid is that of the most units of work that the rows can
+ * make; blocks beyond their number leave.
  *
  * Routes are the router's, complete before gate and up begin; these let down's blocks start only
  * then, so that down reads routes and its first weights while gate and up still run. Must not: look
@@ -20,10 +20,6 @@
 #include "backend/cuda/moe.h"
 #include "backend/gpu/gpu.h"
 #include "backend/gpu/silu.cuh"
-
-#if SV_MOE_SM90
-#include "backend/cuda/wgmma.cuh"
-#endif
 
 enum {
     WAVES = 4,                    /* of a group */
@@ -141,73 +137,6 @@ static __device__ __forceinline__ void fill_x(const struct sv_moe &a, const int3
 
 /* ---------------------------------------------------------------- sums */
 
-/* A tile's products: begun, and finished before the tile may go. */
-#if SV_MOE_SM90
-template <int N>
-static __device__ __forceinline__ void begin_sums(float (&acc)[gpu_sums(N)], uint32_t w_at,
-                                                  uint32_t x_at)
-{
-    const uint64_t w = sv_wgmma_desc(w_at - gpu_wave() % WAVES * STRIP), x = sv_wgmma_desc(x_at);
-    sv_wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < SV_TILE / 16; step++)
-        sv_wgmma<N>(acc, w + 2 * step, x + 2 * step, 1);
-    sv_wgmma_commit();
-}
-template <int N>
-static __device__ __forceinline__ void end_sums(float (&acc)[gpu_sums(N)], uint32_t, uint32_t)
-{
-    sv_wgmma_wait<0>();
-    sv_wgmma_fence();
-}
-/* What copies and stores put into shared memory is there for wgmma. */
-static __device__ __forceinline__ void handed_over(void)
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-#else
-static __device__ __forceinline__ void handed_over(void)
-{
-}
-template <int N>
-static __device__ __forceinline__ void begin_sums(float (&)[gpu_sums(N)], uint32_t, uint32_t)
-{
-}
-template <int N>
-static __device__ __forceinline__ void end_sums(float (&acc)[gpu_sums(N)], uint32_t w_at,
-                                                uint32_t x_at)
-{
-    const int lane = gpu_lane();
-    if constexpr (N == 8) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint32_t x[4];
-            gpu_load_b8(x, x_at + gpu_place<128>(lane % 8, half * 4 + gpu_b8_chunk()));
-#pragma unroll
-            for (int step = 0; step < 32 / GPU_K; step++) {
-                uint32_t w[4];
-                gpu_load_a(
-                    w, w_at + gpu_place<128>(lane % 16, half * 4 + step * (GPU_K / 8) + lane / 16));
-                gpu_mma8(acc, w, x, step);
-            }
-        }
-    } else {
-#pragma unroll
-        for (int step = 0; step < SV_TILE / GPU_K; step++) {
-            uint32_t w[4];
-            gpu_load_a(w, w_at + gpu_place<128>(lane % 16, step * (GPU_K / 8) + lane / 16));
-#pragma unroll
-            for (int j = 0; j < N / 16; j++) {
-                uint32_t x[4];
-                gpu_load_b(x, x_at + j * 16 * 128 +
-                                  gpu_place<128>(gpu_b_row(), step * (GPU_K / 8) + gpu_b_chunk()));
-                gpu_mma(acc + j * (64 / GPU_COLS), w, x);
-            }
-        }
-    }
-}
-#endif
-
 /* Row and column of sum i in the wave's 16 x N. */
 static __device__ __forceinline__ int sum_row(int i)
 {
@@ -309,7 +238,7 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, GROUPS)
     /* The ring goes round by this wave's address, not by the block's: nvcc 12.2 and 13.0 encode a
      * copy with a policy wrongly where its address is a register and a uniform register. */
     const uint32_t smem = gpu_shared_at(smem_bytes), own = smem + gpu_wave() * STRIP;
-    const uint32_t x_from_own = R::W - gpu_wave() * STRIP;
+    const uint32_t in_tile = gpu_wave() % WAVES * STRIP, x_from_own = R::W - gpu_wave() * STRIP;
     const uint64_t once = gpu_stream_policy();
     if (GATED)
         sv_pdl_wait();
@@ -352,7 +281,7 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, GROUPS)
             STAGES - 2, kk + STAGES - 2 < n_k ? lines + min(kk, (int32_t)STAGES - 2) * X_LINES : 0);
         handed_over();
         __syncthreads();
-        begin_sums<N>(acc, now, now + x_from_own);
+        begin_sums<N>(acc, now - in_tile, now + x_from_own);
         if (kk + STAGES - 1 < n_k) {
             load_weights(s, kk + STAGES - 1, next, once);
             load_x<N, GROUPS>(a, source, kk + STAGES - 1, next + x_from_own);

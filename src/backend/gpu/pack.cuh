@@ -15,7 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __CUDACC__
+#ifdef __cplusplus
+#include <cuda_runtime.h>
 #define SV_HD __host__ __device__ __forceinline__
 #else
 #define SV_HD inline

@@ -18,12 +18,11 @@
 #include "backend/cuda/cuda.h"
 
 /* LIST: candidates; more are looked up in the logits again and again. */
-#ifdef SV_CUDA_EMULATED /* small, so that a few hundred logits meet every case */
-enum { THREADS = 128, LIST = 192, BINS = 512 };
-#else
-enum { THREADS = 1024, LIST = 4096, BINS = 4096 };
+#ifndef SV_SAMPLE_SIZES /* a test's are small, so that a few hundred logits meet every case */
+#define SV_SAMPLE_SIZES THREADS = 1024, LIST = 4096, BINS = 4096
 #endif
 enum {
+    SV_SAMPLE_SIZES,
     WARPS = THREADS / 32,
     WAYS = 8,
     ID_BITS = 19 /* SV_CUDA_MAX_VOCAB */

@@ -19,6 +19,9 @@
 #define SV_CUDA_WCOMP_CUH
 
 #include "backend/gpu/pack.cuh"
+#ifdef __cplusplus
+#include "backend/gpu/gpu.h"
+#endif
 
 enum {
     SV_WCOMP_PAIRS = 16, /* of a thread in a tile */
@@ -100,8 +103,8 @@ static SV_HD int32_t sv_wcomp_shift(uint32_t number, int32_t base)
 /* Four bytes of a (0 to 3) and b (4 to 7), lowest first, by the hex digits of which. */
 static SV_HD uint32_t sv_wcomp_bytes_of(uint32_t a, uint32_t b, uint32_t which)
 {
-#ifdef __CUDA_ARCH__
-    return __byte_perm(a, b, which);
+#ifdef GPU_BYTES_OF
+    return GPU_BYTES_OF(a, b, which);
 #else
     const uint64_t all = (uint64_t)b << 32 | a;
     uint32_t v = 0;
@@ -113,8 +116,8 @@ static SV_HD uint32_t sv_wcomp_bytes_of(uint32_t a, uint32_t b, uint32_t which)
 
 static SV_HD uint32_t sv_wcomp_turned(uint32_t v, int left)
 {
-#ifdef __CUDA_ARCH__
-    return __funnelshift_l(v, v, (uint32_t)left);
+#ifdef GPU_TURNED
+    return GPU_TURNED(v, left);
 #else
     return v << left | v >> (32 - left);
 #endif

@@ -1,5 +1,5 @@
 /*
- * cuda_bf16.h (HIP) - CUDA's names of bf16, see cuda_runtime.h beside.
+ * cuda_bf16.h (HIP) - CUDA's names of bf16; never run on a card. See cuda_runtime.h beside.
  */
 #ifndef SV_HIP_CUDA_BF16_H
 #define SV_HIP_CUDA_BF16_H

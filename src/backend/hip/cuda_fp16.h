@@ -1,4 +1,4 @@
 /*
- * cuda_fp16.h (HIP) - see cuda_runtime.h beside.
+ * cuda_fp16.h (HIP) - CUDA's names of f16; never run on a card. See cuda_runtime.h beside.
  */
 #include <hip/hip_fp16.h>

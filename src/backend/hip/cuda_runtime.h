@@ -1,6 +1,7 @@
 /*
  * cuda_runtime.h (HIP) - the names of CUDA that the kernels and the host code of backend/gpu and
- * backend/cuda use, as HIP has them; put before everything else in a build for AMD.
+ * backend/cuda use, as HIP has them; put before everything else in a build for AMD. Never run on a
+ * card: compiled, linked, and opened where there is none.
  *
  * A warp is 32 lanes here as well: half of a wave of 64. Shuffles stay within the half, votes are
  * cut to it, and halves that part ways are apart. Must not: hold an algorithm, or be seen by a
@@ -20,6 +21,14 @@
 /* CUDA's second argument counts blocks of a multiprocessor, HIP's waves of a SIMD. */
 #undef __launch_bounds__
 #define __launch_bounds__(n_threads, ...) __attribute__((amdgpu_flat_work_group_size(1, n_threads)))
+
+/* ---------------------------------------------------------------- the backend */
+
+#define SV_GPU_BACKEND "hip"
+#define SV_GPU_LIBRARY "HIP"
+#define SV_GPU_CALL "hip"
+#define SV_GPU_MAKER "AMD"
+#define sv_cuda_open sv_hip_open
 
 /* ---------------------------------------------------------------- the run-time library */
 

@@ -22,7 +22,8 @@ enum {
     GPU_KEYS = 32,
     GPU_BLOCKS = 1,
     GPU_SMALL_SHARED = 1,
-    GPU_WCOMP = 0
+    GPU_WCOMP = 0,
+    GPU_AFRESH = 1
 };
 
 #ifdef __gfx950__
@@ -46,6 +47,14 @@ static __device__ __forceinline__ int gpu_lane(void)
 static __device__ __forceinline__ int gpu_wave(void)
 {
     return __builtin_amdgcn_readfirstlane((int)(threadIdx.x / 64));
+}
+
+static __device__ __forceinline__ int gpu_afresh(int x)
+{
+#ifdef __HIP_DEVICE_COMPILE__
+    asm volatile("" : "+s"(x));
+#endif
+    return x;
 }
 
 /* ---------------------------------------------------------------- shared memory */
@@ -89,13 +98,13 @@ static __device__ const uint4 gpu_zeros = {};
 template <bool ONCE>
 static __device__ __forceinline__ void gpu_copy_one(uint32_t to, const uint8_t *from)
 {
-    const uint32_t m0 = __builtin_amdgcn_readfirstlane(to);
 #if defined(__gfx950__)
 #define GPU_COPY "global_load_lds_dwordx4 %1, off"
 #else
 #define GPU_COPY "global_load_lds_dword %1, off"
 #endif
 #ifdef __HIP_DEVICE_COMPILE__
+    const uint32_t m0 = __builtin_amdgcn_readfirstlane(to);
     if (ONCE)
         asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\t" GPU_COPY " nt" ::"s"(m0), "v"(from)
                      : "memory");

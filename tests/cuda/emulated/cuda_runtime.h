@@ -22,6 +22,7 @@
 #include <vector>
 
 #define SV_CUDA_EMULATED 1
+#define SV_SAMPLE_SIZES THREADS = 128, LIST = 192, BINS = 512
 #define __CUDACC__ 1
 #define __global__
 #define __device__
@@ -418,10 +419,18 @@ struct cudaLaunchConfig_t {
     cudaLaunchAttribute *attrs;
     int numAttrs;
 };
-static inline cudaError_t cudaFuncSetAttribute(const void *, int, int)
+/* Shared memory that a kernel's launches may ask for: 48 KiB, or what was said of it. */
+struct emu_room {
+    size_t most, asked; /* by a launch, so far */
+};
+struct emu_room &emu_room_of(const void *kernel);
+extern bool emu_looks; /* launches are looked at and do not run */
+static inline cudaError_t cudaFuncSetAttribute(const void *kernel, int, int n_bytes)
 {
+    emu_room_of(kernel).most = (size_t)n_bytes;
     return cudaSuccess;
 }
+bool emu_asks(const void *kernel, size_t n_bytes); /* whether it runs */
 /* What a multiprocessor has. */
 #ifndef EMU_SHARED_KIB
 #define EMU_SHARED_KIB 164
@@ -456,6 +465,8 @@ static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel
         void (*kernel)(A...);
         std::tuple<A...> args;
     } call = {kernel, {args...}};
+    if (!emu_asks((const void *)kernel, c->dynamicSmemBytes))
+        return cudaSuccess;
     emu_launch(
         c,
         [](void *user) {

@@ -9,6 +9,7 @@
 
 #include "backend/gpu/gpu.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -110,6 +111,23 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
         if (idle > 1000)
             fail("threads wait for one another for ever");
     }
+}
+
+bool emu_looks;
+
+struct emu_room &emu_room_of(const void *kernel)
+{
+    static std::map<const void *, emu_room> rooms;
+    return rooms.insert({kernel, {48 * 1024, 0}}).first->second;
+}
+
+bool emu_asks(const void *kernel, size_t n_bytes)
+{
+    emu_room &room = emu_room_of(kernel);
+    room.asked = std::max(room.asked, n_bytes);
+    if (n_bytes > room.most)
+        fail("a launch with more shared memory than its kernel was given");
+    return !emu_looks;
 }
 
 void emu_meet(int op, void *args, void (*work)(void **args))

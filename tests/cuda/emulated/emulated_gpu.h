@@ -39,6 +39,11 @@ enum {
 };
 typedef uint32_t gpu_lanes;
 #endif
+enum { GPU_AFRESH = 0 };
+static inline int gpu_afresh(int x)
+{
+    return x;
+}
 enum { EMU_PAIRS = 128 / GPU_WAVE }; /* registers of 16 x 16 numbers of 16 bits */
 
 static inline int gpu_lane(void)

@@ -1,0 +1,31 @@
+/*
+ * vendor.h - the few things in which the host code of this folder is not the same for NVIDIA and
+ * AMD: what messages call the backend, and which chips have kernels.
+ *
+ * Included by the files of this folder that open the device or report its errors, and by
+ * chip_nvidia.cu and backend/hip/chip_amd.cu. AMD's names come from backend/hip/cuda_runtime.h,
+ * which a build for AMD reads first. Must not: hold anything that a kernel sees.
+ */
+#ifndef SV_CUDA_VENDOR_H
+#define SV_CUDA_VENDOR_H
+
+#include "backend/cuda/cuda.h"
+
+#ifndef SV_GPU_BACKEND
+#define SV_GPU_BACKEND "cuda"
+#define SV_GPU_LIBRARY "CUDA"
+#define SV_GPU_CALL "cuda" /* how the names of the library's functions begin */
+#define SV_GPU_MAKER "NVIDIA"
+#endif
+
+/* Wishes that no device of this vendor fulfils, refused by name. Quantized drafts are the engine's
+ * to refuse (sv_dev_quantizes). */
+int sv_cuda_chip_options(const struct sv_dev_opts *opts, struct sv_err *err);
+
+/* Sets set, pdl (where the chip has it), smem_block and text of a device whose other properties
+ * stand in cu, and wcomp_mode off where weights cannot be compressed; refuses a chip that has no
+ * kernels here. */
+int sv_cuda_chip(struct sv_cuda *cu, const struct cudaDeviceProp *prop, enum sv_kernels kernels,
+                 struct sv_err *err);
+
+#endif

@@ -1,0 +1,160 @@
+/*
+ * shared_emulated.cpp - the shared memory that launches ask for on a card of AMD's, by the host code that launches them: a
+ * line "KERNEL<tab>BYTES" for each kernel that asks for any, the most of all launches and of what the kernel was given.
+ *
+ * Compiled and run by compile.test.sh with the emulator, as waves of 64; kernels do not run. Shapes go from one row to more
+ * than a batch has. Only products, attention and experts ask for shared memory at a launch, which compile.test.sh checks.
+ */
+#include "backend/cuda/attention.h"
+#include "backend/cuda/gemm.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <unistd.h>
+
+bool sv_cuda_check(struct sv_cuda *, cudaError_t rc, const char *)
+{
+    return rc == cudaSuccess;
+}
+int sv_cuda_try(cudaError_t, struct sv_err *, const char *)
+{
+    return SV_OK;
+}
+/* Addresses alone: nothing is read. */
+static uint8_t *const somewhere = (uint8_t *)0x10000;
+int sv_cuda_alloc(struct sv_dev *, void **out, size_t, struct sv_err *)
+{
+    *out = somewhere;
+    return SV_OK;
+}
+void sv_cuda_free(struct sv_dev *, void *)
+{
+}
+
+namespace
+{
+const int32_t ks[] = {64, 1024, 4096, 12288, 28672}, outs[] = {64, 1024, 4096, 6144, 151936};
+
+void products(sv_cuda &cu)
+{
+    for (int mode = SV_GEMM_ACT; mode <= SV_GEMM_GATED; mode++)
+        for (int32_t k : ks)
+            for (int32_t n_out : outs)
+                for (int32_t n = 1; n <= 128; n++) {
+                    sv_gemm_args a = {};
+                    a.mode = mode;
+                    a.n_rows = n;
+                    a.n_parts = mode == SV_GEMM_GATED ? 2 : 1;
+                    for (int p = 0; p < a.n_parts; p++) {
+                        a.part[p].w = somewhere;
+                        a.part[p].n_out = n_out;
+                        a.part[p].n_bands = sv_tiles(n_out);
+                    }
+                    sv_gemm_lay_blocks(&a, SV_PORTABLE_BLOCK);
+                    a.split = sv_split_make(a.split.n_blocks, sv_tiles(k), cu.n_sms * GPU_BLOCKS, false);
+                    sv_gemm_portable(&cu, somewhere, k, k, &a);
+                }
+}
+
+void attention(sv_cuda &cu)
+{
+    for (int32_t hd : {64, 128})
+        for (int32_t n_segs = 1; n_segs <= 512; n_segs *= 2)
+            for (int32_t each : {1, 2, 16, 64})
+                for (bool settled : {false, true}) {
+                    sv_p_attention p = {};
+                    p.rows.n_segs = n_segs;
+                    p.rows.n_rows = n_segs * each;
+                    p.q = p.out = somewhere;
+                    p.n_heads = 32;
+                    p.ldq = p.ldo = 32 * hd;
+                    p.kv.k = p.kv.v = somewhere;
+                    p.kv.dtype = SV_BF16;
+                    p.kv.n_pages = 1024;
+                    p.kv.page_size = 16;
+                    p.kv.n_kv_heads = 8;
+                    p.kv.head_dim = hd;
+                    p.scale = 0.1f;
+                    cu.settled = settled;
+                    cu.pass++;
+                    sv_cuda_attention((sv_dev *)(void *)&cu, &p);
+                }
+}
+
+void experts(sv_cuda &cu)
+{
+    sv_weight w[128] = {};
+    for (int i = 0; i < 128; i++) {
+        w[i].data = somewhere + i * 4096;
+        w[i].fmt.elem = SV_BF16;
+        w[i].rows = w[i].cols = 2048;
+    }
+    for (int32_t n = 1; n <= 4096; n++) {
+        sv_p_moe_gate_up g = {};
+        sv_p_moe_down d = {};
+        g.routes.n_rows = n;
+        g.routes.n_experts = 128;
+        g.routes.k = 8;
+        g.gate.n = 128;
+        g.gate.rows = g.gate.cols = 2048;
+        g.gate.w = w;
+        g.up = g.gate;
+        d.routes = g.routes;
+        d.down = g.gate;
+        sv_cuda_moe_gate_up((sv_dev *)(void *)&cu, &g);
+        sv_cuda_moe_down((sv_dev *)(void *)&cu, &d);
+    }
+}
+
+/* Kernels by the names that this program's own symbols have. */
+int list(void)
+{
+    char path[512], line[4096], name[4096], kind;
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n < 0)
+        return 1;
+    path[n] = 0;
+    unsigned long at, base = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        FILE *nm = popen((std::string("nm -C ") + path).c_str(), "r");
+        while (nm && fgets(line, sizeof line, nm)) {
+            if (sscanf(line, "%lx %c %4095[^\n]", &at, &kind, name) != 3)
+                continue;
+            if (pass == 0 && std::string(name) == "sv_cuda_alloc(sv_dev*, void**, unsigned long, sv_err*)")
+                base = (unsigned long)(uintptr_t)&sv_cuda_alloc - at;
+            if (pass == 0 || ((kind | 32) != 't' && (kind | 32) != 'w'))
+                continue;
+            const emu_room &room = emu_room_of((const void *)(uintptr_t)(base + at));
+            if (room.asked)
+                printf("%s\t%zu\n", std::string(name).substr(0, std::string(name).find('(')).c_str(),
+                       room.most > 48 * 1024 && room.most > room.asked ? room.most : room.asked);
+        }
+        if (!nm || pclose(nm))
+            return 1;
+    }
+    return 0;
+}
+} // namespace
+
+int main(void)
+{
+    static sv_cuda cu;
+    static sv_cuda_gemm_state g;
+    sv_dev_limits lim = {};
+    lim.max_rows = 32768;
+    lim.max_heads = 32;
+    lim.max_head_dim = 128;
+    lim.max_positions = 32768;
+    emu_looks = true;
+    cu.act = SV_BF16;
+    cu.gemm = &g;
+    cu.n_sms = EMU_SHARED_KIB == 64 ? 304 : 256;
+    cu.smem_block = EMU_SHARED_KIB * 1024;
+    if (sv_gemm_portable_open(&cu, NULL) || sv_cuda_attn_reserve(&cu, &lim, NULL) || sv_cuda_moe_open(&cu, NULL))
+        return 1;
+    products(cu);
+    attention(cu);
+    experts(cu);
+    return list();
+}
