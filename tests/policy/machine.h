@@ -52,7 +52,7 @@ static const struct machine machines[] = {
      false},
     {"MI300X", 2860, 19.3, 148, 42.7, 630, 4.04, 156, 0.2, 1, 0.05, 0, 0, 0, 0, false},
     {"MI355X", 1890, 10.1, 187, 28.3, 417, 2.11, 198, 0.2, 1, 0.05, 0, 0, 0, 0, false},
-    {"MI355X, as published", 5050, 36, 233, 73, 4860, 9.7, 233, 0.2, 1, 0.05, 0, 0, 0, 0, false},
+    {"MI355X, as published", 5050, 37, 346, 73, 4840, 10, 346, 0.2, 1, 0.05, 0, 0, 0, 0, false},
     {"matrix unit, moody", 330, 8, 1, 15, 150, 4, 1, 0.5, 1, 0.05, 0, 200, 45, 0, true},
 };
 /* AMD's have Qwen3-8B's sizes and contexts of 1,536 tokens. Of two cards, the floors that
