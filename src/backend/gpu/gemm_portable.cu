@@ -596,7 +596,8 @@ int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err)
 {
     int rc = SV_OK;
     cu->gemm->portable_smem = smem_budget(cu);
-    for (int k = 0; k < 2; k++)
+    /* Without compressed weights the second kind's kernels are those of the first. */
+    for (int k = 0; k < 1 + GPU_WCOMP; k++)
         for (int i = 0; i < 2 * kinds[k].n && !rc; i++) {
             const struct width *w = &kinds[k].width[i / 2];
             const int ring = stages_of(cu, &kinds[k], w, 0) * stage_bytes(&kinds[k], w);
