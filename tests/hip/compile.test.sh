@@ -26,7 +26,7 @@ mfma_gfx942='gemm_portable 296 attention_portable 52 moe 128 gdn_scan 252'
 mfma_gfx950='gemm_portable 148 attention_portable 40 moe 64 gdn_scan 126'
 # Scalar registers that these files keep in lanes of vector registers, at most; all others keep none. Of clang 19 and 21.
 scalars_gfx942='gemm_portable 33 attention_portable 62 moe 21 gdn_scan 43'
-scalars_gfx950='gemm_portable 30 attention_portable 32 gdn_scan 43'
+scalars_gfx950='gemm_portable 30 attention_portable 33 gdn_scan 43'
 # Shared memory of a compute unit, and so of a thread block.
 lds_gfx942=64
 lds_gfx950=160
