@@ -116,6 +116,7 @@ static inline int __ffs(int x)
 {
     return __builtin_ffs(x);
 }
+#define rsqrtf emu_rsqrtf /* newer C libraries have one */
 static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);
