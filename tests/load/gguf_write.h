@@ -14,7 +14,7 @@ struct gguf_out {
     struct sv_buf kv, info, data;
     uint64_t n_kv, n_tensors;
 };
-enum { GGUF_F32 = 0, GGUF_F16 = 1, GGUF_BF16 = 30, GGUF_MXFP4 = 39 };
+enum { GGUF_F32 = 0, GGUF_F16 = 1, GGUF_Q8_0 = 8, GGUF_BF16 = 30, GGUF_MXFP4 = 39 };
 
 void gguf_init(struct gguf_out *g, const char *arch);
 void gguf_u32(struct gguf_out *g, const char *key, uint32_t v);
@@ -33,5 +33,7 @@ void gguf_tokenizer(struct gguf_out *g, const char *json_path, const char *pre, 
 /* A target's or a draft's directory as one file in the test's temporary directory: matrices as they
  * are, the rest in F32. The path is kept for the process's life. */
 const char *gguf_of_dir(const char *dir);
+/* The same with matrices in Q8_0 where their rows are whole blocks. */
+const char *gguf_of_dir_q8(const char *dir);
 
 #endif
