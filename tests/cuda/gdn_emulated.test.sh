@@ -1,7 +1,7 @@
 #!/bin/sh
 # The GPU kernels of the gated delta rule, compiled for this CPU and run lane by lane (tests/cuda/emulated) as waves of 32
 # and of 64.
-# timeout: 300
+# timeout: 600
 set -e
 run() { tests/cuda/emulated/run.sh tests/cuda/gdn_emulated.cpp src/backend/gpu/gdn.cu src/backend/gpu/gdn_scan.cu; }
 run
