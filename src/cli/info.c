@@ -178,10 +178,13 @@ static int show_tensors(const struct sv_ckpt *c)
     struct sv_cli_table t;
     struct sv_buf b;
     char n[24];
+    int64_t codes = 0, values = 0;
     bool failed;
 
     for (int32_t i = 0; i < c->n_tensors; i++) {
         const struct sv_host_tensor *h = &c->tensors[i];
+        codes += h->quant.code && !h->quant.g_idx;
+        values += h->quant.code && h->quant.g_idx;
         int g = group_of(h->name);
         sum[g].n++;
         sum[g].params += h->n_elements;
@@ -223,6 +226,11 @@ static int show_tensors(const struct sv_ckpt *c)
     failed = b.failed;
     if (!failed)
         printf("\n%s", b.data);
+    if (!failed && codes + values) { /* docs/formats.md */
+        putchar('\n');
+        line("kept", "%lld quantized matrices as codes on the CPU, %lld in act-order as values",
+             (long long)codes, (long long)values);
+    }
     sv_buf_fini(&b);
     sv_cli_table_fini(&t);
     return failed ? sv_cli_fail("out of memory") : SV_CLI_OK;

@@ -9,6 +9,7 @@ out_says 'Qwen3ForCausalLM'
 out_says 'q8_0'
 out_says 'byte-level BPE, 290 tokens'
 out_says 'chat template     yes'
+out_says 'kept              22 quantized matrices as codes on the CPU, 0 in act-order as values'
 run 0 info "$PWD/tests/golden/gguf/llama_f32-00001-of-00002.gguf"
 out_says 'in 2 files'
 run 0 check -m "$gguf"

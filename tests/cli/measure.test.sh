@@ -199,6 +199,8 @@ run_bench 0 --random-weights "$tiny/qwen3_tied_bf16" --prefill 40 --verify 8 --s
 for fact in 'decode 1 row' 'verify 8 rows' 'prompt of 40' 'of bandwidth' 'read bandwidth'; do
     out_says "$fact"
 done
+run_bench 0 --random-weights "$PWD/tests/golden/gguf/qwen3_q8.gguf" --prefill 20 --seconds 0.05 --repeat 1 -o csv
+out_says 'qwen3_q8.gguf,150144,0,decode 1 row,file'
 run_bench 0 --random-weights "$tiny/llama_bias_f16" --prefill 40 --seconds 0.05 --repeat 1 --tmp "$tmp/rand" -o csv
 equal "$(wc -l <"$tmp/out")" 4
 equal "$(ls "$tmp/rand")" ""

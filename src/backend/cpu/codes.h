@@ -87,7 +87,8 @@ void sv_gemm_codes(const struct sv_gemm_span *s);
 /* gemm_codes_avx512.c: one unit as bf16, pair of k by pair, or its rows row_bytes apart. */
 void sv_codes_expand_avx512(const struct sv_codes *c, const uint8_t *unit, void *to,
                             size_t row_bytes);
-/* A whole span with at most 16 rows of input, codes by pairs. */
+/* A whole span with at most so many rows of input, codes by pairs. */
+#define SV_CODES_FEW 8
 void sv_gemm_codes_few(const struct sv_gemm_span *s);
 
 #endif

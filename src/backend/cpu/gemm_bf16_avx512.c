@@ -215,7 +215,7 @@ static void run(const struct sv_gemm_span *s)
 {
     const struct sv_gemm_call *c = s->call;
     const struct sv_codes *codes = s->item->codes;
-    if ((s->item->wcomp || codes) && c->m1 - c->m0 <= 16) {
+    if (codes ? c->m1 - c->m0 <= SV_CODES_FEW : s->item->wcomp && c->m1 - c->m0 <= 16) {
         (codes ? sv_gemm_codes_few : sv_gemm_wcomp_few)(s);
         return;
     }
@@ -227,6 +227,8 @@ static void run(const struct sv_gemm_span *s)
     };
     int32_t group = (int32_t)(GROUP_BYTES / 2 / t.unit);
     group = group < 1 || c->m1 - c->m0 <= 16 ? MOST_UNITS : group;
+    if (codes && c->m1 - c->m0 <= 16)
+        group = 1; /* as near as it can be */
     const bool in_place = s->item->packed && !s->item->wcomp && !codes;
     if (!in_place && group > SV_GEMM_RAW_UNITS)
         group = SV_GEMM_RAW_UNITS;

@@ -346,13 +346,14 @@ void sv_codes_expand_avx512(const struct sv_codes *c, const uint8_t *unit, void 
     }
 }
 
-/* ---------------------------------------------------------------- one or two rows */
+/* ---------------------------------------------------------------- few rows */
 
 struct tile {
     const struct sv_gemm_span *s;
     const struct sv_codes *c;
     const int32_t *x; /* the first row's pairs */
     int32_t cols;     /* from one pair of k to the next */
+    int32_t rows;     /* of input */
     int32_t n0;       /* first weight row of the span's part */
 };
 
@@ -369,8 +370,8 @@ UNCHECKED MUST_INLINE void tile(const enum sv_codes_kind kind, const int nu, con
     const uint8_t *const end = at + unit;
     struct scales s[2];
     struct lanes l[2];
-    __m512 sum[4];
-#pragma GCC unroll 4
+    __m512 sum[8];
+#pragma GCC unroll 8
     for (int i = 0; i < nu * nr; i++)
         sum[i] = _mm512_setzero_ps();
     for (int32_t k0 = 0; k0 < c->q.cols; k0 += SV_CODES_CHUNK) {
@@ -397,7 +398,7 @@ UNCHECKED MUST_INLINE void tile(const enum sv_codes_kind kind, const int nu, con
 #pragma GCC unroll 2
                 for (int u = 0; u < nu; u++) {
                     const __m512i w = pair_of(kind, &k, &l[u], at + u * unit, p);
-#pragma GCC unroll 2
+#pragma GCC unroll 8
                     for (int r = 0; r < nr; r++)
                         sum[r * nu + u] =
                             _mm512_dpbf16_ps(sum[r * nu + u], (__m512bh)w,
@@ -406,9 +407,13 @@ UNCHECKED MUST_INLINE void tile(const enum sv_codes_kind kind, const int nu, con
             }
         }
     }
-#pragma GCC unroll 2
-    for (int u = 0; u < nu; u++)
-        put(t->s, t->n0 + u * UNIT, t->s->call->m0, nr, sum + u, nu);
+    __m512 done[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < nu * nr; i++)
+        done[i] = sum[i];
+    for (int32_t r = 0; r < t->rows; r++)
+        for (int u = 0; u < nu; u++)
+            put(t->s, t->n0 + u * UNIT, t->s->call->m0 + r, 1, &done[r * nu + u], 1);
 }
 
 typedef void tile_fn(const struct tile *t);
@@ -417,101 +422,38 @@ typedef void tile_fn(const struct tile *t);
     {                                                                                              \
         tile(kind, nu, nr, t);                                                                     \
     }
-#define TILES(kind) TILE(kind, 1, 1) TILE(kind, 1, 2) TILE(kind, 2, 1) TILE(kind, 2, 2)
+#define TILES(kind)                                                                                \
+    TILE(kind, 1, 1)                                                                               \
+    TILE(kind, 1, 2)                                                                               \
+    TILE(kind, 1, 3) TILE(kind, 1, 4) TILE(kind, 1, 6) TILE(kind, 1, 8) TILE(kind, 2, 1)           \
+        TILE(kind, 2, 2) TILE(kind, 2, 3) TILE(kind, 2, 4)
 KINDS(TILES)
 #define TILE_ENTRY(kind)                                                                           \
-    [kind] = {{tile_##kind##_1x1, tile_##kind##_1x2}, {tile_##kind##_2x1, tile_##kind##_2x2}},
+    [kind] = {{tile_##kind##_1x1, tile_##kind##_1x2, tile_##kind##_1x3, tile_##kind##_1x4,         \
+               tile_##kind##_1x6, tile_##kind##_1x8},                                              \
+              {tile_##kind##_2x1, tile_##kind##_2x2, tile_##kind##_2x3, tile_##kind##_2x4}},
 
-static void in_registers(struct tile *t, int32_t rows)
-{
-    static tile_fn *const fns[SV_CODES_KINDS][2][2] = {KINDS(TILE_ENTRY)};
-    for (int32_t nu; t->n0 < t->s->n1; t->n0 += nu * UNIT) {
-        nu = t->s->n1 - t->n0 > UNIT ? 2 : 1;
-        fns[t->c->kind][nu - 1][rows - 1](t);
-    }
-}
-
-/* ---------------------------------------------------------------- up to sixteen rows */
-
-#define CHUNK_BYTES (SV_CODES_CHUNK * UNIT * 2)
-
-/* Some pairs of k of nu expanded units, CHUNK_BYTES apart, times nr rows. */
-UNCHECKED MUST_INLINE void multiply(const int nu, const int nr, const uint8_t *w, const int32_t *x,
-                                    int32_t cols, int32_t pairs, __m512 *sums)
-{
-    __m512 sum[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < nu * nr; i++)
-        sum[i] = sums[i];
-    for (; pairs > 0; pairs--, w += 64, x += cols) {
-        __m512i wv[2];
-#pragma GCC unroll 2
-        for (int u = 0; u < nu; u++)
-            wv[u] = _mm512_load_si512(w + u * CHUNK_BYTES);
-#pragma GCC unroll 16
-        for (int r = 0; r < nr; r++) {
-            const __m512i xv = _mm512_set1_epi32(x[r]);
-#pragma GCC unroll 2
-            for (int u = 0; u < nu; u++)
-                sum[r * nu + u] = _mm512_dpbf16_ps(sum[r * nu + u], (__m512bh)wv[u], (__m512bh)xv);
-        }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < nu * nr; i++)
-        sums[i] = sum[i];
-}
-
-typedef void multiply_fn(const uint8_t *w, const int32_t *x, int32_t cols, int32_t pairs,
-                         __m512 *sums);
-#define MULTIPLY(nu, nr)                                                                           \
-    UNCHECKED static void multiply_##nu##x##nr(const uint8_t *w, const int32_t *x, int32_t cols,   \
-                                               int32_t pairs, __m512 *sums)                        \
-    {                                                                                              \
-        multiply(nu, nr, w, x, cols, pairs, sums);                                                 \
-    }
-#define MULTIPLY_ONE(f)                                                                            \
-    f(1, 3) f(1, 4) f(1, 5) f(1, 6) f(1, 7) f(1, 8) f(1, 9) f(1, 10) f(1, 11) f(1, 12) f(1, 13)    \
-        f(1, 14) f(1, 15) f(1, 16)
-#define MULTIPLY_TWO(f) f(2, 3) f(2, 4) f(2, 5) f(2, 6) f(2, 7) f(2, 8)
-#define MULTIPLY_ENTRY(nu, nr) [nr] = multiply_##nu##x##nr,
-MULTIPLY_ONE(MULTIPLY)
-MULTIPLY_TWO(MULTIPLY)
-
-UNCHECKED static void in_level1(const struct tile *t, int32_t rows)
-{
-    static multiply_fn *const one[17] = {MULTIPLY_ONE(MULTIPLY_ENTRY)};
-    static multiply_fn *const two[17] = {MULTIPLY_TWO(MULTIPLY_ENTRY)};
-    _Alignas(64) uint8_t w[2 * CHUNK_BYTES];
-    __m512 sums[16];
-    for (int32_t n0 = t->n0, nu; n0 < t->s->n1; n0 += nu * UNIT) {
-        const int32_t *x = t->x;
-        const uint8_t *at[2];
-        nu = rows <= 8 && t->s->n1 - n0 > UNIT ? 2 : 1;
-        for (int u = 0; u < nu; u++)
-            at[u] = sv_codes_unit(t->c, t->s->item->w, n0 / UNIT + u);
-        for (int i = 0; i < nu * rows; i++)
-            sums[i] = _mm512_setzero_ps();
-        for (int32_t k0 = 0; k0 < t->c->q.cols; k0 += SV_CODES_CHUNK) {
-            const int32_t n = steps_at(t->c, k0);
-            for (int u = 0; u < nu; u++)
-                pairs_fns[t->c->kind](t->c, &at[u], n, w + u * CHUNK_BYTES);
-            (nu == 2 ? two : one)[rows](w, x, t->cols, n * PAIRS, sums);
-            x += n * PAIRS * t->cols;
-        }
-        for (int32_t r = 0; r < rows; r++)
-            for (int u = 0; u < nu; u++)
-                put(t->s, n0 + u * UNIT, t->s->call->m0 + r, 1, &sums[r * nu + u], 1);
-    }
-}
+/* Rows that a tile is made for; more than are there are zeros in the packed input. */
+enum { N_HEIGHTS = 6 };
+static const uint8_t heights[N_HEIGHTS] = {1, 2, 3, 4, 6, 8};
+enum { TWO_UNITS = 4 }; /* heights with two units side by side */
 
 void sv_gemm_codes_few(const struct sv_gemm_span *s)
 {
+    static tile_fn *const fns[SV_CODES_KINDS][2][N_HEIGHTS] = {KINDS(TILE_ENTRY)};
     const int32_t rows = s->call->m1 - s->call->m0;
-    SV_REQUIRE(rows > 0 && rows <= 16);
-    struct tile t = {
-        .s = s, .c = s->item->codes, .x = s->xp, .cols = sv_gemm_tile_cols(rows), .n0 = s->n0};
-    if (rows <= 2)
-        in_registers(&t, rows);
-    else
-        in_level1(&t, rows);
+    int h = 0;
+    SV_REQUIRE(rows > 0 && rows <= SV_CODES_FEW);
+    while (heights[h] < rows)
+        h++;
+    struct tile t = {.s = s,
+                     .c = s->item->codes,
+                     .x = s->xp,
+                     .cols = sv_gemm_tile_cols(rows),
+                     .rows = rows,
+                     .n0 = s->n0};
+    for (int32_t nu; t.n0 < s->n1; t.n0 += nu * UNIT) {
+        nu = h < TWO_UNITS && s->n1 - t.n0 > UNIT ? 2 : 1;
+        fns[t.c->kind][nu - 1][h](&t);
+    }
 }
