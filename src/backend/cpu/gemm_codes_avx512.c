@@ -422,11 +422,9 @@ typedef void tile_fn(const struct tile *t);
     {                                                                                              \
         tile(kind, nu, nr, t);                                                                     \
     }
-#define TILES(kind)                                                                                \
-    TILE(kind, 1, 1)                                                                               \
-    TILE(kind, 1, 2)                                                                               \
-    TILE(kind, 1, 3) TILE(kind, 1, 4) TILE(kind, 1, 6) TILE(kind, 1, 8) TILE(kind, 2, 1)           \
-        TILE(kind, 2, 2) TILE(kind, 2, 3) TILE(kind, 2, 4)
+#define TILE_PAIR(kind, nr) TILE(kind, 1, nr) TILE(kind, 2, nr)
+#define TILES_FEW(kind) TILE_PAIR(kind, 1) TILE_PAIR(kind, 2) TILE_PAIR(kind, 3) TILE_PAIR(kind, 4)
+#define TILES(kind) TILES_FEW(kind) TILE(kind, 1, 6) TILE(kind, 1, 8)
 KINDS(TILES)
 #define TILE_ENTRY(kind)                                                                           \
     [kind] = {{tile_##kind##_1x1, tile_##kind##_1x2, tile_##kind##_1x3, tile_##kind##_1x4,         \
