@@ -497,14 +497,20 @@ static void head_on(struct cross *c)
             struct cross_buf out = cross_new(c, CROSS_I32, (size_t)n, NULL, 0);
             const struct sv_gemm_part part = {.w = w.dut};
             sv_op_gemm(c->dut, &(struct sv_p_gemm){n, k, 1, x.dut, k, &part, y.dut, v, true});
-            sv_op_head_argmax(
-                c->dut, &(struct sv_p_head_argmax){n, k, x.dut, w.dut, index.dut, out.dut, NULL});
+            struct sv_p_head_argmax best_of = {.n_rows = n,
+                                               .k = k,
+                                               .x = x.dut,
+                                               .w = w.dut,
+                                               .out_index = index.dut,
+                                               .out = out.dut};
+            sv_op_head_argmax(c->dut, &best_of);
             const bool shares = sv_dev_backend(c->dut)->head_confidence;
             struct cross_buf share = cross_new(c, CROSS_F32, (size_t)n, NULL, 0);
             struct cross_buf again = cross_new(c, CROSS_I32, (size_t)n, NULL, 0);
+            best_of.out = again.dut;
+            best_of.confidence = share.dut;
             if (shares)
-                sv_op_head_argmax(c->dut, &(struct sv_p_head_argmax){n, k, x.dut, w.dut, index.dut,
-                                                                     again.dut, share.dut});
+                sv_op_head_argmax(c->dut, &best_of);
             cross_sync(c);
             float *logits = cross_floats(c, &y), *sure = cross_floats(c, &share);
             int32_t *got = cross_ints(c, &out), *got_again = cross_ints(c, &again);

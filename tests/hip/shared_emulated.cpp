@@ -7,6 +7,7 @@
  */
 #include "backend/cuda/attention.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/moe.h"
 
 #include <cstdio>
 #include <cstdlib>

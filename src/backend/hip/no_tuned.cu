@@ -8,6 +8,7 @@
  */
 #include "backend/cuda/attention.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/moe.h"
 
 static void never(void)
 {
@@ -82,6 +83,12 @@ int32_t sv_gemm_wcomp_rows(const struct sv_cuda *)
 bool sv_gemm_wcomp(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
 {
     return false;
+}
+
+const struct sv_moe_width *sv_moe_sm90(void)
+{
+    never();
+    return NULL;
 }
 
 /* ---------------------------------------------------------------- numbers of 8 bits */
