@@ -221,7 +221,15 @@ static void narrowing(void **state)
                                                    .ld = 3 * 56,
                                                    .n_heads = 1,
                                                    .rope = {angle, angle, 1, 0},
-                                                   .kv = {k, v, SV_BF16, 1, 1, 1, 56, zero, 1}};
+                                                   .kv = {.k = k,
+                                                          .v = v,
+                                                          .dtype = SV_BF16,
+                                                          .n_pages = 1,
+                                                          .page_size = 1,
+                                                          .n_kv_heads = 1,
+                                                          .head_dim = 56,
+                                                          .table = zero,
+                                                          .table_stride = 1}};
             sv_op_qk_norm_rope_kv_write(dev, &p);
             for (int j = 0; j < 56; j++) {
                 assert_int_equal(k[j], sv_f32_to_bf16(x[56 + j]));

@@ -283,6 +283,8 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
     p.kv = {mem + pieces[0].at,
             mem + pieces[1].at,
             s.dtype,
+            0,
+            0,
             n_pages,
             page,
             s.n_kv,
