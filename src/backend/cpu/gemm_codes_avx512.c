@@ -423,18 +423,16 @@ typedef void tile_fn(const struct tile *t);
         tile(kind, nu, nr, t);                                                                     \
     }
 #define TILE_PAIR(kind, nr) TILE(kind, 1, nr) TILE(kind, 2, nr)
-#define TILES_FEW(kind) TILE_PAIR(kind, 1) TILE_PAIR(kind, 2) TILE_PAIR(kind, 3) TILE_PAIR(kind, 4)
-#define TILES(kind) TILES_FEW(kind) TILE(kind, 1, 6) TILE(kind, 1, 8)
+#define TILES(kind) TILE_PAIR(kind, 1) TILE_PAIR(kind, 2) TILE_PAIR(kind, 4) TILE(kind, 1, 8)
 KINDS(TILES)
 #define TILE_ENTRY(kind)                                                                           \
-    [kind] = {{tile_##kind##_1x1, tile_##kind##_1x2, tile_##kind##_1x3, tile_##kind##_1x4,         \
-               tile_##kind##_1x6, tile_##kind##_1x8},                                              \
-              {tile_##kind##_2x1, tile_##kind##_2x2, tile_##kind##_2x3, tile_##kind##_2x4}},
+    [kind] = {{tile_##kind##_1x1, tile_##kind##_1x2, tile_##kind##_1x4, tile_##kind##_1x8},        \
+              {tile_##kind##_2x1, tile_##kind##_2x2, tile_##kind##_2x4}},
 
 /* Rows that a tile is made for; more than are there are zeros in the packed input. */
-enum { N_HEIGHTS = 6 };
-static const uint8_t heights[N_HEIGHTS] = {1, 2, 3, 4, 6, 8};
-enum { TWO_UNITS = 4 }; /* heights with two units side by side */
+enum { N_HEIGHTS = 4 };
+static const uint8_t heights[N_HEIGHTS] = {1, 2, 4, 8};
+enum { TWO_UNITS = 3 }; /* heights with two units side by side */
 
 void sv_gemm_codes_few(const struct sv_gemm_span *s)
 {
