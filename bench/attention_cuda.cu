@@ -255,7 +255,7 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
     st.p.out = keep(st, (size_t)n_rows * s.n_heads * s.hd * 2);
     st.p.ldo = s.n_heads * s.hd;
     st.p.n_heads = s.n_heads;
-    st.p.kv = {NULL, NULL, SV_BF16, n_pages, s.page, s.n_kv, s.hd, ints(table), stride};
+    st.p.kv = {NULL, NULL, SV_BF16, 0, 0, n_pages, s.page, s.n_kv, s.hd, ints(table), stride};
     st.p.mask = s.mask;
     st.p.scale = 1.0f / sqrtf((float)s.hd);
     CHECKED(cudaDeviceSynchronize());
