@@ -146,7 +146,7 @@ static void router_case(struct cross *c, int32_t n_rows, int32_t n_experts, int3
         w[i] = sv_f32_to_bf16((float)((int32_t)sv_rng_below(&c->rng, 3) - 1) / 4);
     for (int32_t i = 0; i < n_experts; i++)
         plus[i] = bias ? (float)sv_rng_below(&c->rng, 5) : 0;
-    float *logits = calloc((size_t)(n * n_experts), sizeof *logits);
+    float *logits = calloc((size_t)n * (size_t)n_experts, sizeof *logits);
     for (int32_t r = 0; r < n; r++)
         for (int32_t e = 0; e < n_experts; e++) {
             float *l = &logits[r * n_experts + e];
