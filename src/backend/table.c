@@ -8,6 +8,7 @@
 #include "backend/backends.h"
 
 #include "backend/ops_gdn.h"
+#include "backend/ops_mla.h"
 #include "backend/ops_moe.h"
 
 #include <string.h>
@@ -53,6 +54,9 @@ static const struct entry moe[] = {IN(sv_moe_ops, upload_experts), IN(sv_moe_ops
                                    IN(sv_moe_ops, combine)};
 static const struct entry gdn[] = {IN(sv_gdn_ops, conv), IN(sv_gdn_ops, scan),
                                    IN(sv_gdn_ops, norm)};
+static const struct entry mla[] = {IN(sv_mla_ops, write), IN(sv_mla_ops, head_products)};
+/* Of ranks. */
+static const struct entry with_window[] = {OP(window_join), OP(gather_logits)};
 /* Of models with these. */
 static const struct entry with_moe[] = {OP(add_gated)}, with_gdn[] = {OP(sigmoid_mul)};
 
@@ -75,6 +79,10 @@ int sv_table_check(const struct sv_backend *be, struct sv_err *err)
         rc = FIND("moe.", be->moe, moe);
     if (!rc && be->moe)
         rc = FIND("", be, with_moe);
+    if (!rc && be->mla)
+        rc = FIND("mla.", be->mla, mla);
+    if (!rc && be->window_open)
+        rc = FIND("", be, with_window);
     if (!rc && be->gdn)
         rc = FIND("gdn.", be->gdn, gdn);
     if (!rc && be->gdn)

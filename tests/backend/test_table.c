@@ -6,6 +6,7 @@
 
 #include "backend/backends.h"
 #include "backend/ops_gdn.h"
+#include "backend/ops_mla.h"
 #include "backend/ops_moe.h"
 
 #include <string.h>
@@ -16,10 +17,11 @@ enum { EACH = sizeof(void (*)(void)) };
 static bool is_optional(size_t at)
 {
     const size_t may_be_null[] = {
-        offsetof(struct sv_backend, held),  offsetof(struct sv_backend, quantizes),
-        offsetof(struct sv_backend, stamp), offsetof(struct sv_backend, stamp_us),
-        offsetof(struct sv_backend, moe),   offsetof(struct sv_backend, argmax_confidence),
-        offsetof(struct sv_backend, gdn),
+        offsetof(struct sv_backend, held),        offsetof(struct sv_backend, quantizes),
+        offsetof(struct sv_backend, stamp),       offsetof(struct sv_backend, stamp_us),
+        offsetof(struct sv_backend, moe),         offsetof(struct sv_backend, argmax_confidence),
+        offsetof(struct sv_backend, gdn),         offsetof(struct sv_backend, mla),
+        offsetof(struct sv_backend, window_open),
     };
     for (size_t i = 0; i < sizeof may_be_null / sizeof *may_be_null; i++)
         if (at == may_be_null[i])
@@ -56,15 +58,18 @@ static void each_op(void **state)
     struct sv_backend be = *sv_dev_backend(dev);
     struct sv_moe_ops moe = *be.moe;
     struct sv_gdn_ops gdn = *be.gdn;
+    struct sv_mla_ops mla = *be.mla;
     struct sv_err err = {0};
     be.moe = &moe;
     be.gdn = &gdn;
+    be.mla = &mla;
     assert_int_equal(sv_table_check(&be, &err), SV_OK);
     assert_int_equal(take_out(&be, &be, offsetof(struct sv_backend, close),
                               offsetof(struct sv_backend, compute_dtype)),
-                     44);
+                     46);
     assert_int_equal(take_out(&be, &moe, 0, sizeof moe - EACH), 7);
-    assert_int_equal(take_out(&be, &gdn, 0, sizeof gdn - EACH), 3);
+    assert_int_equal(take_out(&be, &gdn, offsetof(struct sv_gdn_ops, conv), sizeof gdn - EACH), 3);
+    assert_int_equal(take_out(&be, &mla, 0, sizeof mla - EACH), 2);
     sv_dev_close(dev);
 }
 
