@@ -25,8 +25,8 @@ clang_gfx950=$(first_of 21 22 20)
 mfma_gfx942='gemm_portable 296 attention_portable 52 moe 128 gdn_scan 252'
 mfma_gfx950='gemm_portable 148 attention_portable 40 moe 64 gdn_scan 126'
 # Scalar registers that these files keep in lanes of vector registers, at most; all others keep none. Of clang 19 and 21.
-scalars_gfx942='gemm_portable 33 attention_portable 62 moe 21 gdn_scan 43'
-scalars_gfx950='gemm_portable 30 attention_portable 33 gdn_scan 43'
+scalars_gfx942='gemm_portable 33 attention_portable 62 moe 21 moe_route 8 gdn 102 gdn_scan 43'
+scalars_gfx950='gemm_portable 30 attention_portable 33 moe_route 8 gdn 102 gdn_scan 43'
 # Shared memory of a compute unit, and so of a thread block.
 lds_gfx942=64
 lds_gfx950=160
@@ -73,7 +73,7 @@ count_products() { # ARCH NAME EXPECTED
 }
 
 # Static shared memory of each kernel, and the most that the host code asks for at its launches (shared_emulated.cpp).
-launched=$'src/backend/cuda/attention.cu\nsrc/backend/gpu/attention_portable.cu\nsrc/backend/gpu/gemm_portable.cu\nsrc/backend/gpu/moe.cu'
+launched=$'src/backend/cuda/attention.cu\nsrc/backend/gpu/attention_portable.cu\nsrc/backend/gpu/gdn_scan.cu\nsrc/backend/gpu/gemm_portable.cu\nsrc/backend/gpu/moe.cu'
 count_shared() { # ARCH EMU_FLAGS
     local arch=$1 lds=lds_$1
     EMU_FLAGS=$2 tests/cuda/emulated/run.sh tests/hip/shared_emulated.cpp $launched src/backend/gpu/attention_plain.cu \

@@ -3,11 +3,13 @@
  * line "KERNEL<tab>BYTES" for each kernel that asks for any, the most of all launches and of what the kernel was given.
  *
  * Compiled and run by compile.test.sh with the emulator, as waves of 64; kernels do not run. Shapes go from one row to more
- * than a batch has. Only products, attention and experts ask for shared memory at a launch, which compile.test.sh checks.
+ * than a batch has. Only products, attention, experts and the delta rule ask for shared memory at a launch, which
+ * compile.test.sh checks.
  */
 #include "backend/cuda/attention.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/moe.h"
+#include "backend/gpu/gdn.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -108,6 +110,23 @@ void experts(sv_cuda &cu)
     }
 }
 
+void scans(sv_cuda &cu)
+{
+    for (int act : {SV_F32, SV_BF16})
+        for (int32_t d : {64, 128})
+            for (int32_t n : {1, 16, 4096}) {
+                sv_p_gdn_scan p = {};
+                p.rows.n_segs = 1;
+                p.rows.n_rows = n;
+                p.shape.n_k_heads = 16;
+                p.shape.n_v_heads = 32;
+                p.shape.k_dim = p.shape.v_dim = d;
+                p.shape.max_block = 16;
+                cu.act = (sv_dtype)act;
+                sv_cuda_gdn_scan((sv_dev *)(void *)&cu, &p);
+            }
+}
+
 /* Kernels by the names that this program's own symbols have. */
 int list(void)
 {
@@ -157,5 +176,6 @@ int main(void)
     products(cu);
     attention(cu);
     experts(cu);
+    scans(cu);
     return list();
 }

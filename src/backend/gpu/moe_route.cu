@@ -125,7 +125,7 @@ static __device__ __forceinline__ int32_t order_of(float logit)
  * where choices go as well. */
 static __device__ void choose(const struct route &a, int32_t row, int32_t *near)
 {
-    enum { MINE = SV_MAX_EXPERTS / 32 };
+    static_assert(SV_MAX_EXPERTS <= 32 * 32, "a bit for each of a lane's logits");
     const int lane = threadIdx.x & 31;
     const int32_t n = a.r.n_experts, k = a.r.k;
     const float *logit = a.r.logits + (int64_t)row * n;
@@ -137,29 +137,20 @@ static __device__ void choose(const struct route &a, int32_t row, int32_t *near)
         }
         return;
     }
-    float mine[MINE]; /* logits lane, lane + 32, ... */
-#pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        if (32 * i >= n)
-            break;
-        mine[i] = lane + 32 * i < n ? logit[lane + 32 * i] : 0.0f;
-    }
-    uint32_t taken = 0;
+    uint32_t taken = 0; /* of this lane's logits lane, lane + 32, ... */
     int32_t id = 0;
     float top = 0.0f, e = 0.0f;
     for (int32_t j = 0; j < k; j++) {
         /* Of this lane's the first of the largest; then over the warp. */
         int32_t most = INT32_MIN, at = -1;
         float value = 0.0f;
-#pragma unroll
-        for (int i = 0; i < MINE; i++) {
-            if (32 * i >= n)
-                break;
-            const int32_t order = order_of(mine[i]);
-            if (lane + 32 * i < n && !(taken >> i & 1) && (at < 0 || order > most)) {
+        for (int32_t i = 0; lane + 32 * i < n; i++) {
+            const float mine = logit[lane + 32 * i];
+            const int32_t order = order_of(mine);
+            if (!(taken >> i & 1) && (at < 0 || order > most)) {
                 most = order;
                 at = i;
-                value = mine[i];
+                value = mine;
             }
         }
         const int32_t best = __reduce_max_sync(0xffffffffu, most);
@@ -179,12 +170,8 @@ static __device__ void choose(const struct route &a, int32_t row, int32_t *near)
         for (int32_t j = 0; j < k; j++)
             sum += __shfl_sync(0xffffffffu, e, j);
     } else {
-#pragma unroll
-        for (int i = 0; i < MINE; i++) {
-            if (32 * i >= n)
-                break;
-            sum += lane + 32 * i < n ? expf(mine[i] - top) : 0.0f;
-        }
+        for (int32_t i = lane; i < n; i += 32)
+            sum += expf(logit[i] - top);
         sum = sv_warp_sum(sum);
     }
     if (lane < k) {
