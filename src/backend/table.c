@@ -2,8 +2,7 @@
  * table.c - whether a backend's table of functions has all that callers count on.
  *
  * Called by ops.c when a device opens, so that a missing op is an error at start that names it and
- * not a fault in the step, let alone a slower way that nobody asked for. Must not: call anything
- * of a table.
+ * not a fault or a silent fallback in the step. Must not: call anything of a table.
  */
 #include "backend/backends.h"
 

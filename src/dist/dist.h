@@ -101,7 +101,7 @@ int sv_world_open_mpi(struct sv_world *w, const struct sv_world_opts *o, struct 
  * before anything is freed that other ranks look at. */
 int sv_world_spawn(struct sv_world *w, void (*fn)(struct sv_world *world, void *user), void *user,
                    struct sv_err *err);
-/* A rank can go no further: whoever waits for a rank stops waiting. The first one is heard. */
+/* A rank has failed: all waits for ranks return an error. The first text is kept. */
 void sv_world_fail(struct sv_world *w, const char *text);
 bool sv_world_failed(const struct sv_world *w);
 /* Returns once every rank has come here: all has n_bytes of each, in order. While ranks open. */

@@ -1,5 +1,5 @@
 /*
- * mpi.c - ranks that mpirun started, processes of one machine: who they are, and the memory that
+ * mpi.c - ranks that mpirun started, processes of one machine: their numbers, and the memory that
  * all of them see. Built with MPI=1.
  *
  * Called by cli (begin, end) and engine (a world). MPI tells the ranks apart, carries one name, and

@@ -1,6 +1,6 @@
 /*
  * world.c - a group of ranks: the memory that all of them see, what they tell each other while they
- * open, who has failed, and their end.
+ * open, which of them has failed, and their end.
  *
  * Called by engine. Ranks are threads of one process, where rank 0 is the caller's, or processes
  * (mpi.c). Must not: free what another rank may still look at, or wait without end for a rank that

@@ -427,7 +427,7 @@ static int open_prune(struct sv_engine *e, const struct sv_engine_options *o, st
         return SV_OK;
     int rc = sv_prune_open(&e->prune, e->dev, e->sched.n_slots * e->width, err);
     e->prune.confidence = wants_policy(e, o) && e->drafter->confidence != SV_CONFIDENCE_NONE;
-    /* Among ranks a forbidden draft ends its block: nobody has all rows of the head. */
+    /* Among ranks a forbidden draft ends its block: no rank has all rows of the head. */
     if (!rc && e->tok && e->drafter->keeps_rows && !e->ranks)
         rc = sv_draft_repair_open(&e->repair, e->dev, e->sched.n_slots, err);
     return rc;

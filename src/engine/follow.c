@@ -3,7 +3,7 @@
  *
  * Started by ranks.c, one thread a rank, or a process (sv_engine_follow). Uploads go to the same
  * places of its own device, passes are enqueued by the same code. It reads no results but its
- * device's errors. Whatever goes wrong here is told to all ranks, so that nobody waits for this
+ * device's errors. An error here fails the whole group of ranks, so that no rank waits for this
  * one. Must not: look at a sequence, or decide anything.
  */
 #include "engine/engine.h"

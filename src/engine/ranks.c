@@ -192,7 +192,7 @@ int sv_ranks_join(struct sv_engine *e, struct sv_err *err)
     }
     if (!rc && g->compares)
         rc = sv_dev_host_alloc(e->dev, (void **)&g->rows, need.n_bytes[SV_JOIN_FFN], err);
-    int32_t last = 0; /* from here on nobody looks at the options any more */
+    int32_t last = 0; /* no rank reads the options after this */
     if (!rc)
         rc = sv_world_tell(w, &last, sizeof last, err);
     if (!rc && w->ranks.rank == 0)

@@ -405,6 +405,7 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
 
     const dim3 rows((unsigned)(a.r.n_rows + WARPS - 1) / WARPS), block(THREADS);
     const dim3 experts((unsigned)(a.r.n_experts + WARPS - 1) / WARPS);
+    static_assert(MOST_BLOCKS >= SV_MAX_EXPERTS / WARPS, "a thread block for each 16 experts");
     /* Blocks of many rows go over several groups with the weights that they have read. */
     const unsigned groups = (unsigned)(a.r.n_rows + ROWS - 1) / ROWS,
                    most = MOST_BLOCKS / experts.x;
@@ -415,8 +416,8 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     void (*const fn)(const struct route) =
         cu->act == SV_F32 ? ROUTER(float) : ROUTER(__nv_bfloat16);
 #undef ROUTER
-    sv_cuda_launch_in_pass(cu, what, fn, dim3(experts.x, groups < most ? groups : most + !most),
-                           block, 0, a);
+    sv_cuda_launch_in_pass(cu, what, fn, dim3(experts.x, groups < most ? groups : most), block, 0,
+                           a);
     if (few)
         return;
     sv_cuda_launch_in_pass(cu, what, choose_kernel, rows, block, 0, a);

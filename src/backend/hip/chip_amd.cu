@@ -34,7 +34,7 @@ int sv_cuda_chip(struct sv_cuda *cu, const struct cudaDeviceProp *prop, enum sv_
         cu->smem_block = chips[i].smem_block;
         cu->pdl = false;
         cu->set = SV_CUDA_PORTABLE;
-        cu->wcomp_mode = SV_TOGGLE_OFF; /* nobody would read the copies */
+        cu->wcomp_mode = SV_TOGGLE_OFF; /* no product reads the copies */
         snprintf(cu->text, sizeof cu->text, "hip %.80s (%s), portable kernels, never tested",
                  prop->name, chips[i].name);
         return SV_OK;
