@@ -4,8 +4,9 @@
  *
  * Called by `make test`: runner [-j N] [-x FACTOR] [-k TEXT]... [-l] PROGRAM... A PROGRAM ending in
  * .sh is one test; any other names its tests with --list and runs one given its name. Output is
- * shown only for what failed. Ends with "N passed, M failed" (", K skipped"), exit code 1 when
- * anything failed. Must not: depend on the project's code, so that it can tell when that is broken.
+ * shown only for what failed, whole when it ends and its last lines once more after all tests. Ends
+ * with "N passed, M failed" (", K skipped"), exit code 1 when anything failed. Must not: depend on
+ * the project's code, so that it can tell when that is broken.
  */
 #define _GNU_SOURCE
 
@@ -24,6 +25,8 @@
 #define DEFAULT_LIMIT_S 60
 #define MAX_JOBS 64
 #define MAX_OUTPUT (256 << 10) /* bytes kept of one test: its end is what tells */
+#define MAX_REPEATED 8         /* failures repeated at the end */
+#define REPEATED_LINES 12      /* of each, the last ones */
 #define EXIT_SKIPPED 77
 
 struct test {
@@ -51,6 +54,7 @@ static struct {
     bool list;
     bool tty;
     size_t n_passed, n_failed, n_skipped;
+    char *repeated[MAX_REPEATED]; /* a failure's name, verdict and last lines */
     struct job jobs[MAX_JOBS];
 } R = {.n_jobs = 2, .time_factor = 1};
 
@@ -252,6 +256,32 @@ static void verdict(struct job *j, int status, char *out, size_t n)
         snprintf(out, n, "exit code %d", WEXITSTATUS(status));
 }
 
+/* Keeps what repeat_failures() shows; call before n_failed counts this failure. */
+static void keep_failure(const struct job *j, const char *name, const char *why)
+{
+    size_t at = j->n_out, size;
+    int lines = 0;
+
+    if (R.n_failed >= MAX_REPEATED)
+        return;
+    while (at > 0 && lines < REPEATED_LINES)
+        lines += j->out[--at] == '\n' && at + 1 < j->n_out;
+    at += j->out[at] == '\n';
+    size = strlen(name) + strlen(why) + (j->n_out - at) + 16;
+    R.repeated[R.n_failed] = must(malloc(size));
+    snprintf(R.repeated[R.n_failed], size, "FAILED %s: %s\n%s", name, why, j->out + at);
+}
+
+static void repeat_failures(void)
+{
+    for (size_t i = 0; i < R.n_failed && i < MAX_REPEATED; i++) {
+        const char *text = R.repeated[i];
+        printf("%s%s", text, text[strlen(text) - 1] == '\n' ? "" : "\n");
+    }
+    if (R.n_failed > MAX_REPEATED)
+        printf("and %zu more: see ---- above\n", R.n_failed - MAX_REPEATED);
+}
+
 static void finish(struct job *j, int status)
 {
     char name[1024], why[128];
@@ -270,11 +300,12 @@ static void finish(struct job *j, int status)
     label(&R.tests[j->test], name, sizeof name);
     R.n_passed += passed;
     R.n_skipped += skipped;
-    R.n_failed += !passed && !skipped;
     if (R.tty)
         fputs("\r\033[K", stdout);
     if (!passed && !skipped) {
         verdict(j, status, why, sizeof why);
+        keep_failure(j, name, why);
+        R.n_failed++;
         printf("---- %s: %s\n", name, why);
         if (j->n_lost)
             printf("(%zu bytes left out)\n", j->n_lost);
@@ -406,6 +437,7 @@ int main(int argc, char **argv)
         printf("interrupted\n");
         return 1;
     }
+    repeat_failures();
     printf("%.1f s\n%zu passed, %zu failed", now() - begin, R.n_passed, R.n_failed);
     if (R.n_skipped)
         printf(", %zu skipped", R.n_skipped);

@@ -56,6 +56,9 @@ run '1 passed, 2 failed, 2 skipped' 1 tests/x/prog
 grep -q 'prog/bad: exit code 3' out || fail 'no reason'
 grep -q 'the reason' out || fail 'output of a failed test was not shown'
 grep -q 'prog/crash: killed by signal 11' out || fail 'no signal'
+# Behind all tests, where the end of a long log shows it.
+tail -n 5 out | grep -A 1 '^FAILED x/prog/bad: exit code 3$' | grep -q '^the reason$' ||
+    fail 'a failure was not repeated'
 run '0 passed, 1 failed' 1 tests/x/unlistable
 run '0 passed, 1 failed' 1 tests/x/no_such_program
 run '0 passed, 0 failed' 1 -k nothing tests/x/prog # running no test is no success
