@@ -106,6 +106,20 @@ static void small_pools(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
+/* Calibration measures longer contexts in a tenth of a second, which other programs may take away:
+ * then once more. */
+static struct sv_engine *open_measured(const struct sv_engine_options *o)
+{
+    for (int tries = 1;; tries++) {
+        struct sv_engine *e = run_open(o, NULL);
+        assert_non_null(e->policy);
+        if (e->policy->cost.n_ctx > 1)
+            return e;
+        assert_true(tries < 30);
+        sv_engine_close(e);
+    }
+}
+
 /* Calibration seats its scratch sequences at contexts whose beginning the window has passed. */
 static void measured_widths(void **state)
 {
@@ -117,9 +131,8 @@ static void measured_widths(void **state)
     o.page_size = 4;
     o.prefill_chunk = 16;
     o.auto_width = true;
-    struct sv_engine *e = run_open(&o, NULL);
+    struct sv_engine *e = open_measured(&o);
     check_pools(e);
-    assert_true(e->policy && e->policy->cost.n_ctx > 1);
     for (int32_t g = 0; g < e->cache.n_groups; g++)
         assert_int_equal(sv_cache_n_free(&e->cache, g), e->cache.group[g].d.n_pages);
     struct run_out *out = run_all(e, c, N);
