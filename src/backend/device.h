@@ -99,7 +99,6 @@ struct sv_backend {
     /* Ops queue up and graph_run replays: the engine pads counts to buckets and runs a step
      * ahead. */
     bool has_graphs;
-    bool takes_codes;     /* upload_weight takes quantized weights as they are (host->quant) */
     bool kv_f8;           /* caches of keys and values may be SV_F8 */
     bool head_confidence; /* head_argmax fills `confidence` with any head, */
     bool (*head_confidence_of)(const struct sv_dev *,
@@ -118,6 +117,8 @@ struct sv_backend {
     int64_t (*held)(const struct sv_dev *, enum sv_mem kind);
     /* host->data is row-major host memory, which must outlive the weight: it may be used in place,
      * and so may codes. Else it is repacked, quantized or copied by its role. Not in the step. */
+    bool (*takes_codes)(const struct sv_dev *, const struct sv_quant *,
+                        enum sv_role); /* may be NULL: none */
     int (*upload_weight)(struct sv_dev *, const struct sv_weight *host, struct sv_weight *dev,
                          struct sv_err *);
     void (*free_weight)(struct sv_dev *, struct sv_weight *w);
@@ -209,7 +210,8 @@ void sv_dev_host_free(struct sv_dev *dev, void *p);
 void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total);
 int64_t sv_dev_held(const struct sv_dev *dev, enum sv_mem kind); /* 0 where nothing is counted */
 bool sv_dev_quantizes(const struct sv_dev *dev);
-bool sv_dev_takes_codes(const struct sv_dev *dev);
+/* Whether upload_weight takes this matrix as it is (host->quant), for this role. */
+bool sv_dev_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enum sv_role role);
 /* Whether head_argmax fills `confidence` with this head. */
 bool sv_dev_head_confidence(const struct sv_dev *dev, const struct sv_weight *w);
 int64_t sv_dev_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows);

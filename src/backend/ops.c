@@ -186,9 +186,9 @@ bool sv_dev_head_confidence(const struct sv_dev *dev, const struct sv_weight *w)
            (dev->be->head_confidence_of && dev->be->head_confidence_of(dev, w));
 }
 
-bool sv_dev_takes_codes(const struct sv_dev *dev)
+bool sv_dev_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enum sv_role role)
 {
-    return dev->be->takes_codes;
+    return dev->be->takes_codes && dev->be->takes_codes(dev, q, role);
 }
 
 int64_t sv_dev_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows)
@@ -201,7 +201,8 @@ int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struc
 {
     const size_t elem = sv_dtype_bytes(host->fmt.elem);
     SV_REQUIRE(host->data && host->rows > 0 && host->cols > 0 && !host->priv);
-    SV_REQUIRE((uintptr_t)host->data % elem == 0 && (!host->quant || dev->be->takes_codes));
+    SV_REQUIRE((uintptr_t)host->data % elem == 0 &&
+               (!host->quant || sv_dev_takes_codes(dev, host->quant, host->role)));
     *out = (struct sv_weight){0};
     int rc = dev->be->upload_weight(dev, host, out, err);
     if (!rc && dev->on_upload)

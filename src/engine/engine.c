@@ -6,6 +6,8 @@
  */
 #include "engine/engine.h"
 
+#include "backend/quant.h"
+
 #include <string.h>
 
 /* Prompt rows of a step: a GPU needs more of them before it works at its full rate. */
@@ -171,7 +173,9 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     if (!rc)
         rc = sv_memory_check_weights(e->dev, o->target_dir, whole, err);
     if (!rc && e->on_progress) {
-        const bool expanded = cfg.mxfp4_experts && !sv_dev_takes_codes(e->dev);
+        const struct sv_quant q = {.code = SV_CODE_MXFP4};
+        const bool expanded =
+            cfg.mxfp4_experts && !sv_dev_takes_codes(e->dev, &q, SV_ROLE_EXPERT_DOWN);
         e->n_to_load = (expanded ? whole : sv_ckpt_dir_bytes(o->target_dir)) +
                        (o->draft_dir ? sv_ckpt_dir_bytes(o->draft_dir) : 0);
         e->n_to_load /= sv_dev_ranks(e->dev).n;

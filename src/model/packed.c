@@ -163,8 +163,12 @@ int sv_weights_take_packed(struct sv_weights *w, const struct sv_tensor_spec *s,
         return rc;
     if (to.w)
         return take_bias(w, s, &p, to.w, err);
-    const bool codes = p.from.pack == SV_PACK_MXFP4 && sv_dev_takes_codes(w->dev);
-    return (codes ? take_codes : take_matrices)(w, s, &p, to.experts, n_chosen, err);
+    if (p.from.pack == SV_PACK_MXFP4) {
+        const struct sv_quant q = sv_packed_codes(&p.from, 0, first, step);
+        if (sv_dev_takes_codes(w->dev, &q, s->role))
+            return take_codes(w, s, &p, to.experts, n_chosen, err);
+    }
+    return take_matrices(w, s, &p, to.experts, n_chosen, err);
 }
 
 /* ---------------------------------------------------------------- heads */

@@ -216,17 +216,26 @@ static int make_random(struct sv_weights *w, struct sv_weight *shape, enum sv_fo
     return rc;
 }
 
+/* Whether a product or lookup gets bf16 at most, so that values may be rounded to it. */
+static bool rounds_to_bf16(const struct sv_weights *w, enum sv_role role)
+{
+    const bool looked_up = role == SV_ROLE_EMBED || role == SV_ROLE_HEAD;
+    return sv_dev_compute_dtype(w->dev) == SV_BF16 &&
+           (!looked_up || sv_dev_act_dtype(w->dev) == SV_BF16);
+}
+
 /* A matrix in fewer bits: its codes where the device takes them. Else its values, or those of this
- * rank's part of it: as bf16 where all of them fit, else f32; the memory is the weights'. */
+ * rank's part of it: as bf16 where all of them fit or are rounded to it, else f32; the memory is
+ * the weights'. */
 static int take_codes(struct sv_weights *w, const struct sv_host_tensor *t,
                       const struct sv_cut *cut, struct sv_weight *host, struct sv_err *err)
 {
-    if (cut->axis == SV_CUT_NONE && sv_dev_takes_codes(w->dev)) {
+    if (cut->axis == SV_CUT_NONE && sv_dev_takes_codes(w->dev, &t->quant, host->role)) {
         host->fmt.elem = SV_U8;
         host->quant = &t->quant;
         return SV_OK;
     }
-    const bool half = sv_quant_fits_bf16(t->quant.code);
+    const bool half = sv_quant_fits_bf16(t->quant.code) || rounds_to_bf16(w, host->role);
     const size_t whole = (size_t)host->cols;
     const int32_t row0 = cut->axis == SV_CUT_ROWS ? cut->range.first : 0,
                   col0 = cut->axis == SV_CUT_COLS ? cut->range.first : 0;

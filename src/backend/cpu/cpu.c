@@ -266,9 +266,14 @@ static void cpu_close(struct sv_dev *dev)
     sv_free(cpu);
 }
 
+static bool cpu_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enum sv_role role)
+{
+    (void)dev, (void)q, (void)role;
+    return true;
+}
+
 static const struct sv_backend cpu_backend = {
     .name = "cpu",
-    .takes_codes = true,
     .kv_f8 = true,
     .close = cpu_close,
     .reserve = cpu_reserve,
@@ -278,6 +283,7 @@ static const struct sv_backend cpu_backend = {
     .host_free = cpu_free,
     .memory = cpu_memory,
     .held = cpu_held,
+    .takes_codes = cpu_takes_codes,
     .upload_weight = sv_cpu_upload_weight,
     .free_weight = sv_cpu_free_weight,
     .weight_bytes = sv_cpu_weight_bytes,
