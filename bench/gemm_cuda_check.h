@@ -168,7 +168,7 @@ static void make_shape(struct sv_cuda *cu, const struct shape *s, struct made *m
             OK(cudaMalloc((void **)&m->packed[i], bytes));
             OK(cudaMemsetAsync(m->packed[i], 0xff, bytes, cu->stream));
             if (cu->bytes && s->k % 8 == 0)
-                m->part[i].w.fmt.elem = SV_F8;
+                m->part[i].w.fmt.elem = SV_F8, m->part[i].w.role = SV_ROLE_DRAFT;
             if (m->part[i].w.fmt.elem == SV_F8)
                 round_kernel<<<1024, 256, 0, cu->stream>>>(m->w[i], s->n_out[i], s->k, largest);
             pack_part(cu, s, m, i);

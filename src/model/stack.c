@@ -123,8 +123,10 @@ static void *tap_after(const struct sv_taps *t, int32_t done, int32_t hidden, en
 /* A device quantizes all of a drafter's matrices that read the stream, or none. */
 static bool quantized(const struct sv_stack *st)
 {
-    return st->n_layers && st->layers[0].mixer == SV_MIXER_ATTN &&
-           st->layers[0].attn.qkv[0].w.fmt.elem > SV_F16;
+    if (!st->n_layers || st->layers[0].mixer != SV_MIXER_ATTN)
+        return false;
+    const struct sv_weight *w = &st->layers[0].attn.qkv[0].w;
+    return w->role & SV_ROLE_DRAFT && w->fmt.elem > SV_F16;
 }
 
 void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struct sv_acts *a,

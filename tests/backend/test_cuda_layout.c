@@ -1,10 +1,11 @@
 /*
  * test_cuda_layout.c - the index arithmetic that the CUDA matrix products stand on, checked on the
  * host: the packed layout of weights against the swizzle of the hardware, compressed weights,
- * weights in 8 bits, and the sharing out of sums.
+ * codes, weights in 8 bits, and the sharing out of sums.
  */
 #include "rig.h"
 
+#include "backend/cuda/codes.cuh"
 #include "backend/gpu/wcomp.cuh"
 #include "backend/gpu/fp8.cuh"
 #include "backend/gpu/split.cuh"
@@ -45,6 +46,25 @@ static void tiles_carry_the_hardware_swizzle(void **state)
             const size_t swizzled = plain ^ (plain >> 7 & 7) << 4;
             assert_int_equal(sv_packed_at(r, c, cols) * 2, tile * SV_TILE_BYTES + swizzled);
         }
+}
+
+/* Every byte before the scales of a strip of codes holds one code. */
+static void codes_fill_the_strip(void **state)
+{
+    (void)state;
+    uint8_t seen[SV_CODES_SCALES_AT] = {0};
+    for (int32_t lane = 0; lane < 32; lane++)
+        for (int32_t pair = 0; pair < SV_WCOMP_PAIRS; pair++)
+            for (int32_t column = 0; column < 2; column++) {
+                const int32_t at =
+                    sv_codes_word_at(lane, pair / 2) + sv_codes_byte(pair % 2, column);
+                assert_in_range(at, 0, SV_CODES_SCALES_AT - 1);
+                seen[at]++;
+            }
+    for (int32_t at = 0; at < SV_CODES_SCALES_AT; at++)
+        assert_int_equal(seen[at], 1);
+    assert_int_equal(SV_CODES_TILE_BYTES % 128, 0); /* bulk copies and half tiles */
+    assert_int_equal(SV_CODES_TILE_BYTES / 2 % 128, 0);
 }
 
 /* The lanes of a compressed strip hold every element of it, each once. */
@@ -276,7 +296,7 @@ static void whole_blocks_fill_the_device(void **state)
 SV_TEST_MAIN(cmocka_unit_test(pairs_share_one_block),
              cmocka_unit_test(whole_blocks_fill_the_device), cmocka_unit_test(places_are_distinct),
              cmocka_unit_test(tiles_carry_the_hardware_swizzle),
-             cmocka_unit_test(wcomp_lanes_hold_the_strip),
+             cmocka_unit_test(codes_fill_the_strip), cmocka_unit_test(wcomp_lanes_hold_the_strip),
              cmocka_unit_test(bytes_have_places_of_their_own),
              cmocka_unit_test(bytes_are_the_nearest_numbers),
              cmocka_unit_test(wcomp_numbers_come_back),

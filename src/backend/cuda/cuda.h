@@ -110,6 +110,7 @@ struct sv_cuda {
     char text[160];              /* describe() */
     struct sv_cuda_watch *watch; /* NULL: waits have no limit */
     struct sv_ledger held;       /* watch.cu's: device memory */
+    size_t codes_packed; /* bytes of the largest matrix of codes (codes.cuh), as packed bf16 */
 };
 
 static inline struct sv_cuda *sv_cuda_of(struct sv_dev *dev)
@@ -117,11 +118,22 @@ static inline struct sv_cuda *sv_cuda_of(struct sv_dev *dev)
     return (struct sv_cuda *)(void *)dev;
 }
 
-/* bf16 matrices lie in tiles (pack.cuh; quantized ones in those of fp8.cuh), everything else is
- * row-major. */
+/* bf16 matrices lie in tiles (pack.cuh; a draft's quantized ones in those of fp8.cuh, codes of
+ * files in those of codes.cuh), everything else is row-major. */
 static inline bool sv_cuda_is_packed(const struct sv_weight *w)
 {
-    return (w->fmt.elem == SV_BF16 || w->fmt.elem == SV_F8) && w->rows > 1;
+    return (w->fmt.elem == SV_BF16 || w->fmt.elem == SV_F8 || w->fmt.elem == SV_I8) && w->rows > 1;
+}
+
+static inline bool sv_cuda_is_codes(const struct sv_weight *w)
+{
+    return w->fmt.elem == SV_I8 || (w->fmt.elem == SV_F8 && !(w->role & SV_ROLE_DRAFT));
+}
+
+/* A draft's, quantized here. */
+static inline bool sv_cuda_is_bytes(const struct sv_weight *w)
+{
+    return w->fmt.elem == SV_F8 && !sv_cuda_is_codes(w);
 }
 
 /* device.cu: keeps the first failed call until the next sync; returns whether rc was success.
@@ -250,6 +262,7 @@ void sv_cuda_host_free(struct sv_dev *dev, void *p);
 void sv_cuda_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
 void sv_cuda_download(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
 void sv_cuda_copy(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
+bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enum sv_role role);
 int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                           struct sv_err *err);
 void sv_cuda_free_weight(struct sv_dev *dev, struct sv_weight *w);

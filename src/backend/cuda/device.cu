@@ -402,6 +402,7 @@ static struct sv_backend cuda_table(void)
     be.host_free = sv_cuda_host_free;
     be.memory = cuda_memory;
     be.held = cuda_held;
+    be.takes_codes = sv_cuda_takes_codes;
     be.upload_weight = sv_cuda_upload_weight;
     be.random_weight = sv_cuda_random_weight;
     be.free_weight = sv_cuda_free_weight;

@@ -60,6 +60,14 @@ static int reserve_bytes(struct sv_cuda *cu, struct sv_err *err)
     return rc;
 }
 
+/* Two matrices: gate and up. */
+static int reserve_codes(struct sv_cuda *cu, struct sv_err *err)
+{
+    struct sv_cuda_gemm_state *g = cu->gemm;
+    g->expanded_bytes = 2 * cu->codes_packed;
+    return sv_cuda_alloc((struct sv_dev *)cu, (void **)&g->expanded, g->expanded_bytes, err);
+}
+
 int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
 {
     sv_cuda_gemm_close(cu);
@@ -76,6 +84,10 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
         rc = sv_gemm_wcomp_open(cu, err);
     if (!rc && cu->bytes_k)
         rc = reserve_bytes(cu, err);
+    if (!rc && cu->set == SV_CUDA_SM90)
+        rc = sv_gemm_codes_open(cu, err);
+    if (!rc && cu->codes_packed && most > (int32_t)SV_GEMM_CODES_ROWS)
+        rc = reserve_codes(cu, err);
     const size_t bands = (size_t)block_rows(cu) / SV_TILE, units = (size_t)max_units(cu);
     const size_t a_row = 2 * units * bands * SV_TILE * sizeof(float);
     const size_t n_posted = cu->set == SV_CUDA_SM90 ? 0 : SV_PORTABLE_POSTED * a_row;
@@ -112,6 +124,7 @@ void sv_cuda_gemm_close(struct sv_cuda *cu)
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->best);
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->bytes_x);
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->bytes_scale);
+    sv_cuda_free((struct sv_dev *)cu, cu->gemm->expanded);
     sv_free(cu->gemm);
     cu->gemm = NULL;
 }
@@ -129,6 +142,8 @@ static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
         sv_gemm_portable(cu, x, ldx, k, a);
     else if (a->bytes)
         sv_gemm_fp8(cu, x, ldx, k, a);
+    else if (a->codes)
+        sv_gemm_codes(cu, x, ldx, k, a);
     else if (!sv_gemm_wcomp(cu, x, ldx, k, a))
         sv_gemm_sm90(cu, x, ldx, k, a);
 }
@@ -154,9 +169,11 @@ static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
 {
     struct sv_gemm_item *it = &a->part[a->n_parts++];
     it->w = (const uint8_t *)part->w.data;
-    it->wcomp = sv_cuda_wcomp_of(&part->w);
+    a->codes = sv_cuda_is_codes(&part->w);
+    it->wcomp = a->codes ? it->w : sv_cuda_wcomp_of(&part->w);
+    it->code = sv_cuda_code_of(&part->w);
     it->scale = (const float *)(const void *)(it->w + sv_fp8_scales_at(part->w.rows, part->w.cols));
-    a->bytes = part->w.fmt.elem == SV_F8;
+    a->bytes = sv_cuda_is_bytes(&part->w);
     it->bias = part->bias.data;
     it->bias_dtype = part->bias.fmt.elem;
     it->n_out = part->w.rows;
@@ -196,25 +213,66 @@ static uint8_t *y_row(const struct sv_gemm_args *a, void *y, int32_t row)
     return (uint8_t *)y + (size_t)row * (size_t)a->ldy * y_bytes;
 }
 
-/* x and ldx as the kernels want them, in numbers of bf16 or bytes. */
-static void run_rows(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t ldx, int32_t k,
-                     struct sv_gemm_args *a, void *y)
+/* Many rows: codes become packed bf16, which the other kernels read. False: no room for them. */
+static bool expand_codes(struct sv_cuda *cu, int32_t n_rows, int32_t k, struct sv_gemm_args *a)
+{
+    const struct sv_cuda_gemm_state *g = cu->gemm;
+    size_t at = 0;
+    for (int32_t p = 0; p < a->n_parts; p++)
+        at += sv_packed_bytes(a->part[p].n_out, k);
+    if (n_rows <= (g->tune_codes ? g->tune_codes : (int32_t)SV_GEMM_CODES_ROWS) ||
+        at > g->expanded_bytes)
+        return false;
+    at = 0;
+    for (int32_t p = 0; p < a->n_parts; p++) {
+        struct sv_gemm_item *it = &a->part[p];
+        sv_cuda_codes_expand(cu, it->wcomp, it->n_out, k, (enum sv_codes_code)it->code,
+                             g->expanded + at);
+        it->w = g->expanded + at;
+        it->wcomp = NULL;
+        at += sv_packed_bytes(it->n_out, k);
+    }
+    a->codes = false;
+    return true;
+}
+
+/* Rows of x in one launch. */
+static int32_t launch_rows(const struct sv_cuda *cu, const struct sv_gemm_args *a)
+{
+    return a->codes ? (int32_t)SV_GEMM_CODES_PASS : pass_rows(cu);
+}
+
+/* As run_rows, of weights that are there. */
+static void run_launches(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t ldx, int32_t k,
+                         struct sv_gemm_args *a, void *y)
 {
     a->n_rows = n_rows;
     a->y = y;
-    if (cu->set == SV_CUDA_SM90 &&
+    if (cu->set == SV_CUDA_SM90 && !a->codes &&
         (a->bytes ? sv_gemm_fp8_halves(cu, x, ldx, k, a) : sv_gemm_sm90_halves(cu, x, ldx, k, a)))
         return;
-    if (cu->set == SV_CUDA_SM90 &&
+    if (cu->set == SV_CUDA_SM90 && !a->codes &&
         (a->bytes ? sv_gemm_fp8_whole(cu, x, ldx, k, a) : sv_gemm_sm90_whole(cu, x, ldx, k, a)))
         return;
-    for (int32_t m = 0; m < n_rows; m += pass_rows(cu)) {
-        a->n_rows = n_rows - m < pass_rows(cu) ? n_rows - m : pass_rows(cu);
+    const int32_t step = launch_rows(cu, a);
+    for (int32_t m = 0; m < n_rows; m += step) {
+        a->n_rows = n_rows - m < step ? n_rows - m : step;
         a->y = y_row(a, y, m);
         run_pass(cu, (const uint8_t *)x + m * ldx * (a->bytes ? 1 : 2), ldx, k, a);
         if (a->bytes)
             a->x_scale += a->n_rows;
     }
+}
+
+/* x and ldx as the kernels want them, in numbers of bf16 or bytes. */
+static void run_rows(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t ldx, int32_t k,
+                     struct sv_gemm_args *a, void *y)
+{
+    const bool pdl = cu->pdl;
+    if (a->codes && expand_codes(cu, n_rows, k, a))
+        cu->pdl = false; /* products read weights before they wait, and these have just been made */
+    run_launches(cu, n_rows, x, ldx, k, a, y);
+    cu->pdl = pdl;
 }
 
 static void bytes_of(struct sv_cuda *cu, const __nv_bfloat16 *x, int64_t ldx, int32_t k, int32_t n,
@@ -241,9 +299,16 @@ static void run_all(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t l
     }
 }
 
-/* Parts of a product in one launch: those whose weights are in 8 bits, or the others that tensor
- * cores take. */
-static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, bool bytes)
+/* How a weight that tensor cores take lies in memory. */
+enum kind { PACKED, BYTES, CODES, KINDS };
+
+static enum kind kind_of(const struct sv_weight *w)
+{
+    return sv_cuda_is_codes(w) ? CODES : sv_cuda_is_bytes(w) ? BYTES : PACKED;
+}
+
+/* Parts of a product in one launch: those of this kind that tensor cores take. */
+static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, enum kind kind)
 {
     struct sv_gemm_args a = {};
     const bool wide = p->ldy % 8 == 0 && (uintptr_t)p->y % 16 == 0;
@@ -251,7 +316,7 @@ static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, bool bytes)
     a.ldy = p->ldy;
     int32_t col = 0;
     for (int32_t i = 0; i < p->n_parts; i++) {
-        if (takes_tensor_cores(cu, &p->parts[i].w) && (p->parts[i].w.fmt.elem == SV_F8) == bytes)
+        if (takes_tensor_cores(cu, &p->parts[i].w) && kind_of(&p->parts[i].w) == kind)
             add_part(cu, &a, &p->parts[i], col, wide);
         col += p->parts[i].w.rows;
     }
@@ -274,8 +339,8 @@ void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
             sv_gemm_plain(cu, p, i, col);
         col += p->parts[i].w.rows;
     }
-    run_parts(cu, p, false);
-    run_parts(cu, p, true);
+    for (int kind = 0; kind < KINDS; kind++)
+        run_parts(cu, p, (enum kind)kind);
 }
 
 void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
@@ -287,7 +352,7 @@ void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
     SV_REQUIRE(cu->gemm && p->parts[0].w.cols == p->k && p->parts[1].w.cols == p->k &&
                p->parts[1].w.rows == d);
     if (!takes_tensor_cores(cu, &p->parts[0].w) || !takes_tensor_cores(cu, &p->parts[1].w) ||
-        p->parts[0].w.fmt.elem != p->parts[1].w.fmt.elem) {
+        kind_of(&p->parts[0].w) != kind_of(&p->parts[1].w)) {
         struct sv_p_gemm both = {};
         struct sv_p_act_mul act = {};
         both.n_rows = act.n_rows = p->n_rows;
@@ -320,7 +385,7 @@ static bool head_at_once(struct sv_cuda *cu, const __nv_bfloat16 *x, int32_t n, 
                          struct sv_gemm_args *a)
 {
     a->n_rows = n;
-    return cu->set == SV_CUDA_SM90 && !a->bytes && n > pass_rows(cu) &&
+    return cu->set == SV_CUDA_SM90 && !a->bytes && !a->codes && n > pass_rows(cu) &&
            sv_gemm_sm90_whole(cu, x, k, k, a);
 }
 
@@ -344,7 +409,7 @@ void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
             sv_gemm_best_pick(cu, p, m, n, a.n_slots);
             continue;
         }
-        n = n < pass_rows(cu) ? n : pass_rows(cu);
+        n = n < launch_rows(cu, &a) ? n : launch_rows(cu, &a);
         if (!tensor) {
             sv_gemm_plain_best(cu, p, m, n);
             continue;

@@ -10,6 +10,7 @@
 #ifndef SV_CUDA_GEMM_H
 #define SV_CUDA_GEMM_H
 
+#include "backend/cuda/codes.cuh"
 #include "backend/cuda/cuda.h"
 #include "backend/gpu/gpu.h"
 #include "backend/gpu/pack.cuh"
@@ -22,6 +23,8 @@ enum {
     SV_GEMM_BEST_SLOTS = 2048, /* candidates of a row in a fused head, at most */
     SV_GEMM_BEST_ROWS = SV_GEMM_WIDE_PASS, /* rows of x of a fused head in one launch, at most */
     SV_GEMM_FP8_ROWS = 2048,               /* rows of x that are in 8 bits at once */
+    SV_GEMM_CODES_PASS = 128,              /* rows of x in one launch where weights are codes */
+    SV_GEMM_CODES_ROWS = 512,              /* more rows of x have codes expanded in memory first */
 };
 
 /* Times of a thread block, in a build of their own. */
@@ -48,7 +51,8 @@ enum sv_gemm_mode {
 /* A part as kernels see it; blocks are those of the split, bands have 64 rows. */
 struct sv_gemm_item {
     const uint8_t *w;     /* packed */
-    const uint8_t *wcomp; /* the same in fewer bits (wcomp.cuh), or NULL */
+    const uint8_t *wcomp; /* the same in fewer bits (wcomp.cuh; codes.cuh), or NULL */
+    int32_t code;         /* enum sv_codes_code, of codes */
     const float *scale;   /* weights in 8 bits: of each row */
     const void *bias;     /* or NULL */
     int32_t bias_dtype, n_out, n_bands;
@@ -66,6 +70,7 @@ struct sv_gemm_args {
     int32_t tall;    /* sm_90: blocks of SV_SM90_TALL weight rows that no unit cuts */
     int32_t n_sharers; /* sm_90, clusters of two units: of each shared block */
     int32_t bytes;     /* weights and x in 8 bits (fp8.cuh) */
+    int32_t codes;     /* weights in codes of 8 bits (codes.cuh), x in bf16 */
     int32_t x_stays; /* sm_90, whole products: x fits into L2 beside weights that leave it first */
     const float *x_scale; /* and x's scales */
     void *y;
@@ -94,6 +99,9 @@ struct sv_cuda_gemm_state {
     uint64_t *best;
     uint8_t *bytes_x; /* rows of x in 8 bits, and their scales; NULL without quantized weights */
     float *bytes_scale;
+    uint8_t
+        *expanded; /* (expanded_bytes) codes as packed bf16, for many rows; NULL without codes */
+    size_t expanded_bytes;
     /* Benchmarks only; 0 = the built-in choice, below 0 = none. */
     int32_t tune_stages, tune_n, tune_units;
     int32_t tune_whole; /* above 0: always, above 1 with this width */
@@ -102,6 +110,7 @@ struct sv_cuda_gemm_state {
     int32_t tune_round; /* portable: 1 = two tiles a round */
     int32_t tune_early; /* compressed weights: see n_early */
     int32_t tune_wcomp; /* most rows that take compressed weights */
+    int32_t tune_codes; /* most rows that read codes pass by pass */
 #ifdef SV_GEMM_TRACE
     uint64_t *trace;
     int32_t n_traced;
@@ -127,6 +136,22 @@ void sv_cuda_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_r
  * done stands in the head. */
 void sv_cuda_wcomp_make(struct sv_cuda *cu, const void *packed, int32_t rows, int32_t cols,
                         void *wcomp);
+
+/* Which codes these are. */
+static inline enum sv_codes_code sv_cuda_code_of(const struct sv_weight *w)
+{
+    return w->fmt.elem == SV_I8      ? SV_CODES_I8
+           : w->fmt.scale == SV_BF16 ? SV_CODES_F8
+                                     : SV_CODES_F8_WIDE;
+}
+
+/* codes_sm90.cu: n_rows rows of codes (n_rows, cols) and their scales (n_rows, tiles of cols), from
+ * row0 on, a multiple of 64, into tiles of codes.cuh; these to packed bf16. Signed bytes come as
+ * such. Both enqueue. */
+void sv_cuda_codes_pack(struct sv_cuda *cu, const void *src, const float *scales, int32_t row0,
+                        int32_t n_rows, int32_t cols, enum sv_codes_code code, void *dst);
+void sv_cuda_codes_expand(struct sv_cuda *cu, const void *tiles, int32_t rows, int32_t cols,
+                          enum sv_codes_code code, void *packed);
 
 /* ---------------------------------------------------------------- between gemm*.cu */
 
@@ -173,6 +198,11 @@ bool sv_gemm_fp8_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k
 int sv_gemm_wcomp_open(struct sv_cuda *cu, struct sv_err *err);
 int32_t sv_gemm_wcomp_rows(const struct sv_cuda *cu); /* how many are few */
 bool sv_gemm_wcomp(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                   struct sv_gemm_args *a);
+/* ---- gemm_codes_sm90.cu: up to SV_GEMM_CODES_PASS rows of x, where all parts are codes. The bits
+ * of sv_gemm_sm90 on the matrix of their values. */
+int sv_gemm_codes_open(struct sv_cuda *cu, struct sv_err *err);
+void sv_gemm_codes(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a);
 /* ---- gemm_portable.cu: blocks of 64 weight rows */
 enum {

@@ -177,7 +177,7 @@ struct walk {
 
 static __device__ __forceinline__ const uint8_t *weights_of(const struct sv_gemm_item &it)
 {
-    return WCOMP ? it.wcomp + SV_WCOMP_HEAD_BYTES : it.w;
+    return WCOMP ? it.wcomp + W_HEAD_BYTES : it.w;
 }
 
 template <enum way WAY>

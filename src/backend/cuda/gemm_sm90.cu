@@ -12,15 +12,24 @@
  * ring with weights while the others still add up. More than 256 rows go through whole
  * blocks (gemm_whole.cuh) or, up to 512, thread blocks of half of k (gemm_halves.cuh). This
  * file is the kernel and its launches; the device code lies in these headers and in gemm_ring.cuh
- * and gemm_units.cuh. gemm_wcomp_sm90.cu builds the file once more, for few rows and weights in
- * 12 bits (WCOMP): warpgroups take a tile's words from the ring, expand them to bf16 in registers
- * while the tensor cores work on the tile before, and use them as the instruction's first operand.
- * Expanding takes longer than multiplying; a unit's first tiles are expanded before x is there.
+ * and gemm_units.cuh. gemm_wcomp_sm90.cu and gemm_codes_sm90.cu build the file once more, for few
+ * rows and weights in 12 bits, or in codes of 8 (WCOMP, CODES): warpgroups take a tile's words from
+ * the ring, expand them to bf16 in registers while the tensor cores work on the tile before, and
+ * use them as the instruction's first operand. Expanding takes longer than multiplying; a unit's
+ * first tiles are expanded before x is there.
  * Must not: let anything but the weight's shape decide the order of a sum; n_rows only picks the
  * width N and the way, which do not change an element's bits, nor does WCOMP.
  */
+#ifndef SV_GEMM_CODES
+#define SV_GEMM_CODES 0
+#endif
+
 #include "backend/cuda/barrier.cuh"
+#if SV_GEMM_CODES
+#include "backend/cuda/gemm_codes.cuh"
+#else
 #include "backend/gpu/gemm_expand.cuh"
+#endif
 #include "backend/gpu/gemm_out.cuh"
 #include "backend/cuda/gemm_pair.cuh"
 #include "backend/cuda/wgmma.cuh"
@@ -32,7 +41,16 @@
 #define SV_GEMM_WCOMP 0
 #endif
 static constexpr bool WCOMP = SV_GEMM_WCOMP;
-static constexpr int W_BYTES = WCOMP ? (int)SV_WCOMP_TILE_BYTES : (int)SV_TILE_BYTES;
+/* A tile and, of compressed weights and codes, a warp's strip of it; bytes before all tiles. */
+#if SV_GEMM_CODES
+enum { W_BYTES = SV_CODES_TILE_BYTES, STRIP_BYTES = SV_CODES_STRIP_BYTES, W_HEAD_BYTES = 0 };
+#else
+enum {
+    W_BYTES = WCOMP ? (int)SV_WCOMP_TILE_BYTES : (int)SV_TILE_BYTES,
+    STRIP_BYTES = SV_WCOMP_STRIP_BYTES,
+    W_HEAD_BYTES = SV_WCOMP_HEAD_BYTES
+};
+#endif
 
 enum { MAX_STAGES = WCOMP ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
 
@@ -183,6 +201,11 @@ static const struct width widths[] = {
 #if !SV_GEMM_WCOMP
     WIDTH(256, 4, 3),
 #endif
+};
+#elif SV_GEMM_CODES
+static const struct width widths[] = {
+    WIDTH(8, 14, 14), WIDTH(16, 14, 14), WIDTH(32, 12, 12), WIDTH(64, 9, 9),
+    WIDTH(96, 8, 8),  WIDTH(112, 7, 7),  WIDTH(128, 7, 7),
 };
 #elif SV_GEMM_WCOMP
 static const struct width widths[] = {
@@ -388,7 +411,22 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
     return true;
 }
 
-#if SV_GEMM_WCOMP
+#if SV_GEMM_CODES
+
+int sv_gemm_codes_open(struct sv_cuda *cu, struct sv_err *err)
+{
+    return let_shared(widths, N_WIDTHS, err);
+}
+
+void sv_gemm_codes(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                   struct sv_gemm_args *a)
+{
+    const int32_t early = cu->gemm->tune_early;
+    a->n_early = early > 0 ? early : early < 0 ? 0 : (int32_t)MAX_EARLY;
+    SV_REQUIRE(run(cu, x, ldx, k, a));
+}
+
+#elif SV_GEMM_WCOMP
 
 int sv_gemm_wcomp_open(struct sv_cuda *cu, struct sv_err *err)
 {

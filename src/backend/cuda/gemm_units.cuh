@@ -185,7 +185,7 @@ static __device__ __forceinline__ struct run run_of(const struct sv_gemm_args &a
     r.before = -1;
     r.present = own.present;
     r.last = last;
-    r.own = (uint32_t)warp * SV_WCOMP_STRIP_BYTES;
+    r.own = (uint32_t)warp * STRIP_BYTES;
     if (takes_tall(WAY) && GATED)
         r.own += (uint32_t)(block % 2 + warp / (groups_of(WAY) * 2)) * HALF_GAP;
     r.strip = (uint32_t)(row0 % SV_TILE) / 16;

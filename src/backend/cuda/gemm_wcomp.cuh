@@ -20,8 +20,8 @@ static __device__ __forceinline__ void operands_final(uint32_t (&pair)[SV_WCOMP_
 static __device__ __forceinline__ void expand(uint32_t (&pair)[SV_WCOMP_PAIRS], uint32_t at,
                                               uint32_t strip, uint32_t kk, struct expansion &e)
 {
-    const uint32_t patch = gpu_load4(at + SV_WCOMP_SLOTS_AT);
-    expand_plain(pair, at, e.scale);
+    const uint32_t patch = first_patch(at);
+    expand_plain(pair, at, e);
     patch_all(pair, patch, at, strip, kk, e);
     operands_final(pair);
 }
@@ -135,12 +135,11 @@ sum_and_expand(float (&acc)[N / 2], uint32_t (&own)[SV_WCOMP_PAIRS],
     multiply_pairs<N, 0, 1>(acc, own, x_at, i > 0);
     next_tile<N, WAY>(at, r, a, tail, half);
     bar_wait(smem_u32(&tail->full[at.s]), at.parity);
-    const uint32_t strip_at = smem + at.s * R::STAGE + r.own,
-                   patch = gpu_load4(strip_at + SV_WCOMP_SLOTS_AT);
+    const uint32_t strip_at = smem + at.s * R::STAGE + r.own, patch = first_patch(strip_at);
     const struct coded c = fetch(strip_at);
-    expand_half<0>(next, c, r.e.scale);
+    expand_half<0>(next, c, r.e);
     multiply_pairs<N, 2, 3>(acc, own, x_at, true);
-    expand_half<1>(next, c, r.e.scale);
+    expand_half<1>(next, c, r.e);
     patch_all(next, patch, strip_at, r.strip, (uint32_t)(r.k0 + i + 1), r.e);
     operands_final(next);
 }

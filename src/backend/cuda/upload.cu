@@ -16,6 +16,10 @@
 #include "backend/cuda/vendor.h"
 #include "backend/cuda/watch.h"
 
+extern "C" {
+#include "backend/quant.h"
+}
+
 #include <string.h>
 
 #define RING_BYTES ((size_t)1 << 20)
@@ -293,8 +297,106 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, const struct s
     return rc;
 }
 
+/* ---------------------------------------------------------------- codes from the host */
+
+bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enum sv_role role)
+{
+    const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
+    const bool code =
+        q->code == SV_CODE_F8 || q->code == SV_CODE_I8 || (q->code == SV_CODE_INT8 && !q->zeros);
+    return cu->set == SV_CUDA_SM90 && cu->act == SV_BF16 && code && !q->g_idx && q->rows > 1 &&
+           q->cols % 8 == 0 && (q->block_cols % SV_TILE == 0 || q->block_cols >= q->cols) &&
+           role >= SV_ROLE_Q && role <= SV_ROLE_DOWN;
+}
+
+static float scale_at(const struct sv_quant *q, int64_t i)
+{
+    if (q->scale == SV_F32)
+        return ((const float *)q->scales)[i];
+    const uint16_t h = ((const uint16_t *)q->scales)[i];
+    return q->scale == SV_F16 ? sv_f16_to_f32(h) : sv_bf16_to_f32(h);
+}
+
+/* The scale of a row in a tile's columns. */
+static float code_scale(const struct sv_quant *q, int32_t row, int32_t kk)
+{
+    const int64_t n = (q->cols + q->block_cols - 1) / q->block_cols;
+    return scale_at(q, row / q->block_rows * n + kk * SV_TILE / q->block_cols);
+}
+
+/* Whether products may multiply in bf16: see SV_CODES_F8. */
+static bool code_scales_fit(const struct sv_quant *q)
+{
+    const int64_t n = (int64_t)((q->rows + q->block_rows - 1) / q->block_rows) *
+                      ((q->cols + q->block_cols - 1) / q->block_cols);
+    for (int64_t i = 0; i < n; i++) {
+        const float s = scale_at(q, i);
+        if (!(s < 0x1p7f && s > -0x1p7f) || sv_bf16_to_f32(sv_f32_to_bf16(s)) != s)
+            return false;
+    }
+    return true;
+}
+
+struct code_job {
+    const struct sv_quant *q;
+    int32_t row0, n_rows;
+    uint8_t *codes;
+    float *scales;
+};
+
+/* Signed bytes as such: "pack-quantized" ones have 128 added. */
+static void code_share(void *arg, int thread, int n)
+{
+    const struct code_job *job = (const struct code_job *)arg;
+    const struct sv_quant *q = job->q;
+    const int32_t n_k = sv_tiles(q->cols), begin = job->n_rows * thread / n,
+                  end = job->n_rows * (thread + 1) / n;
+    const size_t cols = (size_t)q->cols;
+    for (int32_t r = begin; r < end; r++) {
+        uint8_t *to = job->codes + (size_t)r * cols;
+        memcpy(to, (const uint8_t *)q->data + (size_t)(job->row0 + r) * cols, cols);
+        for (size_t i = 0; q->code == SV_CODE_INT8 && i < cols; i++)
+            to[i] ^= 0x80;
+        for (int32_t kk = 0; kk < n_k; kk++)
+            job->scales[(size_t)r * (size_t)n_k + (size_t)kk] = code_scale(q, job->row0 + r, kk);
+    }
+}
+
+/* Whole bands, codes and behind them scales, through the landing buffers. */
+static int send_codes(struct sv_cuda *cu, const struct sv_quant *q, enum sv_codes_code code,
+                      void *data, struct sv_err *err)
+{
+    struct sv_cuda_staging *st = cu->staging;
+    const size_t row_bytes = (size_t)q->cols + (size_t)sv_tiles(q->cols) * sizeof(float);
+    const int32_t step = (int32_t)(CHUNK_BYTES / row_bytes / SV_TILE * SV_TILE);
+    if (step == 0)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers", (int)q->cols);
+    int rc = SV_OK, i = 0;
+    for (int32_t row = 0; row < q->rows && !rc; row += step, i ^= 1) {
+        const int32_t n = q->rows - row < step ? q->rows - row : step;
+        const size_t at = (size_t)n * (size_t)q->cols; /* a multiple of 8 */
+        rc = sv_cuda_wait(cu, st->done[i], "weights on their way", err);
+        if (rc)
+            break;
+        struct code_job job = {q, row, n, st->pinned[i], (float *)(void *)(st->pinned[i] + at)};
+        sv_pool_run(cu->pool, code_share, &job);
+        rc = sv_cuda_try(cudaMemcpyAsync(st->landing[i], st->pinned[i], (size_t)n * row_bytes,
+                                         cudaMemcpyHostToDevice, cu->stream),
+                         err, "loading weights");
+        if (!rc)
+            sv_cuda_codes_pack(cu, st->landing[i],
+                               (const float *)(const void *)(st->landing[i] + at), row, n, q->cols,
+                               code, data);
+        if (!rc)
+            rc = sv_cuda_try(cudaEventRecord(st->done[i], cu->stream), err, "loading weights");
+    }
+    return rc;
+}
+
 static size_t device_bytes(const struct sv_weight *w)
 {
+    if (sv_cuda_is_codes(w))
+        return sv_codes_bytes(w->rows, w->cols);
     if (w->fmt.elem == SV_F8)
         return sv_fp8_bytes(w->rows, w->cols);
     if (sv_cuda_is_packed(w))
@@ -324,10 +426,20 @@ static int weights_alloc(struct sv_cuda *cu, const struct sv_weight *w, int32_t 
     return rc ? rc : sv_cuda_take(cu, SV_MEM_WEIGHTS, data, n_bytes, err, what);
 }
 
-/* In 8 bits, a scale for each row, or as it comes. */
+/* In codes, in 8 bits with a scale for each row, or as it comes. */
 static struct sv_weight kept(struct sv_cuda *cu, const struct sv_weight *w)
 {
     struct sv_weight k = *w;
+    k.quant = NULL;
+    if (w->quant) {
+        k.fmt.elem = w->quant->code == SV_CODE_F8 ? SV_F8 : SV_I8;
+        k.fmt.block_rows = 1;
+        k.fmt.block_cols = SV_TILE;
+        k.fmt.scale = code_scales_fit(w->quant) ? SV_BF16 : SV_F32;
+        if (sv_packed_bytes(w->rows, w->cols) > cu->codes_packed)
+            cu->codes_packed = sv_packed_bytes(w->rows, w->cols);
+        return k;
+    }
     if (!(w->role & SV_ROLE_DRAFT) || !cu->bytes || !sv_cuda_is_packed(w) || w->cols % 8 != 0)
         return k;
     k.fmt.elem = SV_F8;
@@ -349,7 +461,8 @@ int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, stru
     if (!rc)
         rc = open_buffers(cu, err);
     if (!rc)
-        rc = send(cu, host, &w.fmt, data, err);
+        rc = host->quant ? send_codes(cu, host->quant, sv_cuda_code_of(&w), data, err)
+                         : send(cu, host, &w.fmt, data, err);
     *out = w;
     out->data = data;
     if (!rc)
@@ -372,6 +485,8 @@ int64_t sv_cuda_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w
         n_rows <=
             (cu->set == SV_CUDA_SM90 ? sv_gemm_wcomp_rows(cu) : sv_gemm_portable_wcomp_rows(cu)))
         return (int64_t)sv_wcomp_bytes(w->rows, w->cols);
+    if (sv_cuda_is_codes(w))
+        return (int64_t)sv_codes_bytes(w->rows, w->cols);
     return (int64_t)w->rows * w->cols * (int64_t)sv_dtype_bytes(w->fmt.elem);
 }
 

@@ -109,23 +109,29 @@ static __device__ __forceinline__ struct coded fetch(uint32_t strip_at)
 /* Half of a lane's pairs, without patches. */
 template <int HALF>
 static __device__ __forceinline__ void expand_half(uint32_t (&pair)[SV_WCOMP_PAIRS],
-                                                   const struct coded &c, uint32_t scale)
+                                                   const struct coded &c, const struct expansion &e)
 {
 #pragma unroll
     for (int q = 4 * HALF; q < 4 * HALF + 4; q++)
         sv_wcomp_decode_two(c.word, pair, q);
 #pragma unroll
     for (int i = 8 * HALF; i < 8 * HALF + 8; i++)
-        pair[i] = gpu_scale2(pair[i], scale); /* times 2^base, which is exact */
+        pair[i] = gpu_scale2(pair[i], e.scale); /* times 2^base, which is exact */
 }
 
 /* This lane's pairs of a tile whose strip lies at `at` in shared memory, without patches. */
 static __device__ __forceinline__ void expand_plain(uint32_t (&pair)[SV_WCOMP_PAIRS], uint32_t at,
-                                                    uint32_t scale)
+                                                    const struct expansion &e)
 {
     const struct coded c = fetch(at);
-    expand_half<0>(pair, c, scale);
-    expand_half<1>(pair, c, scale);
+    expand_half<0>(pair, c, e);
+    expand_half<1>(pair, c, e);
+}
+
+/* The first patch of a strip in shared memory. */
+static __device__ __forceinline__ uint32_t first_patch(uint32_t strip_at)
+{
+    return gpu_load4(strip_at + SV_WCOMP_SLOTS_AT);
 }
 
 /* All patches of the strip in tile kk, the first of which has been read. strip: its number in the

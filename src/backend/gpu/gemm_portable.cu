@@ -237,8 +237,8 @@ static __device__ __forceinline__ void sum_tile(float (&acc)[gpu_sums(N)], uint3
     uint32_t pair[SV_WCOMP_PAIRS], x8[2][4];
     if (WCOMP) {
         const uint32_t at = stage + gpu_wave() * RING::STRIP;
-        expand_plain(pair, at, expansion.scale);
-        patch_all(pair, gpu_load4(at + SV_WCOMP_SLOTS_AT), at, strip, (uint32_t)kk, expansion);
+        expand_plain(pair, at, expansion);
+        patch_all(pair, first_patch(at), at, strip, (uint32_t)kk, expansion);
     }
     if (N == 8)
         load_x8(x8, c.at, c.row);
@@ -283,7 +283,7 @@ static __device__ __forceinline__ void sum_round(float (&acc)[gpu_sums(N)], uint
         if (WCOMP) {
             const uint32_t at = stage + warp * RING::STRIP;
             uint32_t pair[SV_WCOMP_PAIRS];
-            expand_plain(pair, at, expansion.scale);
+            expand_plain(pair, at, expansion);
             if (patched >> i & 1)
                 patch_all(pair, __shfl_sync(0xffffffff, patch, i), at, strip, (uint32_t)(kk + i),
                           expansion);

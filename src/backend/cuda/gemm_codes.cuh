@@ -1,0 +1,79 @@
+/*
+ * gemm_codes.cuh - codes of 8 bits (codes.cuh) become bf16 in a warp's registers.
+ *
+ * Included by gemm_sm90.cu where it is built for codes, in place of gemm_expand.cuh, whose names it
+ * has: there are no patches. Must not: know of rings, blocks or sums.
+ */
+#ifndef SV_CUDA_GEMM_CODES_CUH
+#define SV_CUDA_GEMM_CODES_CUH
+
+#include "backend/cuda/codes_value.cuh"
+#include "backend/cuda/gemm.h"
+
+struct expansion {
+    int32_t code;
+};
+
+static __device__ __forceinline__ struct expansion expansion_of(const struct sv_gemm_item &it,
+                                                                int32_t row0, int32_t n_k)
+{
+    return {it.code};
+}
+
+/* What a lane has of a strip in shared memory; scales of its rows in even and odd pairs. */
+struct coded {
+    uint32_t word[SV_CODES_WORDS];
+    uint32_t scale[2];
+};
+
+static __device__ __forceinline__ struct coded fetch(uint32_t strip_at)
+{
+    const uint32_t lane = threadIdx.x & 31, own = strip_at + 16 * lane,
+                   scale = strip_at + SV_CODES_SCALES_AT + lane / 4 * 4;
+    const uint4 a = gpu_load16(own), b = gpu_load16(own + 512);
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, {gpu_load4(scale), gpu_load4(scale + 32)}};
+}
+
+template <int CODE, int HALF>
+static __device__ __forceinline__ void expand_words(uint32_t (&pair)[SV_WCOMP_PAIRS],
+                                                    const struct coded &c)
+{
+#pragma unroll
+    for (int q = 4 * HALF; q < 4 * HALF + 4; q++) {
+        pair[2 * q] = sv_codes_pair<CODE, 0>(c.word[q], c.scale[0]);
+        pair[2 * q + 1] = sv_codes_pair<CODE, 1>(c.word[q], c.scale[1]);
+    }
+}
+
+template <int HALF>
+static __device__ __forceinline__ void expand_half(uint32_t (&pair)[SV_WCOMP_PAIRS],
+                                                   const struct coded &c, const struct expansion &e)
+{
+    if (e.code == SV_CODES_F8)
+        expand_words<SV_CODES_F8, HALF>(pair, c);
+    else if (e.code == SV_CODES_I8)
+        expand_words<SV_CODES_I8, HALF>(pair, c);
+    else
+        expand_words<SV_CODES_F8_WIDE, HALF>(pair, c);
+}
+
+static __device__ __forceinline__ void expand_plain(uint32_t (&pair)[SV_WCOMP_PAIRS], uint32_t at,
+                                                    const struct expansion &e)
+{
+    const struct coded c = fetch(at);
+    expand_half<0>(pair, c, e);
+    expand_half<1>(pair, c, e);
+}
+
+static __device__ __forceinline__ uint32_t first_patch(uint32_t strip_at)
+{
+    return SV_WCOMP_NO_PATCH;
+}
+
+static __device__ __forceinline__ void patch_all(uint32_t (&pair)[SV_WCOMP_PAIRS], uint32_t patch,
+                                                 uint32_t at, uint32_t strip, uint32_t kk,
+                                                 struct expansion &e)
+{
+}
+
+#endif

@@ -1,0 +1,204 @@
+/*
+ * test_cross_codes.c - products from quantized weights against products from the matrix of their
+ * values, bit for bit, on every device of this machine that takes codes.
+ *
+ * timeout: 120
+ *
+ * The matrix has each weight's f32 value (test_quant.c), in bf16 mode rounded to bf16. Row counts
+ * reach every way in which a GPU multiplies. Without a GPU only the CPU is checked, and the test
+ * says so.
+ */
+#include "backend/cross.h"
+#include "backend/quant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct form {
+    const char *name;
+    enum sv_quant_code code;
+    enum sv_dtype scale;
+    int32_t block_rows, block_cols; /* 0: all */
+};
+
+static const struct form forms[] = {
+    {"f8 in blocks", SV_CODE_F8, SV_BF16, 128, 128}, {"f8 by rows", SV_CODE_F8, SV_F32, 1, 0},
+    {"f8, one scale", SV_CODE_F8, SV_F32, 0, 0},     {"i8 by rows", SV_CODE_I8, SV_F32, 1, 0},
+    {"int8 in groups", SV_CODE_INT8, SV_F16, 1, 64},
+};
+enum { N_FORMS = sizeof forms / sizeof forms[0], MOST_ROWS = 600 };
+
+struct matrix {
+    struct sv_quant q;
+    void *values; /* bf16 or f32, as the device computes */
+};
+
+static struct matrix matrix_new(struct cross *c, const struct form *f, int32_t rows, int32_t cols)
+{
+    struct matrix m = {.q = {.code = f->code,
+                             .rows = rows,
+                             .cols = cols,
+                             .scale = f->scale,
+                             .block_rows = f->block_rows ? f->block_rows : rows,
+                             .block_cols = f->block_cols ? f->block_cols : cols}};
+    const struct sv_quant *q = &m.q;
+    const size_t n = (size_t)rows * (size_t)cols,
+                 n_scales = (size_t)((rows + q->block_rows - 1) / q->block_rows) *
+                            (size_t)((cols + q->block_cols - 1) / q->block_cols);
+    uint8_t *codes = malloc(n);
+    float *scales = malloc(n_scales * sizeof *scales), *row = malloc((size_t)cols * sizeof *row);
+    for (size_t i = 0; i < n; i++) {
+        codes[i] = (uint8_t)(sv_rng_next(&c->rng) >> 9);
+        if (f->code == SV_CODE_F8 && (codes[i] & 0x7f) == 0x7f)
+            codes[i] = 0x81;
+    }
+    for (size_t i = 0; i < n_scales; i++) {
+        scales[i] = 0.001f + 0.002f * (float)(sv_rng_next(&c->rng) % 1000) / 1000;
+        if (f->scale == SV_BF16)
+            ((uint16_t *)scales)[i] = sv_f32_to_bf16(scales[i]);
+        if (f->scale == SV_F16) /* 2^-11 to 2^-9 */
+            ((uint16_t *)scales)[i] = (uint16_t)(0x1000 + sv_rng_next(&c->rng) % 0x800);
+    }
+    m.q.data = codes;
+    m.q.scales = scales;
+    m.values = malloc(n * sizeof(float));
+    sv_quant_expand(q, 0, rows, sv_dev_compute_dtype(c->dut), m.values, row);
+    free(row);
+    return m;
+}
+
+static void matrix_free(struct matrix *m)
+{
+    free((void *)(uintptr_t)m->q.data);
+    free((void *)(uintptr_t)m->q.scales);
+    free(m->values);
+}
+
+/* Both kinds of a matrix on the device. */
+static void upload(struct cross *c, const struct matrix *m, enum sv_role role,
+                   struct sv_weight w[2])
+{
+    struct sv_err err = {0};
+    const struct sv_weight codes = {.role = role,
+                                    .fmt.elem = SV_U8,
+                                    .rows = m->q.rows,
+                                    .cols = m->q.cols,
+                                    .data = m->q.data,
+                                    .quant = &m->q},
+                           values = {.role = role,
+                                     .fmt.elem = sv_dev_compute_dtype(c->dut),
+                                     .rows = m->q.rows,
+                                     .cols = m->q.cols,
+                                     .data = m->values};
+    if (sv_dev_upload_weight(c->dut, &codes, &w[0], &err) ||
+        sv_dev_upload_weight(c->dut, &values, &w[1], &err))
+        fail_msg("%s", err.msg);
+}
+
+struct product {
+    int32_t k, n_parts, rows[3];
+    bool gated, f32;
+};
+
+static void multiply(struct cross *c, const struct product *s, const struct sv_gemm_part *part,
+                     const struct cross_buf *x, const struct cross_buf *y, int32_t n, int32_t ldy)
+{
+    if (s->gated)
+        sv_op_gemm_act_mul(c->dut,
+                           &(struct sv_p_gemm_act_mul){.n_rows = n,
+                                                       .k = s->k,
+                                                       .x = cross_at(x, 1),
+                                                       .ldx = s->k,
+                                                       .parts = part,
+                                                       .gate_up = cross_act(c, y, 1, n * ldy),
+                                                       .out = cross_at(y, 1)});
+    else
+        sv_op_gemm(c->dut, &(struct sv_p_gemm){.n_rows = n,
+                                               .k = s->k,
+                                               .n_parts = s->n_parts,
+                                               .x = cross_at(x, 1),
+                                               .ldx = s->k,
+                                               .parts = part,
+                                               .y = cross_at(y, 1),
+                                               .ldy = ldy,
+                                               .y_f32 = s->f32});
+    cross_sync(c);
+}
+
+static void compare(struct cross *c, const char *name, const struct product *s,
+                    struct sv_gemm_part part[2][3], int32_t n)
+{
+    int32_t ldy = 0;
+    size_t n_bytes;
+    uint8_t *got[2];
+    for (int i = 0; i < s->n_parts; i++)
+        ldy += s->gated ? (i == 0) * s->rows[i] : s->rows[i];
+    struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(n * s->k), NULL, 1);
+    for (int kind = 0; kind < 2; kind++) {
+        struct cross_buf y = cross_new(c, s->f32 ? CROSS_F32 : CROSS_ACT,
+                                       (size_t)(n * ldy) * (s->gated ? 3 : 1), NULL, 0);
+        multiply(c, s, part[kind], &x, &y, n, ldy);
+        got[kind] = cross_bytes(c, &y, &n_bytes);
+        cross_free(c, &y);
+    }
+    const size_t used = s->gated ? n_bytes / 3 : n_bytes;
+    for (size_t i = 0; i < used; i++)
+        if (got[0][i] != got[1][i])
+            fail_msg("%s, %s, k %d, %d parts of %d, %d rows: byte %zu of %zu differs", c->name,
+                     name, s->k, s->n_parts, s->rows[0], n, i, used);
+    free(got[0]), free(got[1]);
+    cross_free(c, &x);
+}
+
+static void product_case(struct cross *c, const struct form *f, const struct product *s)
+{
+    static const int32_t counts[] = {1, 5, 16, 33, 64, 100, 128, 129, 257, MOST_ROWS};
+    struct sv_gemm_part part[2][3] = {0};
+    struct matrix m[3];
+    const struct sv_dev_limits lim = rig_limits(s->k, 4096);
+    struct sv_err err = {0};
+    for (int i = 0; i < s->n_parts; i++) {
+        struct sv_weight w[2];
+        m[i] = matrix_new(c, f, s->rows[i], s->k);
+        upload(c, &m[i], s->gated ? (i ? SV_ROLE_UP : SV_ROLE_GATE) : SV_ROLE_Q, w);
+        part[0][i].w = w[0];
+        part[1][i].w = w[1];
+    }
+    if (sv_dev_reserve(c->dut, &lim, &err)) /* again: weights have come */
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        if (!c->quick || counts[i] < 40)
+            compare(c, f->name, s, part, counts[i]);
+    for (int i = 0; i < s->n_parts; i++) {
+        sv_dev_free_weight(c->dut, &part[0][i].w);
+        sv_dev_free_weight(c->dut, &part[1][i].w);
+        matrix_free(&m[i]);
+    }
+}
+
+static void products_on(struct cross *c)
+{
+    static const struct product shapes[] = {
+        {512, 3, {768, 128, 128}, false, false},
+        {320, 1, {1000}, false, true},
+        {256, 2, {480, 480}, true, false},
+        {1024, 2, {896, 896}, true, false},
+    };
+    const struct sv_quant probe = {
+        .code = SV_CODE_F8, .rows = 64, .cols = 64, .block_rows = 64, .block_cols = 64};
+    if (!sv_dev_takes_codes(c->dut, &probe, SV_ROLE_Q)) {
+        print_message("%s takes no codes\n", c->name);
+        return;
+    }
+    for (int f = 0; f < N_FORMS; f++)
+        for (int i = 0; i < (c->quick ? 2 : 4); i++)
+            product_case(c, &forms[f], &shapes[i]);
+}
+
+static void products(void **state)
+{
+    (void)state;
+    cross_all(products_on);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(products))
