@@ -54,8 +54,8 @@ else
 fi
 
 # Nothing is left behind by any of them.
-equal "$(metric salvo_running_sequences)" 0
-equal "$(metric salvo_cache_pages_used)" 0
+becomes salvo_running_sequences 0
+becomes salvo_cache_pages_used 0
 stop
 equal "$?" 0
 [ "$n_run" -gt 0 ] || exit 77

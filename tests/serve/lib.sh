@@ -71,9 +71,41 @@ get() {
 field() {
     perl -e 'my ($n, $t) = @ARGV; print $1 if $t =~ /"\Q$n\E":\s*("(?:[^"\\]|\\.)*"|[^,}\]]+)/' "$1" "$2"
 }
-# metric NAME: its value.
+# metric NAME [curl options]: its value.
 metric() {
-    curl -s -m 20 "$url/metrics" | awk -v n="$1" '$1 == n { print $2 }'
+    local name=$1
+    shift
+    curl -s -m 20 "$@" "$url/metrics" | awk -v n="$name" '$1 == n { print $2 }'
+}
+
+# What has to come is waited for, half a minute at most.
+# becomes NAME WANT [curl options]: a metric has this value.
+becomes() {
+    local name=$1 want=$2 i
+    shift 2
+    for i in $(seq 300); do
+        [ "$(metric "$name" "$@")" = "$want" ] && return
+        sleep 0.1
+    done
+    fail "$name is $(metric "$name" "$@"), not $want"
+}
+# await TEXT: the log has these words.
+await() {
+    local i
+    for i in $(seq 300); do
+        grep -q "$1" "$log" && return
+        sleep 0.1
+    done
+    fail "'$1' is not in: $(tail -n 5 "$log")"
+}
+# filled FILE: there is something in it.
+filled() {
+    local i
+    for i in $(seq 600); do
+        [ -s "$1" ] && return
+        sleep 0.05
+    done
+    fail "${1##*/} is empty"
 }
 
 finish() {

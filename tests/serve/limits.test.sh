@@ -8,12 +8,12 @@ serve -b 2 -c 512 --api-key secret
 rss() { # MiB
     awk '/^VmRSS/ { print int($2 / 1024) }' "/proc/$server/status"
 }
-# flood HEADER: forty connections, each with a body of 15 MB but for its last byte; prints how many of each status came,
-# and keeps the rest open until its input ends.
+# flood HEADER LEAST: forty connections, each with a body of 15 MB but for its last byte; waits until so many are answered,
+# prints how many of each status came, and keeps the rest open until its input ends.
 flood() {
     perl -MIO::Socket::INET -MIO::Select -e '
         $SIG{PIPE} = "IGNORE";
-        my ($at, $header) = @ARGV;
+        my ($at, $header, $least) = @ARGV;
         my ($n, @all, %got) = (15_000_000);
         for (1 .. 40) {
             my $s = IO::Socket::INET->new(PeerAddr => $at) or die "connect: $!";
@@ -25,7 +25,10 @@ flood() {
                 defined syswrite $s, "a" x ($left < 100_000 ? $left : 100_000) or last;
             }
         }
-        sleep 1;
+        for (my ($end, @answered) = time + 60; time < $end; select undef, undef, undef, 0.1) {
+            @answered = IO::Select->new(@all)->can_read(0);
+            last if @answered >= $least;
+        }
         for my $s (@all) {
             my $head = "";
             sysread $s, $head, 16 if IO::Select->new($s)->can_read(0);
@@ -33,18 +36,18 @@ flood() {
         }
         $| = 1;
         print join(" ", map { "$_:$got{$_}" } sort keys %got), "\n";
-        <STDIN>' "${url#http://}" "$1"
+        <STDIN>' "${url#http://}" "$1" "$2"
 }
 idle=$(rss)
 
-equal "$(flood '' </dev/null)" 401:40
+equal "$(flood '' 40 </dev/null)" 401:40
 [ "$(rss)" -lt $((idle + 50)) ] || fail "$(rss) MiB after bodies without a key, $idle before"
 
 mkfifo "$tmp/hold"
-flood $'X-Api-Key: secret\r\n' <"$tmp/hold" >"$tmp/got" &
+flood $'X-Api-Key: secret\r\n' 20 <"$tmp/hold" >"$tmp/got" &
 client=$!
 exec 9>"$tmp/hold"
-for _ in $(seq 300); do [ -s "$tmp/got" ] && break; sleep 0.1; done
+filled "$tmp/got"
 got=$(cat "$tmp/got") # 256 MiB are the bytes of 17 bodies and a part of the next
 [[ $got == 503:2[0-9] ]] || fail "answers to forty bodies: $got"
 [ "$(rss)" -gt $((idle + 200)) ] || fail "$(rss) MiB with bodies, $idle before: they are not there"
