@@ -141,14 +141,14 @@ static void states(void **state)
     run_tight(&(struct sv_engine_options){.target_dir = pair.target,
                                           .draft_dir = pair.draft,
                                           .dtype = SV_TYPE_F32},
-              true, 30);
+              true, 20);
     run_tight(&(struct sv_engine_options){.target_dir = pair.target, .dtype = SV_TYPE_BF16}, false,
-              30);
+              20);
     const struct run_pair experts = toy_pair_of("qwen3_5_moe_bf16");
     run_tight(&(struct sv_engine_options){.target_dir = experts.target,
                                           .draft_dir = experts.draft,
                                           .dtype = SV_TYPE_BF16},
-              false, 20);
+              false, 14);
 }
 
 static void gptoss(void **state)
@@ -159,7 +159,7 @@ static void gptoss(void **state)
         run_tight(&(struct sv_engine_options){.target_dir = pair.target,
                                               .draft_dir = pair.draft,
                                               .dtype = (enum sv_data_type)dtype},
-                  dtype == SV_TYPE_F32, 30);
+                  dtype == SV_TYPE_F32, 20);
 }
 
 static void latents(void **state)
