@@ -76,6 +76,7 @@ struct sv_p_argmax_confidence;
 struct sv_p_attention;
 struct sv_p_block_ids;
 struct sv_p_commit;
+struct sv_p_snapshot;
 struct sv_p_draft_context_kv;
 struct sv_p_embed;
 struct sv_p_gather_logits;
@@ -180,6 +181,7 @@ struct sv_backend {
     void (*replace_drafts)(struct sv_dev *, const struct sv_p_replace_drafts *);
     void (*verify)(struct sv_dev *, const struct sv_p_verify *);
     void (*commit)(struct sv_dev *, const struct sv_p_commit *);
+    void (*snapshot)(struct sv_dev *, const struct sv_p_snapshot *);
     void (*draft_context_kv)(struct sv_dev *, const struct sv_p_draft_context_kv *);
     const struct sv_moe_ops *moe; /* ops_moe.h; NULL: no mixture of experts */
     const struct sv_gdn_ops *gdn; /* ops_gdn.h; NULL: no gated delta rule */

@@ -609,6 +609,13 @@ void sv_op_commit(struct sv_dev *dev, const struct sv_p_commit *p)
     dev->be->commit(dev, p);
 }
 
+void sv_op_snapshot(struct sv_dev *dev, const struct sv_p_snapshot *p)
+{
+    SV_REQUIRE(p->n_commit && p->slot_len && p->at > 0 && p->src && p->dst && p->n_bytes > 0);
+    SV_REQUIRE(((uintptr_t)p->src | (uintptr_t)p->dst | p->n_bytes) % 16 == 0);
+    dev->be->snapshot(dev, p);
+}
+
 void sv_op_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p)
 {
     if ((p->rows.n_rows == 0 && !p->join) || p->n_layers == 0)

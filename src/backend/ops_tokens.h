@@ -173,6 +173,16 @@ struct sv_p_commit {
     int32_t *slot_len, *slot_anchor;
 };
 
+/* Behind commit, of one segment: copies a block of memory where its rows took its slot past
+ * position `at`, slot_len - n_commit < at <= slot_len; else nothing. */
+struct sv_p_snapshot {
+    const int32_t *n_commit, *slot_len; /* of the segment, of its slot */
+    int32_t at;
+    const void *src;
+    void *dst;      /* aligned to 16, as src is, */
+    size_t n_bytes; /* and a multiple of it */
+};
+
 /* row_slot/row_pos of logit rows for sv_p_sample: position drawn = the row's own + 1. */
 struct sv_p_logit_pos {
     struct sv_rows rows;
@@ -194,5 +204,6 @@ void sv_op_history(struct sv_dev *dev, const struct sv_p_history *p);
 void sv_op_replace_drafts(struct sv_dev *dev, const struct sv_p_replace_drafts *p);
 void sv_op_verify(struct sv_dev *dev, const struct sv_p_verify *p);
 void sv_op_commit(struct sv_dev *dev, const struct sv_p_commit *p);
+void sv_op_snapshot(struct sv_dev *dev, const struct sv_p_snapshot *p);
 
 #endif

@@ -57,7 +57,8 @@ static const struct entry mla[] = {IN(sv_mla_ops, write), IN(sv_mla_ops, head_pr
 /* Of ranks. */
 static const struct entry with_window[] = {OP(window_join), OP(gather_logits)};
 /* Of models with these. */
-static const struct entry with_moe[] = {OP(add_gated)}, with_gdn[] = {OP(sigmoid_mul)};
+static const struct entry with_moe[] = {OP(add_gated)},
+                          with_gdn[] = {OP(sigmoid_mul), OP(snapshot)};
 
 static int find(const struct sv_backend *be, const char *group, const void *table,
                 const struct entry *e, size_t n, struct sv_err *err)

@@ -130,6 +130,7 @@ PLAIN(history)
 PLAIN(replace_drafts)
 PLAIN(verify)
 PLAIN(commit)
+PLAIN(snapshot)
 PLAIN(draft_context_kv)
 TRACED(router_topk, moe->router_topk, "router_topk %d", (int)p->routes.n_experts)
 TRACED(moe_gate_up, moe->gate_up, "moe_gate_up %d -> %d", (int)p->gate.cols, (int)p->gate.rows)
@@ -234,6 +235,8 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
     t->be.replace_drafts = trace_replace_drafts;
     t->be.verify = trace_verify;
     t->be.commit = trace_commit;
+    if (t->be.snapshot)
+        t->be.snapshot = trace_snapshot;
     t->be.draft_context_kv = trace_draft_context_kv;
     if (t->be.moe) {
         t->moe = *t->be.moe;

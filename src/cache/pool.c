@@ -152,9 +152,10 @@ int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_
     c->dirty = sv_arena_alloc(&c->arena, slots * sizeof *c->dirty);
     c->reset = sv_arena_alloc(&c->arena, slots * sizeof *c->reset);
     c->snapshot_at = sv_arena_alloc(&c->arena, slots * sizeof *c->snapshot_at);
+    c->hoped_at = sv_arena_alloc(&c->arena, slots * sizeof *c->hoped_at);
     c->branch_at = sv_arena_alloc(&c->arena, slots * sizeof *c->branch_at);
     int rc = SV_OK;
-    if (!c->n_backed || !c->dirty || !c->reset || !c->snapshot_at || !c->branch_at)
+    if (!c->n_backed || !c->dirty || !c->reset || !c->snapshot_at || !c->hoped_at || !c->branch_at)
         rc = sv_fail(err, SV_ENOMEM, -1, "cache: slot arrays");
     for (int32_t i = 0; i < n_groups && !rc; i++) {
         rc = group_open(c, &c->group[i], &groups[i], err);
@@ -404,6 +405,8 @@ void sv_cache_slide(struct sv_cache *c, int32_t slot, int32_t first_row)
 
 void sv_cache_release(struct sv_cache *c, int32_t slot)
 {
+    if (c->has_state && c->prefix)
+        sv_prefix_take_snapshot(c, slot, c->snapshot_at[slot]);
     sv_prefix_leave(c, slot);
     sv_cache_trim(c, slot, 0);
     sv_state_release(c, slot);

@@ -93,8 +93,12 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         return; /* it ended while this step was in flight */
     advance_lengths(e, q, s);
     const bool ended = append_tokens(e, q, s);
-    sv_cache_publish(&e->cache, g->slot, q->tokens,
-                     q->n_committed < q->n_tokens ? q->n_committed : q->n_tokens);
+    const int32_t n_said = q->n_committed < q->n_tokens ? q->n_committed : q->n_tokens;
+    sv_cache_publish(&e->cache, g->slot, q->tokens, n_said);
+    /* A token that ends the sequence may stand before the snapshot: then that is of another text.
+     */
+    if (q->n_committed - e->batch.n_commit.host[s] < g->snapshot_at && g->snapshot_at <= n_said)
+        sv_cache_passed(&e->cache, g->slot, g->snapshot_at);
     if (ended)
         end_seq(e, q);
     else

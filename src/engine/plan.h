@@ -27,6 +27,7 @@ struct sv_plan_seg {
     bool refused;  /* its rows end where its grammar forbids a draft */
     bool repaired; /* a grammar forbade some of the drafter's choices: other drafts stand there */
     int32_t mask0; /* under a grammar: the mask of its first logit row, -1: there is none */
+    int32_t snapshot_at; /* a snapshot of its slot's states if its rows pass this position; or 0 */
 };
 /* How much of everything a step has: of the target's pass, and of the drafting pass before it. */
 struct sv_counts {

@@ -269,6 +269,20 @@ static void cut_at_snapshots(struct sv_sched *s, const struct sv_cache *cache)
     }
 }
 
+/* An answer's states are worth a copy every so many positions, or at every boundary. */
+enum { ANSWER_STEP = 64 };
+
+/* Where an answer's next snapshot is due, if the rows planned for it may pass there; else 0. */
+static int32_t answer_snapshot_at(struct sv_cache *cache, const struct sv_seq *q)
+{
+    if (!cache->has_state || !cache->prefix)
+        return 0;
+    const int32_t grid = sv_cache_boundary(cache), step = (ANSWER_STEP + grid - 1) / grid * grid;
+    const int32_t from = q->n_committed > q->n_prefill ? q->n_committed : q->n_prefill;
+    const int32_t at = (from / step + 1) * step;
+    return at <= reach(q) && sv_cache_hope(cache, q->slot, at) ? at : 0;
+}
+
 /* ---------------------------------------------------------------- segments */
 
 static struct sv_plan_seg *add_seg(const struct sv_cache *cache, struct sv_plan *p,
@@ -304,6 +318,7 @@ static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct
 {
     int32_t w = chosen ? chosen->width : widest(q);
     struct sv_plan_seg *g = add_seg(cache, p, q, SV_SEG_VERIFY, w, w);
+    g->snapshot_at = answer_snapshot_at(cache, q);
     g->probe = chosen && chosen->probe;
     if (chosen && !chosen->fixed && q->record.gave_up) {
         g->gave_up = true;

@@ -20,7 +20,8 @@ static void commit(struct sv_engine *e);         /* lengths and anchors move, */
 static void update_context(struct sv_engine *e); /* taps become the drafter's context K/V */
 static int fetch(struct sv_engine *e, struct sv_err *err); /* host: results of the oldest step */
 /* The wrappers. Graphs are in launch.c, deferred context-KV updates in held.c. */
-static int prune(struct sv_engine *e, struct sv_err *err);       /* steps in two parts */
+static int prune(struct sv_engine *e, struct sv_err *err); /* steps in two parts */
+static void take_snapshots(struct sv_engine *e); /* of states, where an answer passed a boundary */
 static void begin_flight(struct sv_engine *e, int64_t start_us); /* running one step ahead */
 static void join_flight(struct sv_engine *e);
 static bool must_read(const struct sv_engine *e, bool runs);
@@ -47,6 +48,7 @@ int sv_engine_step(struct sv_engine *e, struct sv_err *err)
     }
     if (runs && !rc) {
         sv_launch_target(e, target_pass);
+        take_snapshots(e);
         join_flight(e);
     }
     while (!rc && must_read(e, runs)) {
@@ -273,6 +275,16 @@ static int prune(struct sv_engine *e, struct sv_err *err)
         return fail_all(e, &reason, err);
     sv_step_fill_target(e);
     return SV_OK;
+}
+
+/* ---------------------------------------------------------------- snapshots */
+
+static void take_snapshots(struct sv_engine *e)
+{
+    for (int32_t s = 0; s < e->plan.n_segs; s++)
+        if (e->plan.seg[s].snapshot_at)
+            sv_cache_snapshot_passed(&e->cache, e->plan.seg[s].slot, e->batch.n_commit.dev + s,
+                                     e->slot_len);
 }
 
 /* ---------------------------------------------------------------- one step ahead */

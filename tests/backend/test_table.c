@@ -66,7 +66,7 @@ static void each_op(void **state)
     assert_int_equal(sv_table_check(&be, &err), SV_OK);
     assert_int_equal(take_out(&be, &be, offsetof(struct sv_backend, close),
                               offsetof(struct sv_backend, compute_dtype)),
-                     46);
+                     47);
     assert_int_equal(take_out(&be, &moe, 0, sizeof moe - EACH), 7);
     assert_int_equal(take_out(&be, &gdn, offsetof(struct sv_gdn_ops, conv), sizeof gdn - EACH), 3);
     assert_int_equal(take_out(&be, &mla, 0, sizeof mla - EACH), 2);
@@ -94,6 +94,7 @@ static void names(void **state)
     be.add_gated = NULL;
     be.gdn = NULL;
     be.sigmoid_mul = NULL;
+    be.snapshot = NULL;
     assert_int_equal(sv_table_check(&be, &err), SV_OK);
     sv_dev_close(dev);
 }

@@ -1,6 +1,6 @@
 /*
- * test_verify.c - block_ids, logit_pos, replace_drafts, verify and commit against naive loops, for
- * every accept count and every kind of segment.
+ * test_verify.c - block_ids, logit_pos, replace_drafts, verify, commit and snapshot against naive
+ * loops, for every accept count and every kind of segment.
  */
 #include "rig.h"
 
@@ -205,10 +205,33 @@ static void mixed(void **state)
     }
 }
 
+/* Copied whole where the rows take their slot past the position, else not at all. */
+static void snapshots(void **state)
+{
+    (void)state;
+    enum { MOST = 3000016, LEN = 20 };
+    uint8_t *src = rig_new(MOST), *dst = rig_new(MOST);
+    for (int32_t i = 0; i < MOST; i++)
+        src[i] = (uint8_t)(1 + i % 251);
+    for (int32_t n_commit = 1; n_commit < 5; n_commit++)
+        for (int32_t at = LEN - 6; at < LEN + 4; at++)
+            for (size_t n = 16; n < MOST; n = n * 13 + 16) {
+                const int32_t len = LEN;
+                memset(dst, 0, n + 16);
+                sv_op_snapshot(dev, &(struct sv_p_snapshot){&n_commit, &len, at, src, dst, n});
+                const bool copied = at > LEN - n_commit && at <= LEN;
+                assert_int_equal(memcmp(dst, src, n) == 0, copied);
+                assert_int_equal(dst[0] | dst[n - 1], copied ? src[0] | src[n - 1] : 0);
+                assert_int_equal(dst[n], 0);
+            }
+    rig_free(src), rig_free(dst);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(ids, open_dev, close_dev),
     cmocka_unit_test_setup_teardown(accept_counts, open_dev, close_dev),
     cmocka_unit_test_setup_teardown(replaced_drafts, open_dev, close_dev),
+    cmocka_unit_test_setup_teardown(snapshots, open_dev, close_dev),
     cmocka_unit_test_setup_teardown(mixed, open_dev, close_dev)};
 
 int main(int argc, char **argv)

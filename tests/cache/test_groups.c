@@ -49,6 +49,7 @@ struct text {
     uint32_t salt;
     int32_t tokens[POSITIONS], n; /* n committed */
     int32_t valid_to[GROUPS];     /* the draft's K/V is not computed from there on */
+    int32_t passed;               /* a snapshot of its own, before so many tokens; 0: none */
     bool runs, left_out;
 };
 
@@ -68,6 +69,7 @@ struct model {
     bool ample;
     struct sv_rng rng;
     int64_t n_found, n_hits, n_lacking, n_refused, n_full[GROUPS]; /* n_full: no page was free */
+    int64_t n_passed;
 };
 
 static uint32_t below(struct model *m, int32_t n)
@@ -333,16 +335,24 @@ static void give_up(struct model *m, int32_t s)
     note_valid(m, s);
 }
 
-/* After a pass that committed up to t->n, beginning at `from`. */
-static void tell(struct model *m, int32_t s, int32_t from, bool takes)
+/* After a pass that committed up to t->n, beginning at `from`, and passed a snapshot; or 0. */
+static void tell(struct model *m, int32_t s, int32_t from, bool takes, int32_t passed)
 {
     struct text *t = &m->text[s];
     const bool first = below(m, 2);
+    const struct known *here = m->ample && takes ? known_at(m, t, t->n) : NULL;
+    if (takes && !t->left_out && !(here && here->has[STATE][0]))
+        t->passed = 0; /* the slot has one snapshot */
     if (takes && first)
         sv_cache_snapshot(&m->c, s, t->n);
     sv_cache_publish(&m->c, s, t->tokens, t->n);
     if (takes && !first)
         sv_cache_snapshot(&m->c, s, t->n);
+    if (passed) {
+        sv_cache_passed(&m->c, s, passed);
+        t->passed = passed;
+        m->n_passed++;
+    }
     if (m->ample && !t->left_out) {
         for (int32_t n = from / GRID * GRID + GRID; n <= t->n; n += GRID)
             naive_publish(m, s, n, from, t->valid_to);
@@ -372,13 +382,22 @@ static void grow(struct model *m, int32_t s)
         assert_false(m->ample);
         return;
     }
+    const int32_t at = (from / GRID + 1) * GRID;
+    const bool hopes = !sure && at <= from + n && sv_cache_hope(&m->c, s, at);
+    assert_true(!m->ample || sure || at > from + n || hopes != t->left_out);
     sv_cache_upload(&m->c);
     t->n += sure ? n : 1 + (int32_t)below(m, n);
     for (int32_t i = 0; i < n; i++)
         row[i] = from + i < t->n ? t->tokens[from + i] : 9; /* rejected */
     write_rows(m, s, from, from + n);
     mix(m, s, row, from, n, sure);
-    tell(m, s, from, sure && t->n % GRID == 0 && below(m, 3));
+    if (hopes) {
+        const int32_t n_commit = t->n - from;
+        int32_t len[SLOTS] = {0};
+        len[s] = t->n;
+        sv_cache_snapshot_passed(&m->c, s, &n_commit, len);
+    }
+    tell(m, s, from, sure && t->n % GRID == 0 && below(m, 3), hopes && at <= t->n ? at : 0);
     check_content(m, s);
 }
 
@@ -424,6 +443,9 @@ static void random_days(const int32_t *n_pages, int32_t scarce, int32_t n_steps,
         if (!m->text[s].runs) {
             arrive(m, s);
         } else if (below(m, 6) == 0) {
+            struct text *t = &m->text[s];
+            if (m->ample && t->passed && !t->left_out)
+                known_at(m, t, t->passed)->has[STATE][0] = true;
             sv_cache_release(&m->c, s);
             m->text[s].runs = false;
             m->text[s].n = 0;
@@ -440,10 +462,10 @@ static void random_days(const int32_t *n_pages, int32_t scarce, int32_t n_steps,
             m->n_full[g] += m->c.group[g].n_free < 2;
     }
     print_message(
-        "%lld positions found in %lld hits, %lld without the draft's; %lld times no room\n",
+        "%lld positions found in %lld hits, %lld without the draft's; %lld times no room; %lld passed\n",
         (long long)m->n_found, (long long)m->n_hits, (long long)m->n_lacking,
-        (long long)m->n_refused);
-    assert_true(m->n_hits > 60 && m->n_lacking > 20);
+        (long long)m->n_refused, (long long)m->n_passed);
+    assert_true(m->n_hits > 60 && m->n_lacking > 20 && m->n_passed > 20);
     for (int32_t g = 0; g < GROUPS; g++)
         assert_true(m->n_full[g] > 100 ? !m->ample : g != scarce);
     finish(m);

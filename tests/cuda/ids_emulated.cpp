@@ -1,11 +1,12 @@
 /*
- * ids_emulated.cpp - replace_drafts, verify and commit of ids.cu run on a CPU by tests/cuda/emulated: verify blocks and
- * chunks of prompts of any length, drafts that are right or not, drawn accept lengths, padding.
+ * ids_emulated.cpp - replace_drafts, verify, commit and snapshot of ids.cu run on a CPU by tests/cuda/emulated: verify
+ * blocks and chunks of prompts of any length, drafts that are right or not, drawn accept lengths, padding.
  *
  * Built and started by ids_emulated.test.sh.
  */
 #include "backend/cuda/cuda.h"
 
+#include <string.h>
 #include <vector>
 
 /* device.cu's, which the emulator cannot take whole. */
@@ -119,6 +120,28 @@ int check(sv_cuda &cu, world w, bool drawn)
         printf("%d segments, accept lengths %s: wrong\n", (int)n_segs, drawn ? "drawn" : "found");
     return bad;
 }
+
+/* Copied whole where the rows take their slot past the position, else not at all. */
+int check_snapshot(sv_cuda &cu, int32_t len, int32_t n_commit, int32_t at, size_t n_bytes)
+{
+    std::vector<int64_t> src(n_bytes / 8 + 4), dst(n_bytes / 8 + 4, KEPT), want = dst;
+    for (size_t i = 0; i < src.size(); i++)
+        src[i] = (int64_t)i * 7;
+    sv_p_snapshot p = {};
+    p.n_commit = &n_commit;
+    p.slot_len = &len;
+    p.at = at;
+    p.src = src.data();
+    p.dst = dst.data();
+    p.n_bytes = n_bytes;
+    sv_cuda_snapshot((sv_dev *)&cu, &p);
+    if (len - n_commit < at && at <= len)
+        memcpy(want.data(), src.data(), n_bytes);
+    if (want == dst)
+        return 0;
+    printf("snapshot of %d bytes at %d, length %d by %d: wrong\n", (int)n_bytes, at, len, n_commit);
+    return 1;
+}
 } // namespace
 
 int main()
@@ -131,6 +154,11 @@ int main()
     for (int32_t n = 1; n < 180; n += n < 20 ? 1 : 40)
         for (int drawn = 0; drawn < 2; drawn++)
             bad |= check(cu, make(rng, n, n % 3 * 4, drawn), drawn);
+    cu.n_sms = 2;
+    for (int32_t n_commit = 1; n_commit < 5; n_commit++)
+        for (int32_t at = 14; at < 24; at++)
+            for (size_t n_bytes = 16; n_bytes < 200000; n_bytes *= 23)
+                bad |= check_snapshot(cu, 20, n_commit, at, n_bytes);
     bad |= fault.code != 0;
     printf("%s\n", bad ? "FAILED" : "ok");
     return bad;

@@ -66,12 +66,20 @@ struct setting {
     int32_t batch, page, chunk, positions; /* positions: of the pools */
 };
 static const struct setting settings[] = {
-    {1, 16, 512, PLENTY}, {8, 1, 24, PLENTY}, {4, 64, 64, PLENTY}, {32, 16, 100, PLENTY},
-    {8, 1, 33, 400},      {17, 16, 64, 416},  {3, 64, 512, 512},   {1, 4, 512, 240},
+    {1, 16, 512, PLENTY}, {12, 1, 24, PLENTY}, {4, 64, 64, PLENTY}, {32, 16, 100, PLENTY},
+    {8, 1, 33, 400},      {17, 16, 64, 416},   {3, 64, 512, 512},   {1, 4, 512, 240},
 };
 
+/* With recurrent states: of a prompt that goes on from this one and its answer, what has to be
+ * found. Prompts end in a snapshot at their last boundary, answers at a multiple of 64. */
+static int32_t known_states(const struct run_case *c, const struct run_out *out, int32_t page)
+{
+    const int32_t answer = (c->n_prompt + out->n_tokens - 1) / 64 * 64;
+    return answer > c->n_prompt ? answer : (c->n_prompt - 1) / page * page;
+}
+
 /* before: the turn that came before, or NULL. With recurrent states, prompts end in a snapshot and
- * answers do not. */
+ * answers do not in each of these settings. */
 static void check_found(const struct run_out *out, const struct run_case *c, int32_t n,
                         int32_t page, const struct run_case *before, bool states)
 {
@@ -134,10 +142,10 @@ static void turns(const struct sv_engine_options *base, bool sampled, int32_t n)
         run_same_steps(ref, b, n, what);
         run_same_steps(ref2, d, n, what);
         const int32_t room = n_snapshots(&e->cache);
-        const bool plenty = t->positions == PLENTY && room >= n;
+        const bool plenty = t->positions == PLENTY && room >= 2 * n; /* of prompt and answer */
         if (plenty)
             check_found(b, c, n, t->page, NULL, e->cache.has_state);
-        if (plenty && room >= 2 * n)
+        if (plenty && room >= 3 * n)
             check_found(d, c2, n, t->page, c, e->cache.has_state);
         struct sv_engine_stats st;
         sv_get_engine_stats(e, &st);
@@ -253,6 +261,103 @@ static void branches(void **state)
     run_out_free(ref, N);
     run_cases_free(c, N);
     assert_int_equal(sv_alloc_live(), 0);
+}
+
+enum { CHATS = 5, TURNS = 4 };
+
+/* Turn t of chat k is case t * CHATS + k: the turn before it, its answer and three tokens more. The
+ * answers come from an engine that keeps nothing. */
+static void make_chats(const struct run_pair *pair, struct run_case **cases,
+                       struct run_out **answers)
+{
+    const struct run_arrangement plain = {
+        .drafter = -1, .batch = CHATS, .page = 16, .threads = 1, .chunk = 512, .width = 1};
+    struct sv_rng rng = {11};
+    struct run_case *c = run_cases(CHATS * TURNS, VOCAB, 1, 1, 0);
+    struct run_out *ref = calloc(CHATS * TURNS, sizeof *ref);
+    struct sv_engine *e = run_open_as(pair, &plain, SV_ISA_AUTO, SV_TYPE_BF16, NULL);
+    for (int32_t i = 0; i < CHATS * TURNS; i++) {
+        const int32_t before = i - CHATS, n = before < 0 ? 0 : c[before].n_prompt,
+                      said = before < 0 ? 0 : ref[before].n_tokens,
+                      more = before < 0 ? 5 + (int32_t)sv_rng_below(&rng, 20) : 3;
+        free(c[i].prompt);
+        c[i].n_prompt = n + said + more;
+        c[i].prompt = malloc((size_t)c[i].n_prompt * sizeof *c[i].prompt);
+        if (n)
+            memcpy(c[i].prompt, c[before].prompt, (size_t)n * sizeof *c[i].prompt);
+        if (n)
+            memcpy(c[i].prompt + n, ref[before].tokens, (size_t)said * sizeof *c[i].prompt);
+        for (int32_t j = 0; j < more; j++)
+            c[i].prompt[n + said + j] = 3 + (int32_t)sv_rng_below(&rng, 200);
+        c[i].max_tokens = 25 + (int32_t)sv_rng_below(&rng, 30);
+        struct run_out *out = run_all(e, c + i, 1);
+        ref[i] = *out;
+        free(out);
+        sv_flush_cache(e);
+    }
+    sv_engine_close(e);
+    *cases = c;
+    *answers = ref;
+}
+
+/* Each turn goes on from the end of the answer before it: tokens and accept lengths are those of an
+ * engine that keeps nothing. */
+static void answers_on(const char *name)
+{
+    static const struct run_arrangement arrangements[] = {
+        {-1, CHATS, 16, 1, 512, 1},
+        {-1, CHATS, 16, 2, 40, 1},
+        {SV_FAKE_RIGHT, CHATS, 16, 1, 512, 16},
+        {SV_FAKE_PREFIX, CHATS, 16, 1, 512, 16},
+        {SV_FAKE_PREFIX, CHATS, 1, 1, 512, 8},
+        {4, CHATS, 16, 1, 512, 16},
+        {4, CHATS, 64, 2, 100, 16},
+        {4, CHATS, 16, 2, 512, 5},
+    };
+    const struct run_pair pair = toy_pair_of(name);
+    struct run_case *c;
+    struct run_out *ref;
+    int32_t n_answers = 0;
+    make_chats(&pair, &c, &ref);
+    const struct run_truth truth = {c, ref};
+    for (size_t k = 0; k < sizeof arrangements / sizeof arrangements[0]; k++) {
+        const struct run_arrangement *a = &arrangements[k];
+        struct sv_engine *e[2];
+        for (int keeps = 0; keeps < 2; keeps++)
+            e[keeps] = run_open_as(&pair, a, SV_ISA_AUTO, SV_TYPE_BF16, &truth);
+        for (int32_t t = 0; t < TURNS; t++) {
+            const struct run_case *now = c + t * CHATS;
+            struct run_out *out[2];
+            for (int keeps = 0; keeps < 2; keeps++)
+                out[keeps] = run_all(e[keeps], now, CHATS);
+            sv_flush_cache(e[0]);
+            run_same(ref + t * CHATS, out[1], CHATS, name);
+            if (a->drafter != SV_FAKE_PREFIX) /* how far it is right is drawn at each call */
+                run_same_steps(out[0], out[1], CHATS, name);
+            for (int32_t i = 0; i < CHATS && t; i++) {
+                const int32_t known =
+                    known_states(now + i - CHATS, ref + (t - 1) * CHATS + i, a->page);
+                if (out[1][i].n_cached < known)
+                    fail_msg("arrangement %zu, turn %d of chat %d: %d tokens found, not %d", k, t,
+                             i, out[1][i].n_cached, known);
+                n_answers += out[1][i].n_cached > now[i - CHATS].n_prompt;
+            }
+            run_out_free(out[0], CHATS), run_out_free(out[1], CHATS);
+        }
+        sv_engine_close(e[0]), sv_engine_close(e[1]);
+    }
+    print_message("%s: %d turns went on from inside of an answer\n", name, n_answers);
+    assert_true(n_answers > 40);
+    run_out_free(ref, CHATS * TURNS);
+    run_cases_free(c, CHATS * TURNS);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void answers(void **state)
+{
+    (void)state;
+    answers_on("qwen3_5_bf16");
+    answers_on("qwen3_next_bf16");
 }
 
 static void latents(void **state)
@@ -406,5 +511,5 @@ static void fp8_caches(void **state)
 SV_TEST_MAIN(cmocka_unit_test(fp8_caches), cmocka_unit_test(only_what_was_said_is_kept),
              cmocka_unit_test(plain), cmocka_unit_test(greedy), cmocka_unit_test(sampled),
              cmocka_unit_test(sliding_draft), cmocka_unit_test(bf16), cmocka_unit_test(states),
-             cmocka_unit_test(branches), cmocka_unit_test(latents), cmocka_unit_test(salts),
-             cmocka_unit_test(demo_pair_twice))
+             cmocka_unit_test(branches), cmocka_unit_test(answers), cmocka_unit_test(latents),
+             cmocka_unit_test(salts), cmocka_unit_test(demo_pair_twice))

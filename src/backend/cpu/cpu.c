@@ -322,6 +322,7 @@ static const struct sv_backend cpu_backend = {
     .replace_drafts = sv_cpu_replace_drafts,
     .verify = sv_cpu_verify,
     .commit = sv_cpu_commit,
+    .snapshot = sv_cpu_snapshot,
     .draft_context_kv = sv_cpu_draft_context_kv,
     .moe = &sv_cpu_moe,
     .gdn = &sv_cpu_gdn,

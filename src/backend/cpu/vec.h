@@ -217,6 +217,7 @@ void sv_cpu_history(struct sv_dev *dev, const struct sv_p_history *p);
 void sv_cpu_replace_drafts(struct sv_dev *dev, const struct sv_p_replace_drafts *p);
 void sv_cpu_verify(struct sv_dev *dev, const struct sv_p_verify *p);
 void sv_cpu_commit(struct sv_dev *dev, const struct sv_p_commit *p);
+void sv_cpu_snapshot(struct sv_dev *dev, const struct sv_p_snapshot *p);
 void sv_cpu_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
 
 extern const struct sv_gdn_ops sv_cpu_gdn; /* gdn.c */

@@ -1,11 +1,13 @@
 /*
- * verify.c - verify and commit: which drafted tokens the target agrees with, and what the slots
- * remember.
+ * verify.c - verify, commit and snapshot: which drafted tokens the target agrees with, and what the
+ * slots remember.
  *
- * Entered through the backend table; a few integers per segment, always on the calling thread. Must
- * not: look at logits or at anything sampled other than `chosen`.
+ * Entered through the backend table; a few integers per segment, on the calling thread, but for the
+ * bytes of a snapshot. Must not: look at logits or at anything sampled other than `chosen`.
  */
 #include "backend/cpu/vec.h"
+
+#include <string.h>
 
 /* Rows kept and tokens emitted by segment s; tokens go to out. */
 static void verify_segment(const struct sv_p_verify *p, int32_t s, int32_t *n_commit,
@@ -53,4 +55,24 @@ void sv_cpu_commit(struct sv_dev *dev, const struct sv_p_commit *p)
         if (p->n_emit[s] > 0)
             p->slot_anchor[slot] = p->out_tokens[(int64_t)s * p->out_stride + p->n_emit[s] - 1];
     }
+}
+
+enum { PIECE = 65536 };
+
+static void copy_pieces(void *arg, int thread, int n)
+{
+    const struct sv_p_snapshot *p = arg;
+    int32_t begin, end;
+    sv_cpu_share((int32_t)((p->n_bytes + PIECE - 1) / PIECE), thread, n, &begin, &end);
+    const size_t from = (size_t)begin * PIECE, to = (size_t)end * PIECE;
+    if (begin < end)
+        memcpy((char *)p->dst + from, (const char *)p->src + from,
+               (to < p->n_bytes ? to : p->n_bytes) - from);
+}
+
+void sv_cpu_snapshot(struct sv_dev *dev, const struct sv_p_snapshot *p)
+{
+    struct sv_p_snapshot copy = *p;
+    if (*p->slot_len - *p->n_commit < p->at && p->at <= *p->slot_len)
+        sv_cpu_run(sv_cpu_of(dev), copy_pieces, &copy, (int64_t)(p->n_bytes / 8));
 }

@@ -244,6 +244,7 @@ void sv_cuda_history(struct sv_dev *dev, const struct sv_p_history *p);
 void sv_cuda_replace_drafts(struct sv_dev *dev, const struct sv_p_replace_drafts *p);
 void sv_cuda_verify(struct sv_dev *dev, const struct sv_p_verify *p);
 void sv_cuda_commit(struct sv_dev *dev, const struct sv_p_commit *p);
+void sv_cuda_snapshot(struct sv_dev *dev, const struct sv_p_snapshot *p);
 void sv_cuda_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
 
 /* graph.cu: graphs are dropped when scratch moves */

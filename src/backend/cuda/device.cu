@@ -439,6 +439,7 @@ static struct sv_backend cuda_table(void)
     be.replace_drafts = sv_cuda_replace_drafts;
     be.verify = sv_cuda_verify;
     be.commit = sv_cuda_commit;
+    be.snapshot = sv_cuda_snapshot;
     be.draft_context_kv = sv_cuda_draft_context_kv;
     be.moe = &cuda_moe;
     be.measure_read = cuda_measure_read;

@@ -1,6 +1,6 @@
 /*
- * ids.cu - the ops on a few integers per segment: block_ids, logit_pos, verify, commit, and
- * replace_drafts, for simulated acceptance.
+ * ids.cu - the ops on a few integers per segment: block_ids, logit_pos, verify, commit, snapshot,
+ * whose copy depends on them, and replace_drafts, for simulated acceptance.
  *
  * Entered through the table in device.cu. One thread per segment or row, no sums. Must not: write
  * for padding, or past a segment's room in the table of tokens.
@@ -145,4 +145,22 @@ static __global__ void commit_kernel(struct sv_p_commit p)
 void sv_cuda_commit(struct sv_dev *dev, const struct sv_p_commit *p)
 {
     sv_cuda_launch(sv_cuda_of(dev), "commit", commit_kernel, blocks(p->n_segs), THREADS, 0, *p);
+}
+
+static __global__ void snapshot_kernel(struct sv_p_snapshot p)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const int32_t len = *p.slot_len;
+    if (len - *p.n_commit >= p.at || p.at > len)
+        return;
+    const int64_t step = (int64_t)gridDim.x * blockDim.x, n = (int64_t)(p.n_bytes / sizeof(uint4));
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += step)
+        ((uint4 *)p.dst)[i] = ((const uint4 *)p.src)[i];
+}
+
+void sv_cuda_snapshot(struct sv_dev *dev, const struct sv_p_snapshot *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    sv_cuda_launch(cu, "snapshot", snapshot_kernel, dim3((unsigned)cu->n_sms * 8), THREADS, 0, *p);
 }
