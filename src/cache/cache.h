@@ -66,7 +66,7 @@ struct sv_cache_group {
     int32_t *valid_to;  /* (n_slots) positions below it are valid; INT32_MAX: all that are backed */
     int32_t *snapshot;  /* state: (n_slots) taken, to be published; -1 = none */
     int32_t *restore;   /* state: (n_slots) to be copied into the slot by the next upload; or -1 */
-    int32_t *hoped;     /* state: (n_slots) for a snapshot that a step may bring; or -1 */
+    int32_t *pending;   /* state: (n_slots) for a snapshot that a step may bring; or -1 */
     int32_t node_at, node_pages; /* where a prefix node has its pages of this group, how many */
     int32_t *n_users;            /* host: scratch of sv_cache_check */
 };
@@ -84,7 +84,7 @@ struct sv_cache {
     bool *dirty;       /* (n_slots) table rows that differ from the device's */
     bool *reset;       /* (n_slots) states to be cleared by the next upload that finds it seated */
     int32_t *snapshot_at; /* (n_slots) positions before the snapshot taken */
-    int32_t *hoped_at;    /* (n_slots) and before the one that a step may bring */
+    int32_t *pending_at;  /* (n_slots) and before the one that a step may bring */
     int32_t *branch_at;   /* (n_slots) where the prompt parts from what was known of it; or 0 */
     /* host, for copies: twice all tables; the copies of one upload may be under way while the next
      * is made, not longer */
@@ -186,7 +186,7 @@ void sv_cache_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions);
  * behind. A slot's newest such snapshot joins the prefix index when the slot is released. */
 /* Pages for a snapshot before n_positions, a multiple of sv_cache_boundary that a step may pass.
  * False: there are none to spare, or nothing is published. Asked again, it has the same ones. */
-bool sv_cache_hope(struct sv_cache *c, int32_t slot, int32_t n_positions);
+bool sv_cache_reserve_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions);
 /* Enqueues the copy into them, if the segment behind n_commit (device) passes these positions. */
 void sv_cache_snapshot_passed(struct sv_cache *c, int32_t slot, const int32_t *n_commit,
                               const int32_t *slot_len);

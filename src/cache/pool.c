@@ -152,10 +152,11 @@ int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_
     c->dirty = sv_arena_alloc(&c->arena, slots * sizeof *c->dirty);
     c->reset = sv_arena_alloc(&c->arena, slots * sizeof *c->reset);
     c->snapshot_at = sv_arena_alloc(&c->arena, slots * sizeof *c->snapshot_at);
-    c->hoped_at = sv_arena_alloc(&c->arena, slots * sizeof *c->hoped_at);
+    c->pending_at = sv_arena_alloc(&c->arena, slots * sizeof *c->pending_at);
     c->branch_at = sv_arena_alloc(&c->arena, slots * sizeof *c->branch_at);
     int rc = SV_OK;
-    if (!c->n_backed || !c->dirty || !c->reset || !c->snapshot_at || !c->hoped_at || !c->branch_at)
+    if (!c->n_backed || !c->dirty || !c->reset || !c->snapshot_at || !c->pending_at ||
+        !c->branch_at)
         rc = sv_fail(err, SV_ENOMEM, -1, "cache: slot arrays");
     for (int32_t i = 0; i < n_groups && !rc; i++) {
         rc = group_open(c, &c->group[i], &groups[i], err);

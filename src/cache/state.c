@@ -25,11 +25,11 @@ int sv_state_open(struct sv_cache *c, struct sv_cache_group *g, struct sv_err *e
     const size_t slots = (size_t)c->n_slots;
     g->snapshot = sv_arena_alloc(&c->arena, slots * sizeof *g->snapshot);
     g->restore = sv_arena_alloc(&c->arena, slots * sizeof *g->restore);
-    g->hoped = sv_arena_alloc(&c->arena, slots * sizeof *g->hoped);
-    if (!g->snapshot || !g->restore || !g->hoped)
+    g->pending = sv_arena_alloc(&c->arena, slots * sizeof *g->pending);
+    if (!g->snapshot || !g->restore || !g->pending)
         return sv_fail(err, SV_ENOMEM, -1, "slots");
     for (size_t s = 0; s < slots; s++)
-        g->snapshot[s] = g->restore[s] = g->hoped[s] = SV_NO_PAGE;
+        g->snapshot[s] = g->restore[s] = g->pending[s] = SV_NO_PAGE;
     /* Cleared by the device: no slot has to be reset at first. */
     return sv_dev_alloc(c->dev, (void **)&g->state, (size_t)sv_cache_group_bytes(&g->d, c->n_slots),
                         err);
@@ -69,7 +69,7 @@ void sv_state_release(struct sv_cache *c, int32_t slot)
     for (int32_t i = 0; i < c->n_groups && c->has_state; i++)
         if (!sv_cache_is_paged(&c->group[i])) {
             let_go(&c->group[i], &c->group[i].snapshot[slot]);
-            let_go(&c->group[i], &c->group[i].hoped[slot]);
+            let_go(&c->group[i], &c->group[i].pending[slot]);
         }
 }
 
@@ -130,25 +130,25 @@ void sv_cache_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions)
 }
 
 /* Answers leave half of the pages to what is kept for others. */
-static bool can_hope(struct sv_cache *c, int32_t group)
+static bool can_reserve(struct sv_cache *c, int32_t group)
 {
     const struct sv_cache_group *g = &c->group[group];
     return g->n_free + g->n_kept > g->d.n_pages / 2 && sv_cache_make_room(c, group, 1);
 }
 
-bool sv_cache_hope(struct sv_cache *c, int32_t slot, int32_t n_positions)
+bool sv_cache_reserve_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions)
 {
     SV_REQUIRE(slot >= 0 && slot < c->n_slots && n_positions <= c->n_backed[slot]);
     bool has = c->has_state && sv_prefix_wants_snapshot(c, slot, n_positions);
     for (int32_t i = 0; i < c->n_groups && has; i++) {
         struct sv_cache_group *g = &c->group[i];
-        if (sv_cache_is_paged(g) || g->hoped[slot] != SV_NO_PAGE)
+        if (sv_cache_is_paged(g) || g->pending[slot] != SV_NO_PAGE)
             continue; /* what a step in flight may copy there is overwritten in its turn */
-        has = can_hope(c, i);
+        has = can_reserve(c, i);
         if (has)
-            g->hoped[slot] = sv_cache_take_page(g);
+            g->pending[slot] = sv_cache_take_page(g);
     }
-    c->hoped_at[slot] = n_positions;
+    c->pending_at[slot] = n_positions;
     return has;
 }
 
@@ -162,24 +162,24 @@ void sv_cache_snapshot_passed(struct sv_cache *c, int32_t slot, const int32_t *n
         sv_op_snapshot(
             c->dev, &(struct sv_p_snapshot){.n_commit = n_commit,
                                             .slot_len = slot_len + slot,
-                                            .at = c->hoped_at[slot],
+                                            .at = c->pending_at[slot],
                                             .src = block(g, slot),
-                                            .dst = block(g, (int64_t)c->n_slots + g->hoped[slot]),
+                                            .dst = block(g, (int64_t)c->n_slots + g->pending[slot]),
                                             .n_bytes = block_bytes(g)});
     }
 }
 
 void sv_cache_passed(struct sv_cache *c, int32_t slot, int32_t n_positions)
 {
-    SV_REQUIRE(n_positions == c->hoped_at[slot]);
+    SV_REQUIRE(n_positions == c->pending_at[slot]);
     for (int32_t i = 0; i < c->n_groups; i++) {
         struct sv_cache_group *g = &c->group[i];
         if (sv_cache_is_paged(g))
             continue;
-        SV_REQUIRE(g->hoped[slot] != SV_NO_PAGE);
+        SV_REQUIRE(g->pending[slot] != SV_NO_PAGE);
         let_go(g, &g->snapshot[slot]);
-        g->snapshot[slot] = g->hoped[slot];
-        g->hoped[slot] = SV_NO_PAGE;
+        g->snapshot[slot] = g->pending[slot];
+        g->pending[slot] = SV_NO_PAGE;
     }
     c->snapshot_at[slot] = n_positions;
 }
@@ -190,8 +190,8 @@ void sv_state_count(const struct sv_cache *c, int32_t group, int32_t *n_users)
     for (int32_t s = 0; s < c->n_slots; s++) {
         if (g->snapshot[s] != SV_NO_PAGE)
             n_users[g->snapshot[s]]++;
-        if (g->hoped[s] != SV_NO_PAGE)
-            n_users[g->hoped[s]]++;
+        if (g->pending[s] != SV_NO_PAGE)
+            n_users[g->pending[s]]++;
         if (g->restore[s] != SV_NO_PAGE)
             n_users[g->restore[s]]++;
         SV_REQUIRE(g->restore[s] == SV_NO_PAGE || (c->reset[s] && c->n_backed[s] > 0));

@@ -280,7 +280,7 @@ static int32_t answer_snapshot_at(struct sv_cache *cache, const struct sv_seq *q
     const int32_t grid = sv_cache_boundary(cache), step = (ANSWER_STEP + grid - 1) / grid * grid;
     const int32_t from = q->n_committed > q->n_prefill ? q->n_committed : q->n_prefill;
     const int32_t at = (from / step + 1) * step;
-    return at <= reach(q) && sv_cache_hope(cache, q->slot, at) ? at : 0;
+    return at <= reach(q) && sv_cache_reserve_snapshot(cache, q->slot, at) ? at : 0;
 }
 
 /* ---------------------------------------------------------------- segments */

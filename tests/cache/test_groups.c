@@ -383,21 +383,21 @@ static void grow(struct model *m, int32_t s)
         return;
     }
     const int32_t at = (from / GRID + 1) * GRID;
-    const bool hopes = !sure && at <= from + n && sv_cache_hope(&m->c, s, at);
-    assert_true(!m->ample || sure || at > from + n || hopes != t->left_out);
+    const bool reserved = !sure && at <= from + n && sv_cache_reserve_snapshot(&m->c, s, at);
+    assert_true(!m->ample || sure || at > from + n || reserved != t->left_out);
     sv_cache_upload(&m->c);
     t->n += sure ? n : 1 + (int32_t)below(m, n);
     for (int32_t i = 0; i < n; i++)
         row[i] = from + i < t->n ? t->tokens[from + i] : 9; /* rejected */
     write_rows(m, s, from, from + n);
     mix(m, s, row, from, n, sure);
-    if (hopes) {
+    if (reserved) {
         const int32_t n_commit = t->n - from;
         int32_t len[SLOTS] = {0};
         len[s] = t->n;
         sv_cache_snapshot_passed(&m->c, s, &n_commit, len);
     }
-    tell(m, s, from, sure && t->n % GRID == 0 && below(m, 3), hopes && at <= t->n ? at : 0);
+    tell(m, s, from, sure && t->n % GRID == 0 && below(m, 3), reserved && at <= t->n ? at : 0);
     check_content(m, s);
 }
 
