@@ -67,6 +67,7 @@ struct sv_config {
     int32_t kv_lora_rank, nope_dim, v_dim;
     bool rope_interleaved; /* pairs that are rotated are neighbours */
     float latent_eps;      /* of the norms of both latents */
+    bool kv_by_head;       /* K_UP and V_UP are stored head by head, else together */
     int32_t n_mtp_layers;  /* behind the last layer: not read */
     float rms_eps;
     bool tie_embeddings, attention_bias, mlp_bias, qk_norm;

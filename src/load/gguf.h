@@ -86,7 +86,7 @@ const char *sv_gguf_next(const uint8_t **at, size_t *n);
 struct sv_gguf_family {
     const char *arch, *architecture; /* the second as in config.json */
     const char *router;              /* the name of a layer's router in our table */
-    bool experts, hybrid, draft;
+    bool experts, hybrid, latent, draft;
     bool wrapped;    /* config.json has a text_config */
     bool slides;     /* a sliding window is possible */
     bool permuted;   /* rows of q and k are in the order of neighbouring-pair rotary */

@@ -39,52 +39,72 @@ static const char *to_of(const struct alias *a, size_t n, const char *from, size
 #define TO_OF(table, from, n) to_of(table, sizeof(table) / sizeof((table)[0]), from, n)
 
 /* What follows "blk.3.", the last part apart. */
+static const struct alias parts[] = {{"attn_norm", "input_layernorm"},
+                                     {"ffn_norm", "post_attention_layernorm"},
+                                     {"post_attention_norm", "post_attention_layernorm"},
+                                     {"attn_q_norm", "self_attn.q_norm"},
+                                     {"attn_k_norm", "self_attn.k_norm"},
+                                     {"attn_q", "self_attn.q_proj"},
+                                     {"attn_k", "self_attn.k_proj"},
+                                     {"attn_v", "self_attn.v_proj"},
+                                     {"attn_output", "self_attn.o_proj"},
+                                     {"attn_qkv", "linear_attn.in_proj_qkv"},
+                                     {"attn_gate", "linear_attn.in_proj_z"},
+                                     {"ssm_beta", "linear_attn.in_proj_b"},
+                                     {"ssm_alpha", "linear_attn.in_proj_a"},
+                                     {"ssm_ba", "linear_attn.in_proj_ba"},
+                                     {"ssm_conv1d", "linear_attn.conv1d"},
+                                     {"ssm_norm", "linear_attn.norm"},
+                                     {"ssm_out", "linear_attn.out_proj"},
+                                     {"ffn_gate", "mlp.gate_proj"},
+                                     {"ffn_up", "mlp.up_proj"},
+                                     {"ffn_down", "mlp.down_proj"},
+                                     {"ffn_gate_exps", "mlp.experts.{expert}.gate_proj"},
+                                     {"ffn_up_exps", "mlp.experts.{expert}.up_proj"},
+                                     {"ffn_down_exps", "mlp.experts.{expert}.down_proj"},
+                                     {"ffn_gate_up_exps", "mlp.experts.{expert}.gate_up_proj"},
+                                     {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+                                     {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+                                     {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+                                     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"}};
+/* These come first where attention is latent. */
+static const struct alias latent_parts[] = {{"attn_q_a", "self_attn.q_a_proj"},
+                                            {"attn_q_a_norm", "self_attn.q_a_layernorm"},
+                                            {"attn_q_b", "self_attn.q_b_proj"},
+                                            {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
+                                            {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
+                                            {"attn_kv_b", "self_attn.kv_b_proj"},
+                                            {"attn_k_b", "self_attn.k_b_proj.{expert}"},
+                                            {"attn_v_b", "self_attn.v_b_proj.{expert}"},
+                                            {"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
+                                            {"ffn_up_shexp", "mlp.shared_experts.up_proj"},
+                                            {"ffn_down_shexp", "mlp.shared_experts.down_proj"}};
+/* Whole names, and all that follows "blk.3.". */
+static const struct alias whole[] = {{"token_embd.weight", "embed_tokens.weight"},
+                                     {"output_norm.weight", "norm.weight"},
+                                     {"output.weight", "lm_head.weight"},
+                                     {"fc.weight", "fc.weight"},
+                                     {"enc.output_norm.weight", "hidden_norm.weight"}};
+static const struct alias last[] = {{"attn_sinks.weight", "self_attn.sinks"},
+                                    {"ssm_a", "linear_attn.A_log"},
+                                    {"ssm_dt.bias", "linear_attn.dt_bias"},
+                                    {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
+                                    {"ffn_gate_exps.bias", "mlp.experts.gate_proj.bias"},
+                                    {"ffn_up_exps.bias", "mlp.experts.up_proj.bias"},
+                                    {"ffn_down_exps.bias", "mlp.experts.down_proj.bias"}};
+
+static const char router[] = "ffn_gate_inp";
+
 static const char *part_of(const struct sv_gguf_family *f, const char *from, size_t n)
 {
-    static const struct alias table[] = {{"attn_norm", "input_layernorm"},
-                                         {"ffn_norm", "post_attention_layernorm"},
-                                         {"post_attention_norm", "post_attention_layernorm"},
-                                         {"attn_q_norm", "self_attn.q_norm"},
-                                         {"attn_k_norm", "self_attn.k_norm"},
-                                         {"attn_q", "self_attn.q_proj"},
-                                         {"attn_k", "self_attn.k_proj"},
-                                         {"attn_v", "self_attn.v_proj"},
-                                         {"attn_output", "self_attn.o_proj"},
-                                         {"attn_qkv", "linear_attn.in_proj_qkv"},
-                                         {"attn_gate", "linear_attn.in_proj_z"},
-                                         {"ssm_beta", "linear_attn.in_proj_b"},
-                                         {"ssm_alpha", "linear_attn.in_proj_a"},
-                                         {"ssm_ba", "linear_attn.in_proj_ba"},
-                                         {"ssm_conv1d", "linear_attn.conv1d"},
-                                         {"ssm_norm", "linear_attn.norm"},
-                                         {"ssm_out", "linear_attn.out_proj"},
-                                         {"ffn_gate", "mlp.gate_proj"},
-                                         {"ffn_up", "mlp.up_proj"},
-                                         {"ffn_down", "mlp.down_proj"},
-                                         {"ffn_gate_exps", "mlp.experts.{expert}.gate_proj"},
-                                         {"ffn_up_exps", "mlp.experts.{expert}.up_proj"},
-                                         {"ffn_down_exps", "mlp.experts.{expert}.down_proj"},
-                                         {"ffn_gate_up_exps", "mlp.experts.{expert}.gate_up_proj"},
-                                         {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
-                                         {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
-                                         {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
-                                         {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"}};
-    return n == 12 && !memcmp(from, "ffn_gate_inp", n) ? f->router : TO_OF(table, from, n);
+    const char *to = f->latent ? TO_OF(latent_parts, from, n) : NULL;
+    if (to)
+        return to;
+    return n == sizeof router - 1 && !memcmp(from, router, n) ? f->router : TO_OF(parts, from, n);
 }
 
 bool sv_gguf_tensor_name(const struct sv_gguf_family *f, const char *name, char *buf, size_t size)
 {
-    static const struct alias whole[] = {{"token_embd.weight", "embed_tokens.weight"},
-                                         {"output_norm.weight", "norm.weight"},
-                                         {"output.weight", "lm_head.weight"},
-                                         {"fc.weight", "fc.weight"},
-                                         {"enc.output_norm.weight", "hidden_norm.weight"}},
-                              last[] = {{"attn_sinks.weight", "self_attn.sinks"},
-                                        {"ssm_a", "linear_attn.A_log"},
-                                        {"ssm_dt.bias", "linear_attn.dt_bias"},
-                                        {"ffn_gate_exps.bias", "mlp.experts.gate_proj.bias"},
-                                        {"ffn_up_exps.bias", "mlp.experts.up_proj.bias"},
-                                        {"ffn_down_exps.bias", "mlp.experts.down_proj.bias"}};
     const char *to = TO_OF(whole, name, strlen(name));
     if (to)
         return snprintf(buf, size, "%s", to) > 0;
@@ -108,8 +128,8 @@ bool sv_gguf_tensor_name(const struct sv_gguf_family *f, const char *name, char 
 
 static const char both[] = ".gate_up_proj.";
 
-/* How many matrices a tensor holds: those of a layer's experts are stacked, and those of gate and
- * up may follow each other. */
+/* How many matrices a tensor holds: those of a layer's experts or heads are stacked, and those of
+ * gate and up may follow each other. */
 static int64_t n_stacked(const struct sv_gguf_family *f, const struct sv_gguf_tensor *t)
 {
     char name[160];
@@ -311,7 +331,7 @@ int sv_gguf_ckpt_fill(struct sv_ckpt *c, const struct sv_gguf *g, struct sv_err 
     const struct sv_gguf_family *f = sv_gguf_family(g, err);
     int64_t total = g->n_tensors, n_layers = INT32_MAX, extra = 0;
     int rc = f ? sv_gguf_arch_int(g, f->arch, "block_count", &n_layers, err) : err->code;
-    if (!rc && f->hybrid)
+    if (!rc && (f->hybrid || f->latent))
         rc = sv_gguf_arch_int(g, f->arch, "nextn_predict_layers", &extra, err);
     for (int32_t i = 0; i < g->n_tensors && !rc; i++)
         total += n_stacked(f, &g->tensors[i]);

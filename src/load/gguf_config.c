@@ -9,6 +9,7 @@
 #include "load/gguf.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct sv_gguf_family families[] = {
@@ -42,6 +43,11 @@ static const struct sv_gguf_family families[] = {
      .hybrid = true,
      .tiled = true,
      .wrapped = true},
+    {.arch = "deepseek2",
+     .architecture = "DeepseekV3ForCausalLM",
+     .router = "mlp.gate",
+     .experts = true,
+     .latent = true},
     {.arch = "dflash",
      .architecture = "DFlashDraftModel",
      .router = "mlp.gate",
@@ -144,7 +150,7 @@ static int set_layers(const struct maker *m)
     char key[128];
     int64_t n = -1, extra = 0;
     int rc = read_int(m, "block_count", &n);
-    if (!rc && m->f->hybrid)
+    if (!rc && (m->f->hybrid || m->f->latent))
         rc = read_int(m, "nextn_predict_layers", &extra);
     if (!rc && n < 0)
         rc = sv_fail(m->err, SV_EFORMAT, -1, "%s: key '%s' is missing", m->g->file,
@@ -199,6 +205,91 @@ static int set_experts(const struct maker *m)
             rc = set(m, m->root, "shared_expert_intermediate_size", json_integer(shared));
     }
     return rc;
+}
+
+/* A number as its shortest decimal, which the configuration had before it became f32. */
+static double decimal(double v)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", (double)(float)v);
+    return strtod(text, NULL);
+}
+
+/* DeepSeek-V3's router: sigmoid scores, groups, shared experts. */
+static int set_groups(const struct maker *m)
+{
+    static const char *const table[][2] = {{"n_routed_experts", "expert_count"},
+                                           {"num_experts_per_tok", "expert_used_count"},
+                                           {"moe_intermediate_size", "expert_feed_forward_length"}};
+    const char *const gating_name = "expert_gating_func";
+    char key[128];
+    int64_t gating = 1, groups = 0, kept = 0, shared = 0, dense = 0;
+    double scale = 0;
+    bool norm = false;
+    int rc = read_int(m, gating_name, &gating);
+    if (!rc && gating != 2)
+        rc = sv_fail(m->err, SV_EUNSUPPORTED, -1,
+                     "%s: router scores other than sigmoid (key '%s' is %lld, 1 when absent) are "
+                     "not supported",
+                     m->g->file, key_of(m, gating_name, key), (long long)gating);
+    for (size_t i = 0; i < sizeof table / sizeof table[0] && !rc; i++)
+        rc = set_int(m, table[i][0], table[i][1], true);
+    if (!rc)
+        rc = read_int(m, "expert_shared_count", &shared);
+    if (!rc)
+        rc = set(m, m->root, "n_shared_experts", json_integer(shared));
+    if (!rc)
+        rc = read_int(m, "leading_dense_block_count", &dense);
+    if (!rc)
+        rc = set(m, m->root, "first_k_dense_replace", json_integer(dense));
+    if (!rc)
+        rc = read_int(m, "expert_group_count", &groups);
+    if (!rc)
+        rc = read_int(m, "expert_group_used_count", &kept);
+    if (!rc) /* files from before these keys: no groups, as in llama.cpp */
+        rc = set(m, m->root, "n_group", json_integer(groups > 1 ? groups : 1));
+    if (!rc)
+        rc = set(m, m->root, "topk_group", json_integer(groups > 1 ? kept : 1));
+    if (!rc)
+        rc = sv_gguf_num_opt(m->g, key_of(m, "expert_weights_scale", key), &scale, m->err);
+    if (!rc)
+        rc = set(m, m->root, "routed_scaling_factor", json_real(scale > 0 ? scale : 1));
+    if (!rc)
+        rc = sv_gguf_bool_opt(m->g, key_of(m, "expert_weights_norm", key), &norm, m->err);
+    return rc ? rc : set(m, m->root, "norm_topk_prob", json_boolean(norm));
+}
+
+/* Latent attention: the sizes of heads have keys of their own where key_length is that of what is
+ * kept of a position. */
+static int set_latent(const struct maker *m)
+{
+    int64_t q_lora = 0, key = 0, value = 0, rotated = 0;
+    int rc = read_int(m, "attention.q_lora_rank", &q_lora);
+    if (!rc)
+        rc = set(m, m->root, "q_lora_rank", q_lora ? json_integer(q_lora) : json_null());
+    if (!rc)
+        rc = set_int(m, "kv_lora_rank", "attention.kv_lora_rank", true);
+    if (!rc)
+        rc = read_int(m, "attention.key_length", &key);
+    if (!rc)
+        rc = read_int(m, "attention.key_length_mla", &key);
+    if (!rc)
+        rc = read_int(m, "attention.value_length", &value);
+    if (!rc)
+        rc = read_int(m, "attention.value_length_mla", &value);
+    if (!rc)
+        rc = read_int(m, "rope.dimension_count", &rotated);
+    if (!rc && (key <= rotated || !value || !rotated))
+        rc = sv_fail(m->err, SV_EFORMAT, -1,
+                     "%s: heads of %lld for keys (key '%s.attention.key_length_mla'), %lld of them "
+                     "rotated ('%s.rope.dimension_count'), and %lld for values are not possible",
+                     m->g->file, (long long)key, m->f->arch, (long long)rotated, m->f->arch,
+                     (long long)value);
+    if (!rc)
+        rc = set(m, m->root, "qk_rope_head_dim", json_integer(rotated));
+    if (!rc)
+        rc = set(m, m->root, "qk_nope_head_dim", json_integer(key - rotated));
+    return rc ? rc : set(m, m->root, "v_head_dim", json_integer(value));
 }
 
 /* Gated DeltaNet: value heads have no key of their size, but one of all together. */
@@ -313,10 +404,10 @@ static int refuse(const struct maker *m)
         const char *name;
         bool allowed;
     } off[] = {{"attention.sliding_window", m->f->slides},
-               {"nextn_predict_layers", m->f->hybrid},
-               {"expert_shared_count", m->f->hybrid && m->f->experts},
-               {"leading_dense_block_count", false},
-               {"expert_group_count", false},
+               {"nextn_predict_layers", m->f->hybrid || m->f->latent},
+               {"expert_shared_count", (m->f->hybrid && m->f->experts) || m->f->latent},
+               {"leading_dense_block_count", m->f->latent},
+               {"expert_group_count", m->f->latent},
                {"expert_count", m->f->experts}};
     char key[128];
     int64_t k = 0, v = 0, rotated = 0;
@@ -324,13 +415,13 @@ static int refuse(const struct maker *m)
     v = k;
     if (!rc)
         rc = read_int(m, "attention.value_length", &v);
-    if (!rc && v != k)
+    if (!rc && v != k && !m->f->latent)
         return sv_fail(m->err, SV_EUNSUPPORTED, -1,
                        "%s: heads of %lld for keys and %lld for values are not supported",
                        m->g->file, (long long)k, (long long)v);
     if (!rc)
         rc = read_int(m, "rope.dimension_count", &rotated);
-    if (!rc && k && rotated && rotated != k && !m->f->hybrid)
+    if (!rc && k && rotated && rotated != k && !m->f->hybrid && !m->f->latent)
         return sv_fail(m->err, SV_EUNSUPPORTED, -1,
                        "%s: partial rotary embedding (%lld of %lld) is not supported", m->g->file,
                        (long long)rotated, (long long)k);
@@ -343,6 +434,20 @@ static int refuse(const struct maker *m)
                            key_of(m, off[i].name, key), (long long)v, m->f->arch);
     }
     return rc;
+}
+
+/* Of latent attention: a tenth of mscale_all_dim, which mscale equals. */
+static int set_mscale(const struct maker *m, json_t *dict)
+{
+    char key[128];
+    double log_mul = 0;
+    int rc =
+        sv_gguf_num_opt(m->g, key_of(m, "rope.scaling.yarn_log_multiplier", key), &log_mul, m->err);
+    if (rc || !(log_mul > 0))
+        return rc;
+    const double mscale = decimal(log_mul * 10);
+    rc = set(m, dict, "mscale", json_real(mscale));
+    return rc ? rc : set(m, dict, "mscale_all_dim", json_real(mscale));
 }
 
 static int set_yarn(const struct maker *m, json_t *dict, double factor)
@@ -371,7 +476,7 @@ static int set_yarn(const struct maker *m, json_t *dict, double factor)
         rc = sv_gguf_num_opt(m->g, key_of(m, "rope.scaling.attn_factor", key), &amplitude, m->err);
     if (!rc && amplitude != 1) /* on top of the usual amplitude */
         rc = set(m, dict, "attention_factor", json_real(amplitude * (0.1 * log(factor) + 1)));
-    return rc;
+    return rc || !m->f->latent ? rc : set_mscale(m, dict);
 }
 
 static int set_rope(const struct maker *m)
@@ -498,8 +603,10 @@ static int fill(const struct maker *m)
         rc = set_sizes(m);
     if (!rc)
         rc = refuse(m);
+    if (!rc && m->f->latent)
+        rc = set_latent(m);
     if (!rc && m->f->experts)
-        rc = set_experts(m);
+        rc = m->f->latent ? set_groups(m) : set_experts(m);
     if (!rc && m->f->hybrid)
         rc = set_hybrid(m);
     if (!rc && m->f->draft)
@@ -552,6 +659,7 @@ int sv_gguf_config_finish(const struct sv_gguf *g, struct sv_config *c, struct s
 {
     const struct sv_gguf_tensor *t = NULL;
     c->gdn_fused = c->packed_experts = false; /* whatever directories of the family have */
+    c->kv_by_head = c->kv_lora_rank && has_tensor(g, "blk.0.attn_k_b.weight");
     for (int32_t i = 0; i < g->n_tensors; i++)
         if (!strcmp(g->tensors[i].name, "rope_freqs.weight"))
             t = &g->tensors[i];

@@ -18,28 +18,34 @@ enum token_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 /* What llama.cpp's names of pre-tokenizers stand for, as tokenizer.json of these models says it. */
 static const struct pre {
     const char *names; /* with spaces around each */
-    const char *regex; /* NULL: ByteLevel's own */
     bool nfc, ignore_merges, add_bos;
+    const char *regex[3]; /* applied one after the other; none: ByteLevel's own */
 } pres[] = {
-    {" default gpt-2 gpt2 ", NULL, false, false, false},
-    {" llama-bpe llama3 llama-v3 ",
-     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     false, true, true},
-    {" qwen2 ",
-     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
-     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     true, false, false},
-    {" qwen35 ",
-     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
-     "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     true, false, false},
-    {" gpt-4o ",
-     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
-     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+"
-     "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| "
-     "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     false, false, false},
+    {.names = " default gpt-2 gpt2 "},
+    {.names = " llama-bpe llama3 llama-v3 ",
+     .ignore_merges = true,
+     .add_bos = true,
+     .regex = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+               "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
+    {.names = " qwen2 ",
+     .nfc = true,
+     .regex = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+               "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
+    {.names = " qwen35 ",
+     .nfc = true,
+     .regex = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
+               "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
+    {.names = " gpt-4o ",
+     .regex =
+         {"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+          "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+"
+          "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| "
+          "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
+    {.names = " deepseek-v3 ",
+     .regex = {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+               "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
+               "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
+               "\\s*[\r\n]+|\\s+(?!\\S)|\\s+"}},
 };
 
 struct maker {
@@ -169,15 +175,16 @@ static void put_split(const struct maker *m)
 {
     sv_buf_printf(m->out, "],\"normalizer\":%s,\"pre_tokenizer\":",
                   m->pre->nfc ? "{\"type\":\"NFC\"}" : "null");
-    if (m->pre->regex) {
-        sv_buf_lit(m->out, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
-                           "\"behavior\":\"Isolated\",\"invert\":false,\"pattern\":{\"Regex\":");
-        sv_json_quote(m->out, m->pre->regex, strlen(m->pre->regex));
-        sv_buf_lit(m->out, "}},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-                           "\"use_regex\":false}]}");
-    } else {
-        sv_buf_lit(m->out, "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}");
+    const bool own = !m->pre->regex[0];
+    sv_buf_lit(m->out, "{\"type\":\"Sequence\",\"pretokenizers\":[");
+    for (int i = 0; i < 3 && m->pre->regex[i]; i++) {
+        sv_buf_lit(m->out, "{\"type\":\"Split\",\"behavior\":\"Isolated\",\"invert\":false,"
+                           "\"pattern\":{\"Regex\":");
+        sv_json_quote(m->out, m->pre->regex[i], strlen(m->pre->regex[i]));
+        sv_buf_lit(m->out, "}},");
     }
+    sv_buf_printf(m->out, "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":%s}]}",
+                  own ? "true" : "false");
     sv_buf_lit(m->out, ",\"decoder\":{\"type\":\"ByteLevel\"},\"post_processor\":");
 }
 

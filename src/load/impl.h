@@ -39,6 +39,8 @@ enum sv_dim {
     SV_DIM_KV_LORA,      /* kv_lora_rank */
     SV_DIM_LATENT,       /* kv_lora_rank + rot_dim: what latent attention keeps of a position */
     SV_DIM_KV_UP,        /* n_heads * (nope_dim + v_dim) */
+    SV_DIM_NOPE,         /* nope_dim */
+    SV_DIM_V_HEAD,       /* v_dim */
     SV_DIM_V_OUT,        /* n_heads * v_dim */
     SV_DIM_ONE,
     SV_DIM_TAPS,       /* n_taps * hidden_size */
@@ -65,12 +67,15 @@ enum sv_when {
     SV_IF_SPLIT,
     SV_IF_Q_LORA, /* queries come of a latent */
     SV_IF_Q_LORA_BIAS,
-    SV_UNLESS_Q_LORA
+    SV_UNLESS_Q_LORA,
+    SV_IF_KV_B, /* one tensor for what keys and values of all heads come of */
+    SV_IF_BY_HEAD
 };
 
-/* One expected tensor. {layer} and {expert} in the name stand for their numbers; consecutive rows
- * with {layer} are visited layer by layer. An expert's role without {expert} in the name: one
- * tensor for all experts of a layer. Tables end with a NULL name. */
+/* One expected tensor. {layer} and {expert} in the name stand for their numbers ({expert} also for
+ * that of a head); consecutive rows with {layer} are visited layer by layer. An expert's role
+ * without {expert} in the name: one tensor for all experts of a layer. Tables end with a NULL name.
+ */
 struct sv_tensor_row {
     const char *name;
     enum sv_role role;

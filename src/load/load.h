@@ -125,7 +125,7 @@ enum sv_form {
 struct sv_tensor_spec {
     const char *name; /* as sv_ckpt_find takes it; valid during the call */
     enum sv_role role;
-    int32_t layer, expert; /* -1: none */
+    int32_t layer, expert; /* -1: none; of SV_ROLE_K_UP and V_UP the head */
     int32_t n_experts;     /* so many matrices, or vectors, in one tensor; 0: one. With an expert,
                             * that is the one that is meant */
     enum sv_pack pack;

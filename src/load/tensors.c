@@ -79,6 +79,10 @@ static int64_t dim_value(const struct sv_config *c, int32_t n_taps, uint8_t dim)
         return (int64_t)c->kv_lora_rank + c->rot_dim;
     case SV_DIM_KV_UP:
         return (int64_t)c->n_heads * (c->nope_dim + c->v_dim);
+    case SV_DIM_NOPE:
+        return c->nope_dim;
+    case SV_DIM_V_HEAD:
+        return c->v_dim;
     case SV_DIM_V_OUT:
         return (int64_t)c->n_heads * c->v_dim;
     case SV_DIM_ONE:
@@ -135,6 +139,10 @@ static bool expected(const struct sv_config *c, uint8_t when, int32_t layer)
         return c->q_lora_rank && c->attention_bias;
     case SV_UNLESS_Q_LORA:
         return !c->q_lora_rank;
+    case SV_IF_KV_B:
+        return !c->kv_by_head;
+    case SV_IF_BY_HEAD:
+        return c->kv_by_head;
     }
     return false;
 }
@@ -200,16 +208,18 @@ static bool is_expert(enum sv_role role)
     return plain >= SV_ROLE_EXPERT_GATE && plain <= SV_ROLE_EXPERT_GATE_UP;
 }
 
-/* The tensors of one row: one, or one for each expert. layer -1: outside the layers. */
+/* The tensors of one row: one, or one for each expert or head. layer -1: outside the layers. */
 static int walk_row(const struct walk *w, const struct sv_tensor_row *r, int32_t layer)
 {
     const bool one_of_all = r->shard / SV_FORMS >= SV_FORM_EXPERT; /* of all in one tensor */
     const bool per_expert = one_of_all || strstr(r->name, "{expert}");
     const bool all_experts = is_expert(r->role) && !per_expert;
+    const bool by_head = r->role == SV_ROLE_K_UP || r->role == SV_ROLE_V_UP;
+    const int32_t n = by_head ? w->c->n_heads : per_expert ? w->c->n_experts : 1;
     char name[MAX_NAME];
     if (!expected(w->c, r->when, layer))
         return SV_OK;
-    for (int32_t e = 0; e < (per_expert ? w->c->n_experts : 1); e++) {
+    for (int32_t e = 0; e < n; e++) {
         sv_tensor_name(name, sizeof name, r->name, layer, e);
         const struct sv_tensor_spec spec = {.name = name,
                                             .role = r->role,

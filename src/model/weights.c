@@ -390,7 +390,13 @@ static int upload_experts(struct load *l, struct sv_experts *x, bool *in_place)
     return sv_dev_sync(w->dev, l->err); /* the columns may still be read */
 }
 
-/* Experts come one by one, and become weights of the device together with the last one. */
+static bool is_expert(enum sv_role role)
+{
+    return role >= SV_ROLE_EXPERT_GATE && role <= SV_ROLE_EXPERT_DOWN;
+}
+
+/* Experts come one by one, or heads, and become weights of the device together with the last one.
+ */
 static int take_expert(struct load *l, const struct sv_tensor_spec *s, struct sv_experts *x)
 {
     struct sv_weights *w = l->w;
@@ -414,7 +420,7 @@ static int take_expert(struct load *l, const struct sv_tensor_spec *s, struct sv
         sv_weights_note(w, &(struct sv_taken){.w.role = s->role,
                                               .n_bytes = l->expert_bytes,
                                               .experts = x,
-                                              .n_chosen = l->n_chosen,
+                                              .n_chosen = is_expert(s->role) ? l->n_chosen : 0,
                                               .host = in_place ? l->columns : NULL});
     if (!in_place)
         sv_free(l->columns);
@@ -492,11 +498,13 @@ int sv_weights_load(struct sv_weights *w, const struct sv_config *cfg, int32_t n
                     void *user, struct sv_err *err)
 {
     struct load l = {.w = w, .place = place, .user = user, .n_chosen = cfg->n_chosen, .err = err};
+    const int32_t n =
+        cfg->kv_by_head && cfg->n_heads > cfg->n_experts ? cfg->n_heads : cfg->n_experts;
     w->cfg = cfg;
-    if (cfg->n_experts)
-        l.expert = sv_arena_alloc(&w->arena, (size_t)cfg->n_experts * sizeof *l.expert);
-    if (cfg->n_experts && !l.expert)
-        return sv_fail(err, SV_ENOMEM, -1, "table of %d experts", cfg->n_experts);
+    if (n)
+        l.expert = sv_arena_alloc(&w->arena, (size_t)n * sizeof *l.expert);
+    if (n && !l.expert)
+        return sv_fail(err, SV_ENOMEM, -1, "table of %d matrices", n);
     return sv_config_each_tensor(cfg, n_taps, load_one, &l);
 }
 

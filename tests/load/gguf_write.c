@@ -172,6 +172,7 @@ struct from {
     const struct sv_ckpt *ckpt;
     bool tiled, shifted, both; /* both: gate and up of layer 0 in one tensor */
     bool q8;
+    bool by_head; /* attn_k_b and attn_v_b in place of attn_kv_b */
 };
 
 static float number(const struct sv_host_tensor *t, int64_t i)
@@ -237,6 +238,24 @@ static const char *their(const char *name)
         {"linear_attn.dt_bias", "ssm_dt.bias"},
         {"linear_attn.norm.weight", "ssm_norm.weight"},
         {"linear_attn.out_proj.weight", "ssm_out.weight"},
+        {"self_attn.q_a_proj.weight", "attn_q_a.weight"},
+        {"self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight"},
+        {"self_attn.q_b_proj.weight", "attn_q_b.weight"},
+        {"self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight"},
+        {"self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"},
+        {"self_attn.kv_b_proj.weight", "attn_kv_b.weight"},
+        {"self_attn.k_b_proj.0.weight", "attn_k_b.weight"},
+        {"self_attn.v_b_proj.0.weight", "attn_v_b.weight"},
+        {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+        {"mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"},
+        {"mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"},
+        {"mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"},
+        {"mlp.experts.0.gate_proj.weight", "ffn_gate_exps.weight"},
+        {"mlp.experts.0.up_proj.weight", "ffn_up_exps.weight"},
+        {"mlp.experts.0.down_proj.weight", "ffn_down_exps.weight"},
+        {"mlp.experts.gate_proj.bias", "ffn_gate_exps.bias"},
+        {"mlp.experts.up_proj.bias", "ffn_up_exps.bias"},
+        {"mlp.experts.down_proj.bias", "ffn_down_exps.bias"},
         {"mlp.gate_proj.weight", "ffn_gate.weight"},
         {"mlp.up_proj.weight", "ffn_up.weight"},
         {"mlp.down_proj.weight", "ffn_down.weight"},
@@ -333,6 +352,29 @@ static void put_matrix(const struct from *f, const char *to, const char *name,
     for (int64_t r = 0; r < t->dim[0] && ends(name, "linear_attn.out_proj.weight"); r++)
         tile(f, x + (size_t)r * row, 0, head * elem);
     gguf_tensor(f->g, to, type_of(t->dtype), 2, t->dim, x, t->n_bytes);
+    free(x);
+}
+
+/* Of each head the rows of its keys, transposed, and those of its values. */
+static void put_heads(const struct from *f, int layer, const struct sv_host_tensor *t)
+{
+    const int64_t nh = f->c->n_heads, nope = f->c->nope_dim, v = f->c->v_dim, latent = t->dim[1];
+    const size_t elem = sv_dtype_bytes(t->dtype), row = (size_t)latent * elem;
+    uint8_t *x = malloc(t->n_bytes), *k = x, *values = x + (size_t)(nh * nope) * row;
+    const uint8_t *in = t->data;
+    char name[64];
+    for (int64_t h = 0; h < nh; h++, in += (size_t)(nope + v) * row) {
+        for (int64_t c = 0; c < latent; c++)
+            for (int64_t r = 0; r < nope; r++, k += elem)
+                memcpy(k, in + (size_t)r * row + (size_t)c * elem, elem);
+        memcpy(values + (size_t)(h * v) * row, in + (size_t)nope * row, (size_t)v * row);
+    }
+    snprintf(name, sizeof name, "blk.%d.attn_k_b.weight", layer);
+    gguf_tensor(f->g, name, type_of(t->dtype), 3, (int64_t[]){nh, latent, nope}, x,
+                (size_t)(nh * nope) * row);
+    snprintf(name, sizeof name, "blk.%d.attn_v_b.weight", layer);
+    gguf_tensor(f->g, name, type_of(t->dtype), 3, (int64_t[]){nh, v, latent}, values,
+                (size_t)(nh * v) * row);
     free(x);
 }
 
@@ -452,8 +494,13 @@ static void put_one(const struct from *f, const struct sv_host_tensor *t)
     char name[96];
     const bool in_layer = sscanf(t->name, "layers.%d.%n", &layer, &at) == 1;
     const char *rest = in_layer ? t->name + at : t->name;
-    if (!strncmp(rest, "mtp.", 4) || !strncmp(rest, "visual.", 7) || strstr(rest, "experts."))
+    if (!strncmp(rest, "mtp.", 4) || !strncmp(rest, "visual.", 7) || strstr(rest, "mlp.experts.") ||
+        layer >= f->c->n_layers)
         return;
+    if (f->by_head && ends(rest, "kv_b_proj.weight")) {
+        put_heads(f, layer, t);
+        return;
+    }
     if (ends(rest, "in_proj_qkvz.weight")) {
         put_qkvz(f, layer, t);
         return;
@@ -483,8 +530,40 @@ static const char *key(const char *arch, const char *name)
     return buf;
 }
 
+/* Latent attention, and the router of DeepSeek-V3. */
+static void put_latent(struct gguf_out *g, const struct sv_config *c, const char *a, bool by_head)
+{
+    int32_t n_dense = 0;
+    while (n_dense < c->n_layers && !c->layer_moe[n_dense])
+        n_dense++;
+    const struct {
+        const char *name;
+        int32_t v;
+    } sizes[] = {{"attention.head_count_kv", by_head ? 1 : c->n_heads},
+                 {"attention.key_length", by_head ? c->kv_lora_rank + c->rot_dim : c->head_dim},
+                 {"attention.value_length", by_head ? c->kv_lora_rank : c->v_dim},
+                 {"attention.key_length_mla", by_head ? c->head_dim : 0},
+                 {"attention.value_length_mla", by_head ? c->v_dim : 0},
+                 {"attention.q_lora_rank", c->q_lora_rank},
+                 {"attention.kv_lora_rank", c->kv_lora_rank},
+                 {"leading_dense_block_count", n_dense},
+                 {"expert_shared_count", c->shared_intermediate_size / c->moe_intermediate_size},
+                 {"expert_group_count", c->n_group},
+                 {"expert_group_used_count", c->topk_group},
+                 {"expert_gating_func", 2}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i].v)
+            gguf_u32(g, key(a, sizes[i].name), (uint32_t)sizes[i].v);
+    gguf_f32(g, key(a, "expert_weights_scale"), c->routed_scale);
+    gguf_bool(g, key(a, "expert_weights_norm"), c->norm_topk);
+    if (c->rope.kind == SV_ROPE_YARN)
+        gguf_f32(g, key(a, "rope.scaling.yarn_log_multiplier"),
+                 (float)(0.1 * c->rope.mscale_all_dim));
+}
+
 static void put_config(struct gguf_out *g, const struct sv_config *c, const char *a, int n_extra)
 {
+    const bool latent = c->kv_lora_rank;
     const struct {
         const char *name;
         int32_t v;
@@ -494,15 +573,15 @@ static void put_config(struct gguf_out *g, const struct sv_config *c, const char
                  {"embedding_length", c->hidden_size},
                  {"feed_forward_length", c->intermediate_size},
                  {"attention.head_count", c->n_heads},
-                 {"attention.head_count_kv", c->n_kv_heads},
-                 {"attention.key_length", c->head_dim},
-                 {"attention.value_length", c->head_dim},
+                 {"attention.head_count_kv", latent ? 0 : c->n_kv_heads},
+                 {"attention.key_length", latent ? 0 : c->head_dim},
+                 {"attention.value_length", latent ? 0 : c->head_dim},
                  {"rope.dimension_count", c->rot_dim},
                  {"attention.sliding_window", c->sliding_window},
                  {"expert_count", c->n_experts},
                  {"expert_used_count", c->n_experts ? c->n_chosen : 0},
                  {"expert_feed_forward_length", c->n_experts ? c->moe_intermediate_size : 0},
-                 {"expert_shared_feed_forward_length", c->shared_intermediate_size},
+                 {"expert_shared_feed_forward_length", latent ? 0 : c->shared_intermediate_size},
                  {"ssm.conv_kernel", c->gdn_k_heads ? 4 : 0},
                  {"ssm.state_size", c->gdn_k_dim},
                  {"ssm.group_count", c->gdn_k_heads},
@@ -553,7 +632,8 @@ static const char *arch_of(const char *architecture)
     static const char *const table[][2] = {
         {"Qwen3ForCausalLM", "qwen3"},         {"Qwen3MoeForCausalLM", "qwen3moe"},
         {"Qwen3NextForCausalLM", "qwen3next"}, {"Qwen3_5MoeForConditionalGeneration", "qwen35moe"},
-        {"GptOssForCausalLM", "gpt-oss"},      {"DFlashDraftModel", "dflash"}};
+        {"GptOssForCausalLM", "gpt-oss"},      {"DFlashDraftModel", "dflash"},
+        {"DeepseekV3ForCausalLM", "deepseek2"}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (!strcmp(table[i][0], architecture))
             return table[i][1];
@@ -561,7 +641,7 @@ static const char *arch_of(const char *architecture)
     return NULL;
 }
 
-static const char *write_dir(const char *dir, bool q8)
+static const char *write_dir(const char *dir, bool q8, bool old)
 {
     static int number;
     struct sv_draft_config d;
@@ -575,29 +655,36 @@ static const char *write_dir(const char *dir, bool q8)
     if (sv_ckpt_open(&ckpt, dir, &err))
         fail_msg("%s", err.msg);
     const char *a = arch_of(sv_arch_name(d.base.arch));
-    const bool moe35 = !strcmp(a, "qwen35moe");
+    const bool moe35 = !strcmp(a, "qwen35moe"), latent = !strcmp(a, "deepseek2");
+    const bool by_head = latent && !old, extra = moe35 || by_head;
     const struct from f = {.g = &g,
                            .c = &d.base,
                            .ckpt = &ckpt,
                            .tiled = moe35,
                            .shifted = d.base.gdn_k_heads > 0,
                            .both = moe35,
-                           .q8 = q8};
+                           .q8 = q8,
+                           .by_head = by_head};
     gguf_init(&g, a);
-    put_config(&g, &d.base, a, moe35);
+    put_config(&g, &d.base, a, extra);
+    if (latent)
+        put_latent(&g, &d.base, a, by_head);
     if (draft)
         put_draft(&g, &d);
     for (int32_t i = 0; i < ckpt.n_tensors; i++)
         put_one(&f, &ckpt.tensors[i]);
-    for (int i = 0; i < d.base.n_layers && d.base.n_experts; i++) {
+    for (int i = 0; i < d.base.n_layers; i++) {
+        if (!d.base.layer_moe[i])
+            continue;
         if (d.base.mxfp4_experts)
             put_blocks(&f, i);
         else
             put_experts(&f, i);
     }
-    if (moe35) /* a layer that predicts further tokens */
-        gguf_tensor(&g, "blk.4.nextn.eh_proj.weight", GGUF_F32, 1, (int64_t[]){4},
-                    (float[]){1, 2, 3, 4}, 16);
+    if (extra) { /* a layer that predicts further tokens */
+        snprintf(path, sizeof path, "blk.%d.nextn.eh_proj.weight", d.base.n_layers);
+        gguf_tensor(&g, path, GGUF_F32, 1, (int64_t[]){4}, (float[]){1, 2, 3, 4}, 16);
+    }
     sv_ckpt_close(&ckpt);
     snprintf(path, sizeof path, "of_dir%d.gguf", number++);
     const char *file = run_keep(sv_test_tmp(path));
@@ -607,10 +694,15 @@ static const char *write_dir(const char *dir, bool q8)
 
 const char *gguf_of_dir(const char *dir)
 {
-    return write_dir(dir, false);
+    return write_dir(dir, false, false);
 }
 
 const char *gguf_of_dir_q8(const char *dir)
 {
-    return write_dir(dir, true);
+    return write_dir(dir, true, false);
+}
+
+const char *gguf_of_dir_old(const char *dir)
+{
+    return write_dir(dir, false, true);
 }

@@ -35,5 +35,7 @@ void gguf_tokenizer(struct gguf_out *g, const char *json_path, const char *pre, 
 const char *gguf_of_dir(const char *dir);
 /* The same with matrices in Q8_0 where their rows are whole blocks. */
 const char *gguf_of_dir_q8(const char *dir);
+/* As older converters wrote it: latent attention with kv_b in one tensor. */
+const char *gguf_of_dir_old(const char *dir);
 
 #endif

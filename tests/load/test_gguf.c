@@ -7,6 +7,7 @@
 #include "load/fake.h"
 #include "jinja/jinja.h"
 #include "load/gguf.h"
+#include "load/gguf_write.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -288,7 +289,8 @@ static void names_are_ours(void **state)
         {"blk.0.attn_kv.weight", NULL},
         {"blk.0.attn_k", NULL},
         {"blk.12345.attn_k.weight", NULL}};
-    const struct sv_gguf_family f = {.router = "mlp.gate"}, oss = {.router = "mlp.router"};
+    const struct sv_gguf_family f = {.router = "mlp.gate"}, oss = {.router = "mlp.router"},
+                                latent = {.router = "mlp.gate", .latent = true};
     char name[160];
     (void)state;
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
@@ -299,6 +301,13 @@ static void names_are_ours(void **state)
     }
     assert_true(sv_gguf_tensor_name(&oss, "blk.3.ffn_gate_inp.bias", name, sizeof name));
     assert_string_equal(name, "layers.3.mlp.router.bias");
+    assert_true(sv_gguf_tensor_name(&latent, "blk.3.attn_k_b.weight", name, sizeof name));
+    assert_string_equal(name, "layers.3.self_attn.k_b_proj.{expert}.weight");
+    assert_true(sv_gguf_tensor_name(&latent, "blk.3.exp_probs_b.bias", name, sizeof name));
+    assert_string_equal(name, "layers.3.mlp.gate.e_score_correction_bias");
+    assert_true(sv_gguf_tensor_name(&latent, "blk.3.ffn_gate_inp.weight", name, sizeof name));
+    assert_string_equal(name, "layers.3.mlp.gate.weight");
+    assert_false(sv_gguf_tensor_name(&f, "blk.3.attn_k_b.weight", name, sizeof name));
 }
 
 /* A golden file as the test's own, so that it can be changed. */
@@ -384,6 +393,83 @@ static void a_gguf_reads_like_its_directory(void **state)
     assert_memory_equal(&a, &b, sizeof a);
 }
 
+/* Keys of deepseek2, one other than in a good file. */
+static const struct deepseek_twist {
+    const char *key;
+    int64_t v; /* -1: it is absent */
+    int code;
+    const char *part;
+} twists[] = {
+    {"", 0, SV_OK, ""},
+    {"expert_gating_func", 1, SV_EUNSUPPORTED,
+     "router scores other than sigmoid (key 'deepseek2.expert_gating_func' is 1"},
+    {"expert_gating_func", -1, SV_EUNSUPPORTED, "1 when absent"},
+    {"attention.kv_lora_rank", -1, SV_EFORMAT, "key 'deepseek2.attention.kv_lora_rank' is missing"},
+    {"attention.key_length_mla", 16, SV_EFORMAT, "'deepseek2.attention.key_length_mla'"},
+    {"rope.dimension_count", -1, SV_EFORMAT, "'deepseek2.rope.dimension_count'"},
+    {"attention.value_length_mla", 20, SV_EUNSUPPORTED, "v_head_dim 20 is not a multiple of 8"},
+    {"expert_group_count", 3, SV_EINVAL, "n_routed_experts 8 are not n_group 3"},
+    {"expert_group_used_count", 0, SV_EINVAL, "topk_group"},
+    {"expert_count", -1, SV_EFORMAT, "key 'deepseek2.expert_count' is missing"},
+    {"attention.sliding_window", 8, SV_EUNSUPPORTED, "'deepseek2.attention.sliding_window' = 8"},
+};
+
+static void keys_of_latents(void **state)
+{
+    static const struct {
+        const char *key;
+        uint32_t v;
+    } good[] = {{"block_count", 2},
+                {"context_length", 512},
+                {"embedding_length", 64},
+                {"feed_forward_length", 64},
+                {"vocab_size", 96},
+                {"attention.head_count", 2},
+                {"attention.head_count_kv", 1},
+                {"attention.key_length", 48},
+                {"attention.value_length", 32},
+                {"attention.key_length_mla", 40},
+                {"attention.value_length_mla", 24},
+                {"attention.kv_lora_rank", 32},
+                {"rope.dimension_count", 16},
+                {"expert_count", 8},
+                {"expert_used_count", 2},
+                {"expert_feed_forward_length", 32},
+                {"expert_gating_func", 2},
+                {"expert_group_count", 4},
+                {"expert_group_used_count", 2},
+                {"leading_dense_block_count", 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof twists / sizeof twists[0]; i++) {
+        const struct deepseek_twist *t = &twists[i];
+        const char *path = sv_test_tmp("latent.gguf");
+        struct gguf_out g;
+        struct sv_config c;
+        struct sv_err err;
+        char key[96];
+        bool put = !*t->key || t->v < 0;
+        gguf_init(&g, "deepseek2");
+        for (size_t k = 0; k < sizeof good / sizeof good[0]; k++) {
+            const bool this = !strcmp(good[k].key, t->key);
+            put |= this;
+            snprintf(key, sizeof key, "deepseek2.%s", good[k].key);
+            if (!this || t->v >= 0)
+                gguf_u32(&g, key, this ? (uint32_t)t->v : good[k].v);
+        }
+        snprintf(key, sizeof key, "deepseek2.%s", t->key);
+        if (!put)
+            gguf_u32(&g, key, (uint32_t)t->v);
+        gguf_save(&g, path);
+        fake_expect(sv_config_load(&c, path, &err), t->code, &err, t->part, t->key);
+        if (t->code)
+            continue;
+        assert_true(c.kv_lora_rank == 32 && c.nope_dim == 24 && c.rot_dim == 16 && c.v_dim == 24);
+        assert_true(c.n_group == 4 && c.topk_group == 2 && !c.layer_moe[0] && c.layer_moe[1]);
+        assert_true(c.routed_scale == 1 && !c.norm_topk && c.shared_intermediate_size == 0);
+        assert_true(c.q_lora_rank == 0 && c.rope_interleaved && c.latent_eps == 1e-6f);
+    }
+}
+
 static void every_fault_is_survived(void **state)
 {
     (void)state;
@@ -416,5 +502,5 @@ SV_TEST_MAIN(cmocka_unit_test(a_good_file_gives_its_values),
              cmocka_unit_test(random_damage_never_reads_outside), cmocka_unit_test(names_are_ours),
              cmocka_unit_test(shards_must_belong_together),
              cmocka_unit_test(configuration_and_tensors_fit),
-             cmocka_unit_test(a_gguf_reads_like_its_directory),
+             cmocka_unit_test(a_gguf_reads_like_its_directory), cmocka_unit_test(keys_of_latents),
              cmocka_unit_test(every_fault_is_survived))

@@ -7,12 +7,24 @@
 #include "jinja/jinja.h"
 #include "load/fake.h"
 #include "load/gguf_write.h"
-#include "load/load.h"
 #include "token/tok_golden.h"
 
+/* DeepSeek-V3's: three expressions, one after the other. */
+static const char deepseek[] =
+    "{\"type\":\"Sequence\",\"pretokenizers\":["
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}{1,3}\"},\"behavior\":\"Isolated\","
+    "\"invert\":false},"
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\\u4e00-\\u9fa5\\u3040-\\u309f\\u30a0-\\u30ff]+\"},"
+    "\"behavior\":\"Isolated\",\"invert\":false},"
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~]"
+    "[A-Za-z]+|[^\\r\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+| ?[\\\\p{P}\\\\p{S}]+[\\r\\n]*|"
+    "\\\\s*[\\r\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\",\"invert\":false},"
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}";
+
 /* The file without what GGUF does not keep: some properties of added tokens, and that a token is
- * both an added one and one of the vocabulary. */
-static const char *kept_by_gguf(const char *json)
+ * both an added one and one of the vocabulary. pre: what splits the text, in place of the file's.
+ */
+static const char *kept_by_gguf(const char *json, const char *pre)
 {
     static const char *const lost[] = {"lstrip", "rstrip", "single_word", "normalized"};
     const char *path = sv_test_tmp("kept.json");
@@ -25,6 +37,11 @@ static const char *kept_by_gguf(const char *json)
             json_object_set_new(token, lost[k], json_false());
         if (json_object_get(vocab, json_string_value(json_object_get(token, "content"))))
             json_array_remove(added, i);
+    }
+    if (pre) {
+        json_t *split = json_loads(pre, 0, NULL);
+        assert_non_null(split);
+        json_object_set_new(root, "pre_tokenizer", split);
     }
     assert_int_equal(json_dump_file(root, path, 0), 0);
     json_decref(root);
@@ -85,13 +102,13 @@ static void compare(const char *json, const char *gguf)
 }
 
 /* A tokenizer of tests/golden/tok, written as metadata with this name of its expression. */
-static void compare_written(const char *name, const char *pre, int32_t bos_id)
+static void compare_written(const char *name, const char *pre, const char *split, int32_t bos_id)
 {
     char path[64];
     struct gguf_out g;
     const char *file = sv_test_tmp("tokenizer.gguf");
     snprintf(path, sizeof path, "tests/golden/tok/%s.json", name);
-    const char *json = kept_by_gguf(sv_test_path(path));
+    const char *json = kept_by_gguf(sv_test_path(path), split);
     gguf_init(&g, "llama");
     gguf_tokenizer(&g, json, pre, bos_id);
     gguf_save(&g, file);
@@ -101,25 +118,31 @@ static void compare_written(const char *name, const char *pre, int32_t bos_id)
 static void llama3(void **state)
 {
     (void)state;
-    compare_written("llama3", "llama-bpe", 4000);
+    compare_written("llama3", "llama-bpe", NULL, 4000);
 }
 
 static void qwen2(void **state)
 {
     (void)state;
-    compare_written("qwen", "qwen2", -1);
+    compare_written("qwen", "qwen2", NULL, -1);
 }
 
 static void qwen35(void **state)
 {
     (void)state;
-    compare_written("qwen35", "qwen35", -1);
+    compare_written("qwen35", "qwen35", NULL, -1);
 }
 
 static void gpt_4o(void **state)
 {
     (void)state;
-    compare_written("o200k", "gpt-4o", -1);
+    compare_written("o200k", "gpt-4o", NULL, -1);
+}
+
+static void deepseek_v3(void **state)
+{
+    (void)state;
+    compare_written("o200k", "deepseek-v3", deepseek, -1);
 }
 
 static void gpt2(void **state)
@@ -158,5 +181,5 @@ static void templates_render_with_the_files_tokens(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(llama3), cmocka_unit_test(qwen2), cmocka_unit_test(qwen35),
-             cmocka_unit_test(gpt_4o), cmocka_unit_test(gpt2),
+             cmocka_unit_test(gpt_4o), cmocka_unit_test(deepseek_v3), cmocka_unit_test(gpt2),
              cmocka_unit_test(templates_render_with_the_files_tokens))

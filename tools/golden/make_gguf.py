@@ -5,6 +5,9 @@ hand after make_targets.py and make_tokenizers.py (docs/oracles.md).
 
 - {qwen3,llama}_f32: the tiny checkpoints as they are, in F32 (llama: permuted rows, rope_freqs, two shards)
 - qwen3_moe: a tiny mixture of experts in F32
+- qwen3_moe_mix: one of 256 columns, its stacked experts in Q4_K, Q6_K, Q8_0, Q5_K and MXFP4; keys test.values.NAME hold FNV-1a-64
+  of what gguf-py dequantizes, without the highest bit
+- deepseek2: tiny/deepseek_bf16 in BF16, names by gguf-py's table, keys and values of latents head by head
 - qwen3_q8: a tiny checkpoint in Q8_0; its metadata has tokenizer and chat template
 - llama_mix: a model wide enough for K-quants: Q4_K, Q5_K, Q6_K, Q4_0, IQ4_NL, Q8_0, F16, BF16, MXFP4 in one file
 - qwen35_mix: a Gated DeltaNet hybrid with value heads in tiled order, norms 1 + w and a layer for further tokens: Q8_0,
@@ -19,6 +22,7 @@ import numpy as np
 import torch
 import transformers
 from transformers.models.qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers.models.qwen3_moe import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from gguf import GGMLQuantizationType as Q
 from safetensors.torch import load_file
 
@@ -253,6 +257,121 @@ def write_moe(name, path):
     w.close()
 
 
+def fnv(data):
+    h = 0xcbf29ce484222325
+    for b in data:
+        h = (h ^ b) * 0x100000001b3 & (1 << 64) - 1
+    return h & (1 << 63) - 1
+
+
+def write_moe_mix(name):
+    """stacked experts in several types -> the model with the values that a reader gets"""
+    c = Qwen3MoeConfig(hidden_size=256, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=16, intermediate_size=64,
+                       moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True, vocab_size=96,
+                       tie_word_embeddings=False, rms_norm_eps=1e-6, rope_parameters=make_targets.rope(1e4), bos_token_id=1, eos_token_id=2)
+    c._attn_implementation = "eager"
+    torch.manual_seed(5)
+    model = make_targets.spread(Qwen3MoeForCausalLM(c), 5).float()
+    w, values = gguf.GGUFWriter(os.path.join(OUT, name + ".gguf"), "qwen3moe"), {}
+    put_config(w, c, "qwen3moe")
+    w.add_vocab_size(c.vocab_size)
+    w.add_expert_count(c.num_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    w.add_expert_feed_forward_length(c.moe_intermediate_size)
+
+    def put(g, x, kind):
+        data = blocks(x.reshape(-1, x.shape[-1]), kind)
+        back = gguf.quants.dequantize(data, kind).reshape(x.shape)
+        w.add_tensor(g, data.reshape(*x.shape[:-1], -1), raw_dtype=kind)
+        w.add_uint64("test.values." + g, fnv(back.astype("<f4").tobytes()))
+        return back
+
+    for key, t in model.state_dict().items():
+        x, part = t.float().numpy(), key.split(".", 3)[-1]
+        layer = int(key.split(".")[2]) if "layers" in key else 0
+        if part == "mlp.experts.gate_up_proj":
+            kinds = [(Q.Q4_K, Q.Q6_K), (Q.MXFP4, Q.Q5_K)][layer]
+            both = [put(f"blk.{layer}.ffn_{n}_exps.weight", h, k) for n, h, k in zip(("gate", "up"), np.split(x, 2, 1), kinds)]
+            values[key] = torch.from_numpy(np.concatenate(both, 1))
+        elif part == "mlp.experts.down_proj":
+            values[key] = torch.from_numpy(put(f"blk.{layer}.ffn_down_exps.weight", x, [Q.Q8_0, Q.MXFP4][layer]))
+        elif part == "mlp.gate.weight":
+            w.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", x)
+        elif x.ndim == 1:
+            w.add_tensor(gguf_name(key), x)
+        else:
+            values[key] = torch.from_numpy(put(gguf_name(key), x, Q.Q8_0))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    model.load_state_dict(values, strict=False)
+    print(name, os.path.getsize(os.path.join(OUT, name + ".gguf")))
+    return model.eval()
+
+
+def write_latent(name, path):
+    """a DeepSeek-V3 directory in BF16 as llama.cpp's converter arranges it"""
+    c = transformers.AutoConfig.from_pretrained(path)
+    state, w = load_file(os.path.join(path, "model.safetensors")), gguf.GGUFWriter(os.path.join(OUT, name + ".gguf"), "deepseek2")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.DEEPSEEK2, c.num_hidden_layers)
+    put_config(w, c, "llama")
+    w.kv_data[0] = {k.replace("llama.", "deepseek2."): v for k, v in w.kv_data[0].items()
+                    if not k.endswith(("head_count_kv", "key_length", "value_length", "dimension_count", "architecture"))}
+    w.add_architecture()
+    w.add_head_count_kv(1)
+    w.add_key_length(c.kv_lora_rank + c.qk_rope_head_dim)
+    w.add_value_length(c.kv_lora_rank)
+    w.add_key_length_mla(c.qk_nope_head_dim + c.qk_rope_head_dim)
+    w.add_value_length_mla(c.v_head_dim)
+    w.add_rope_dimension_count(c.qk_rope_head_dim)
+    w.add_q_lora_rank(c.q_lora_rank)
+    w.add_kv_lora_rank(c.kv_lora_rank)
+    w.add_leading_dense_block_count(c.first_k_dense_replace)
+    w.add_expert_count(c.n_routed_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    w.add_expert_feed_forward_length(c.moe_intermediate_size)
+    w.add_expert_shared_count(c.n_shared_experts)
+    w.add_expert_group_count(c.n_group)
+    w.add_expert_group_used_count(c.topk_group)
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    w.add_expert_weights_scale(c.routed_scaling_factor)
+    w.add_expert_weights_norm(c.norm_topk_prob)
+    r = c.rope_parameters
+    w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    w.add_rope_scaling_factor(r["factor"])
+    w.add_rope_scaling_orig_ctx_len(r["original_max_position_embeddings"])
+    w.add_rope_scaling_yarn_beta_fast(r["beta_fast"])
+    w.add_rope_scaling_yarn_beta_slow(r["beta_slow"])
+    w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
+
+    def put(key, t):
+        g = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        if t.dim() == 1 or key.endswith("mlp.gate.weight"):
+            w.add_tensor(g, t.float().numpy())
+        else:
+            raw = t.bfloat16().contiguous().view(torch.uint8).numpy()
+            w.add_tensor(g, raw.reshape(*t.shape[:-1], -1), raw_dtype=Q.BF16)
+
+    state = {k: t for k, t in state.items() if f".layers.{c.num_hidden_layers}." not in k}
+    for layer in range(c.first_k_dense_replace, c.num_hidden_layers):
+        for part in ("gate", "up", "down"):
+            one = f"model.layers.{layer}.mlp.experts.%s{part}_proj.weight"
+            put(one % "", torch.stack([state.pop(one % f"{e}.") for e in range(c.n_routed_experts)]))
+    for key, t in state.items():
+        if key.endswith("kv_b_proj.weight"):
+            k, v = t.view(c.num_attention_heads, -1, c.kv_lora_rank).split([c.qk_nope_head_dim, c.v_head_dim], 1)
+            put(key.replace("kv_b", "k_b"), k.transpose(1, 2))
+            put(key.replace("kv_b", "v_b"), v)
+        else:
+            put(key.replace("e_score_correction_bias", "e_score_correction.bias"), t)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    print(name, os.path.getsize(os.path.join(OUT, name + ".gguf")))
+
+
 def tile(x, c, first, unit, axis=0):
     """value heads behind the first rows or columns: head j of group g goes to j * groups + g"""
     x = np.moveaxis(x, axis, 0)
@@ -356,6 +475,8 @@ def main():
     torch.manual_seed(9)
     write_golden("llama_mix", write_model("llama_mix", make_targets.spread(cls(cfg), 9), "llama", mixed))
     write_golden("qwen35_mix", write_hybrid("qwen35_mix"))
+    write_golden("qwen3_moe_mix", write_moe_mix("qwen3_moe_mix"))
+    write_latent("deepseek2", os.path.join(common.OUT, "deepseek_bf16"))
 
 
 if __name__ == "__main__":
