@@ -564,6 +564,10 @@ static void put_latent(struct gguf_out *g, const struct sv_config *c, const char
 static void put_config(struct gguf_out *g, const struct sv_config *c, const char *a, int n_extra)
 {
     const bool latent = c->kv_lora_rank;
+    int32_t interval = 0; /* of hybrids: every so many layers is attention */
+    while (c->gdn_k_heads && c->layer_kind[interval] == SV_LAYER_GDN)
+        interval++;
+    interval += c->gdn_k_heads > 0;
     const struct {
         const char *name;
         int32_t v;
@@ -587,7 +591,7 @@ static void put_config(struct gguf_out *g, const struct sv_config *c, const char
                  {"ssm.group_count", c->gdn_k_heads},
                  {"ssm.time_step_rank", c->gdn_v_heads},
                  {"ssm.inner_size", c->gdn_v_heads * c->gdn_v_dim},
-                 {"full_attention_interval", c->gdn_k_heads ? 4 : 0}};
+                 {"full_attention_interval", interval}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (sizes[i].v)
             gguf_u32(g, key(a, sizes[i].name), (uint32_t)sizes[i].v);
@@ -705,4 +709,158 @@ const char *gguf_of_dir_q8(const char *dir)
 const char *gguf_of_dir_old(const char *dir)
 {
     return write_dir(dir, false, true);
+}
+
+/* ---------------------------------------------------------------- random models */
+
+struct random {
+    struct gguf_out *g;
+    const struct sv_config *c;
+    const int *types;
+    int n_types, n_put;
+    bool values, ba; /* ba: b and a in one tensor */
+    struct sv_rng rng;
+};
+
+static enum sv_quant_code code_of(int type)
+{
+    return type == 2    ? SV_CODE_Q4_0
+           : type == 8  ? SV_CODE_Q8_0
+           : type == 12 ? SV_CODE_Q4_K
+           : type == 13 ? SV_CODE_Q5_K
+           : type == 14 ? SV_CODE_Q6_K
+           : type == 20 ? SV_CODE_IQ4_NL
+                        : SV_CODE_GG_MXFP4;
+}
+
+/* Scales that keep values small; all other bits are random. */
+static void set_scales(enum sv_quant_code code, uint8_t *block)
+{
+    static const struct {
+        enum sv_quant_code code;
+        int at, n;
+        uint8_t byte[4];
+    } table[] = {{SV_CODE_Q4_0, 0, 2, {0x00, 0x1c}},
+                 {SV_CODE_Q8_0, 0, 2, {0x00, 0x0c}},
+                 {SV_CODE_Q4_K, 0, 4, {0x40, 0x02, 0x80, 0x0a}},
+                 {SV_CODE_Q5_K, 0, 4, {0x30, 0x01, 0x80, 0x0a}},
+                 {SV_CODE_Q6_K, 208, 2, {0x10, 0x01}},
+                 {SV_CODE_IQ4_NL, 0, 2, {0x00, 0x0c}},
+                 {SV_CODE_GG_MXFP4, 0, 1, {121}}};
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (table[i].code == code)
+            memcpy(block + table[i].at, table[i].byte, (size_t)table[i].n);
+}
+
+/* n matrices (rows, cols) of random codes, or of their values. */
+static void put_codes(struct random *r, const char *name, int32_t n_dims, const int64_t *dim,
+                      int type)
+{
+    const enum sv_quant_code code = code_of(type);
+    const int64_t cols = dim[n_dims - 1], rows = dim[0] * (n_dims > 2 ? dim[1] : 1);
+    const size_t block = (size_t)sv_quant_block_bytes(code),
+                 n_blocks = (size_t)(rows * cols / sv_quant_block(code));
+    uint8_t *data = malloc(n_blocks * block);
+    for (size_t i = 0; i < n_blocks * block; i++)
+        data[i] = (uint8_t)sv_rng_next(&r->rng);
+    for (size_t i = 0; i < n_blocks; i++)
+        set_scales(code, data + i * block);
+    const struct sv_quant q = {
+        .code = code, .rows = (int32_t)rows, .cols = (int32_t)cols, .data = data};
+    float *x = malloc((size_t)(rows * cols) * sizeof *x);
+    sv_quant_rows(&q, 0, q.rows, x);
+    if (r->values)
+        gguf_tensor(r->g, name, GGUF_F32, n_dims, dim, x, (size_t)(rows * cols) * sizeof *x);
+    else
+        gguf_tensor(r->g, name, type, n_dims, dim, data, n_blocks * block);
+    free(x);
+    free(data);
+}
+
+static void put_random_numbers(struct random *r, const char *name, const char *rest, int32_t n_dims,
+                               const int64_t *dim)
+{
+    const int64_t n = dim[0] * (n_dims > 1 ? dim[1] : 1);
+    float *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = 0.1f * sv_rng_normal(&r->rng);
+        if (ends(rest, "norm.weight"))
+            x[i] += 1;
+        if (ends(rest, "A_log"))
+            x[i] = -expf(x[i]);
+    }
+    gguf_tensor(r->g, name, GGUF_F32, n_dims, dim, x, (size_t)n * sizeof *x);
+    free(x);
+}
+
+static int put_random(void *user, const struct sv_tensor_spec *s)
+{
+    struct random *r = user;
+    int layer = -1, at = 0, n_dims = 0;
+    char name[96];
+    const bool in_layer = sscanf(s->name, "layers.%d.%n", &layer, &at) == 1;
+    const char *rest = in_layer ? s->name + at : s->name, *to = their(rest);
+    int64_t dim[3];
+    if (s->expert > 0 || (r->ba && ends(rest, "in_proj_a.weight")))
+        return SV_OK; /* with the first one */
+    const bool both = r->ba && ends(rest, "in_proj_b.weight");
+    to = both ? "ssm_ba.weight" : to;
+    if (!to)
+        fail_msg("no GGUF name for %s", s->name);
+    if (in_layer && !strcmp(to, "ffn_norm.weight") &&
+        (r->c->gdn_k_heads || strstr(sv_arch_name(r->c->arch), "Oss")))
+        to = "post_attention_norm.weight";
+    if (in_layer)
+        snprintf(name, sizeof name, "blk.%d.%s", layer, to);
+    else
+        snprintf(name, sizeof name, "%s", to);
+    if (s->expert == 0)
+        dim[n_dims++] =
+            s->role == SV_ROLE_K_UP || s->role == SV_ROLE_V_UP ? r->c->n_heads : r->c->n_experts;
+    if (s->n_experts)
+        dim[n_dims++] = s->n_experts;
+    dim[n_dims++] = s->rows * (both ? 2 : 1);
+    if (s->cols && s->role != SV_ROLE_SHARED_ROUTER)
+        dim[n_dims++] = s->cols;
+    if (s->role == SV_ROLE_SHARED_ROUTER)
+        dim[0] = s->cols;
+    if (s->cols <= 4 || s->role == SV_ROLE_ROUTER || s->role == SV_ROLE_SHARED_ROUTER) {
+        put_random_numbers(r, name, rest, n_dims, dim);
+        return SV_OK;
+    }
+    int type = r->types[r->n_put++ % r->n_types];
+    if (s->cols % sv_quant_block(code_of(type)))
+        type = GGUF_Q8_0;
+    put_codes(r, name, n_dims, dim, type);
+    return SV_OK;
+}
+
+const char *gguf_random(const char *config, const int *types, int n_types, bool values)
+{
+    static int number;
+    struct sv_config c;
+    struct gguf_out g;
+    struct sv_err err = {0};
+    char path[32];
+    if (sv_config_parse(&c, config, strlen(config), &err))
+        fail_msg("%s", err.msg);
+    c.gdn_fused = c.packed_experts = false;
+    c.kv_by_head = c.kv_lora_rank;
+    const char *a = arch_of(sv_arch_name(c.arch));
+    struct random r = {.g = &g,
+                       .c = &c,
+                       .types = types,
+                       .n_types = n_types,
+                       .values = values,
+                       .ba = !strcmp(a, "qwen3next"),
+                       .rng = {7}};
+    gguf_init(&g, a);
+    put_config(&g, &c, a, 0);
+    if (c.kv_lora_rank)
+        put_latent(&g, &c, a, true);
+    sv_config_each_tensor(&c, 0, put_random, &r);
+    snprintf(path, sizeof path, "random%d.gguf", number++);
+    const char *file = run_keep(sv_test_tmp(path));
+    gguf_save(&g, file);
+    return file;
 }

@@ -37,5 +37,8 @@ const char *gguf_of_dir(const char *dir);
 const char *gguf_of_dir_q8(const char *dir);
 /* As older converters wrote it: latent attention with kv_b in one tensor. */
 const char *gguf_of_dir_old(const char *dir);
+/* A random model of a config.json: matrices in these types in turn, in Q8_0 where their rows are no
+ * whole blocks. values: the same numbers in F32. */
+const char *gguf_random(const char *config, const int *types, int n_types, bool values);
 
 #endif

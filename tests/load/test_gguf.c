@@ -356,8 +356,13 @@ static void shards_must_belong_together(void **state)
 
 static void configuration_and_tensors_fit(void **state)
 {
-    static const char *const files[] = {"llama_f32-00001-of-00002.gguf", "qwen3_q8.gguf",
-                                        "llama_mix.gguf", "qwen3_moe.gguf", "qwen35_mix.gguf"};
+    static const char *const files[] = {"llama_f32-00001-of-00002.gguf",
+                                        "qwen3_q8.gguf",
+                                        "llama_mix.gguf",
+                                        "qwen3_moe.gguf",
+                                        "qwen35_mix.gguf",
+                                        "qwen3_moe_mix.gguf",
+                                        "deepseek2.gguf"};
     (void)state;
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         char path[128];
@@ -470,6 +475,53 @@ static void keys_of_latents(void **state)
     }
 }
 
+static uint64_t fnv(const void *data, size_t n)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ ((const uint8_t *)data)[i]) * 0x100000001b3u;
+    return h & INT64_MAX;
+}
+
+/* Stacked experts too: keys hold the hashes of what gguf-py makes of each tensor in fewer bits. */
+static void values_are_those_of_gguf_py(void **state)
+{
+    struct sv_gguf_file f;
+    struct sv_err err;
+    int n = 0, n_stacks = 0;
+    (void)state;
+    const char *file = sv_test_path("tests/golden/gguf/qwen3_moe_mix.gguf");
+    fake_expect(sv_gguf_open(&f, file, &err), SV_OK, &err, "", file);
+    for (int32_t i = 0; i < f.g.n_tensors; i++) {
+        const struct sv_gguf_tensor *t = &f.g.tensors[i];
+        enum sv_dtype dtype;
+        enum sv_quant_code code;
+        int64_t want = 0;
+        char key[160];
+        assert_true(sv_gguf_format(t->type, &dtype, &code));
+        snprintf(key, sizeof key, "test.values.%s", t->name);
+        const struct sv_gguf_kv *v = sv_gguf_find(&f.g, key);
+        assert_int_equal(v != NULL, code != SV_CODE_NONE);
+        if (!v)
+            continue;
+        const struct sv_quant q = {.code = code,
+                                   .rows = (int32_t)(t->n_elements / t->dim[0]),
+                                   .cols = (int32_t)t->dim[0],
+                                   .data = t->data};
+        float *x = malloc((size_t)t->n_elements * sizeof *x);
+        sv_quant_rows(&q, 0, q.rows, x);
+        assert_true(sv_gguf_int_at(v, 0, &want));
+        if (fnv(x, (size_t)t->n_elements * sizeof *x) != (uint64_t)want)
+            fail_msg("%s: not the values of gguf-py", t->name);
+        free(x);
+        n++;
+        n_stacks += t->n_dims == 3;
+    }
+    assert_int_equal(n_stacks, 6);
+    assert_true(n > n_stacks);
+    sv_gguf_close(&f);
+}
+
 static void every_fault_is_survived(void **state)
 {
     (void)state;
@@ -503,4 +555,5 @@ SV_TEST_MAIN(cmocka_unit_test(a_good_file_gives_its_values),
              cmocka_unit_test(shards_must_belong_together),
              cmocka_unit_test(configuration_and_tensors_fit),
              cmocka_unit_test(a_gguf_reads_like_its_directory), cmocka_unit_test(keys_of_latents),
+             cmocka_unit_test(values_are_those_of_gguf_py),
              cmocka_unit_test(every_fault_is_survived))

@@ -4,7 +4,7 @@
  *
  * The directories are tested against transformers (test_golden.c). What converters change comes
  * back exactly: order of heads, 1 + w, merged and stacked projections, MXFP4's nibbles, keys and
- * values of latents head by head.
+ * values of latents head by head. Experts in fewer bits stay so and give the bits of their values.
  *
  * timeout: 180
  */
@@ -117,7 +117,73 @@ static void deepseek_of_older_converters(void **state)
     compare_with(dir, gguf_of_dir_old(dir));
 }
 
+/* ---------------------------------------------------------------- experts in fewer bits */
+
+#define SIZES                                                                                         \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"vocab_size\":128," \
+    "\"eos_token_id\":2,\"bos_token_id\":1,\"max_position_embeddings\":512,\"rope_theta\":10000,"     \
+    "\"num_experts_per_tok\":2,"
+#define EXPERTS "\"hidden_size\":256,\"num_experts\":4,\"head_dim\":32,"
+#define DELTA                                                                                      \
+    "\"full_attention_interval\":2,\"linear_conv_kernel_dim\":4,\"linear_key_head_dim\":16,"       \
+    "\"linear_num_key_heads\":1,\"linear_num_value_heads\":2,\"linear_value_head_dim\":32,"        \
+    "\"partial_rotary_factor\":0.25,\"shared_expert_intermediate_size\":64,"
+
+enum { Q4_0 = 2, Q4_K = 12, Q5_K = 13, Q6_K = 14, IQ4_NL = 20 };
+static const int k_types[] = {Q4_K, Q6_K, GGUF_Q8_0, Q5_K, GGUF_MXFP4};
+static const int other_types[] = {GGUF_MXFP4, Q4_0, GGUF_Q8_0, IQ4_NL};
+
+/* Experts are kept in their codes. */
+static void stay_codes(const char *file)
+{
+    struct model_rig r;
+    model_rig_open(&r, file, SV_ISA_AUTO, 16);
+    const struct sv_moe *m = &r.m.stack.layers[1].moe;
+    const struct sv_experts *x[] = {&m->gate, &m->up, &m->down};
+    for (int k = 0; k < 3; k++)
+        for (int32_t e = 0; e < x[k]->n; e++)
+            assert_in_range(sv_dev_weight_bytes(r.dev, &x[k]->w[e], 1),
+                            (uint64_t)x[k]->rows * (uint64_t)x[k]->cols / 2,
+                            (uint64_t)x[k]->rows * (uint64_t)x[k]->cols * 5 / 4);
+    model_rig_close(&r);
+}
+
+static void codes_are_their_values(const char *config, const int *types, int n_types)
+{
+    run_needs_cpu();
+    const char *codes = gguf_random(config, types, n_types, false);
+    const char *values = gguf_random(config, types, n_types, true);
+    stay_codes(codes);
+    same_logits(codes, values, 40);
+    same_tokens(codes, values);
+}
+#define CODES(name, types, config)                                                                 \
+    static void name(void **state)                                                                 \
+    {                                                                                              \
+        (void)state;                                                                               \
+        codes_are_their_values(config, types, sizeof(types) / sizeof(types)[0]);                   \
+    }
+CODES(codes_of_qwen3moe, k_types,
+      "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"norm_topk_prob\":true," SIZES EXPERTS
+      "\"intermediate_size\":256,\"moe_intermediate_size\":256}")
+CODES(codes_of_qwen3next, k_types,
+      "{\"architectures\":[\"Qwen3NextForCausalLM\"]," SIZES EXPERTS DELTA
+      "\"moe_intermediate_size\":256}")
+CODES(codes_of_qwen35moe, k_types,
+      "{\"architectures\":[\"Qwen3_5MoeForConditionalGeneration\"],\"text_config\":{" SIZES EXPERTS
+          DELTA "\"moe_intermediate_size\":256}}")
+CODES(codes_of_gptoss, other_types,
+      "{\"architectures\":[\"GptOssForCausalLM\"]," SIZES EXPERTS "\"intermediate_size\":96}")
+CODES(codes_of_deepseek2, k_types,
+      "{\"architectures\":[\"DeepseekV3ForCausalLM\"]," SIZES
+      "\"hidden_size\":256,\"intermediate_size\":256,\"moe_intermediate_size\":256,"
+      "\"n_routed_experts\":4,\"n_group\":2,\"topk_group\":1,\"first_k_dense_replace\":1,"
+      "\"q_lora_rank\":256,\"kv_lora_rank\":256,\"qk_rope_head_dim\":16,\"qk_nope_head_dim\":32,"
+      "\"v_head_dim\":32}")
+
 SV_TEST_MAIN(cmocka_unit_test(qwen3_f32), cmocka_unit_test(qwen3_moe_f32),
              cmocka_unit_test(qwen3_next_bf16), cmocka_unit_test(qwen3_5_moe_bf16),
              cmocka_unit_test(gptoss_mxfp4), cmocka_unit_test(deepseek_bf16),
-             cmocka_unit_test(deepseek_of_older_converters))
+             cmocka_unit_test(deepseek_of_older_converters), cmocka_unit_test(codes_of_qwen3moe),
+             cmocka_unit_test(codes_of_qwen3next), cmocka_unit_test(codes_of_qwen35moe),
+             cmocka_unit_test(codes_of_gptoss), cmocka_unit_test(codes_of_deepseek2))

@@ -141,6 +141,8 @@ MODEL_TEST(gguf_q8_0, "gguf/qwen3_q8.gguf", "gguf/qwen3_q8")
 MODEL_TEST(gguf_of_many_types, "gguf/llama_mix.gguf", "gguf/llama_mix")
 MODEL_TEST(gguf_qwen3_moe, "gguf/qwen3_moe.gguf", "tiny/qwen3_moe_f32")
 MODEL_TEST(gguf_qwen35, "gguf/qwen35_mix.gguf", "gguf/qwen35_mix")
+MODEL_TEST(gguf_experts_of_many_types, "gguf/qwen3_moe_mix.gguf", "gguf/qwen3_moe_mix")
+MODEL_TEST(gguf_deepseek2, "gguf/deepseek2.gguf", "tiny/deepseek_bf16")
 MODEL_TEST(fp8_block, "quant/fp8_block", "quant/fp8_block")
 MODEL_TEST(ct_fp8_tensor, "quant/ct_fp8_tensor", "quant/ct_fp8_tensor")
 MODEL_TEST(ct_int8, "quant/ct_int8", "quant/ct_int8")
@@ -363,7 +365,8 @@ SV_TEST_MAIN(cmocka_unit_test(qwen3_f32), cmocka_unit_test(qwen3_odd_bf16),
              cmocka_unit_test(scales_of_the_cache), cmocka_unit_test(pair_target),
              cmocka_unit_test(gguf_f32_in_two_shards), cmocka_unit_test(gguf_q8_0),
              cmocka_unit_test(gguf_of_many_types), cmocka_unit_test(gguf_qwen3_moe),
-             cmocka_unit_test(gguf_qwen35), cmocka_unit_test(fp8_block),
+             cmocka_unit_test(gguf_qwen35), cmocka_unit_test(gguf_experts_of_many_types),
+             cmocka_unit_test(gguf_deepseek2), cmocka_unit_test(fp8_block),
              cmocka_unit_test(ct_fp8_tensor), cmocka_unit_test(ct_int8), cmocka_unit_test(ct_int4),
              cmocka_unit_test(ct_mixed), cmocka_unit_test(ct_nvfp4), cmocka_unit_test(ct_mxfp4),
              cmocka_unit_test(modelopt_nvfp4), cmocka_unit_test(awq), cmocka_unit_test(gptq),
