@@ -1,6 +1,6 @@
 /*
- * convert.c - `salvo convert`: a model's projections in fewer bits, in a directory of its own, and
- * what that costs.
+ * convert.c - `salvo convert`: a model's projections in fewer bits, in a directory or file of its
+ * own, and what that costs.
  *
  * Called by main.c. Says the error of each tensor; with prompts, how often the written model
  * chooses the token that the original chooses, and how many drafts it accepts. Must not: overwrite
@@ -17,9 +17,10 @@
 static const char usage[] =
     "Usage: salvo convert -m DIR --to FORMAT --out DIR [--prompts FILE.jsonl [-d DRAFT_DIR]]\n"
     "\n"
-    "Writes a dense model once more with its projections rounded to fewer bits\n"
-    "(compressed-tensors): fp8 (a scale for each row), mxfp4, q8 and q4 (integers in groups of\n"
-    "32). Embedding, head and norms stay as they are. Tells the error of each tensor; with\n"
+    "Writes a model once more with its projections and experts rounded to fewer bits: fp8 (a\n"
+    "scale for each row), mxfp4, q8 and q4 (integers in groups of 32). The result is a directory\n"
+    "(compressed-tensors) or, where --out ends in .gguf, a GGUF file (mxfp4, Q8_0, Q4_0).\n"
+    "Embedding, head and norms stay as they are. Tells the error of each tensor; with\n"
     "prompts also how often the written model agrees with the original's greedy choice, and\n"
     "with a draft the accept lengths of both.";
 
@@ -29,67 +30,131 @@ static const struct {
 } formats[] = {
     {"fp8", SV_CODE_F8}, {"mxfp4", SV_CODE_MXFP4}, {"q8", SV_CODE_INT8}, {"q4", SV_CODE_INT4}};
 
-struct report {
-    struct sv_cli_table table;
-    struct sv_cli_progress progress;
-    int64_t n_bytes, n_bytes_before;
-    double worst;
-    char worst_name[128];
+/* A line of the report: a matrix, or all experts' of a layer. */
+struct line {
+    char name[128];
+    struct sv_quantized sum;
     int32_t n;
 };
+
+struct report {
+    struct line *lines;
+    int32_t n, cap;
+    struct sv_cli_progress progress;
+};
+
+static struct line *line_of(struct report *r, const char *name)
+{
+    static const char mark[] = ".experts.";
+    const char *at = strstr(name, mark), *rest = at ? at + sizeof mark - 1 : NULL;
+    char shown[128];
+    if (at)
+        snprintf(shown, sizeof shown, "%.*s*%s", (int)(rest - name), name,
+                 rest + strspn(rest, "0123456789"));
+    else
+        snprintf(shown, sizeof shown, "%s", name);
+    for (int32_t i = 0; at && i < r->n; i++)
+        if (!strcmp(r->lines[i].name, shown))
+            return &r->lines[i];
+    if (r->n == r->cap) {
+        const int32_t cap = r->cap ? 2 * r->cap : 64;
+        struct line *more =
+            sv_realloc(r->lines, (size_t)r->cap * sizeof *more, (size_t)cap * sizeof *more);
+        if (!more)
+            return NULL;
+        r->lines = more;
+        r->cap = cap;
+    }
+    struct line *l = &r->lines[r->n++];
+    memset(l, 0, sizeof *l);
+    memcpy(l->name, shown, sizeof shown);
+    return l;
+}
+
+static double relative(const struct sv_quantized *q)
+{
+    return q->size > 0 ? sqrt(q->error / q->size) : 0;
+}
 
 static int note(void *user, const struct sv_quantized *t)
 {
     struct report *r = user;
     if (sv_cli_interrupted())
         return SV_ECANCELED;
-    sv_cli_table_add(&r->table, "%s", t->name);
-    sv_cli_table_add(&r->table, "%lld x %lld", (long long)t->rows, (long long)t->cols);
-    sv_cli_table_add(&r->table, "%.5f", t->relative);
-    sv_cli_table_add(&r->table, "%.3g", t->largest);
-    sv_cli_table_add(&r->table, "%.2f",
-                     8 * (double)t->n_bytes / ((double)t->rows * (double)t->cols));
-    r->n++;
-    r->n_bytes += t->n_bytes;
-    r->n_bytes_before += t->n_bytes_before;
-    if (t->relative > r->worst) {
-        r->worst = t->relative;
-        snprintf(r->worst_name, sizeof r->worst_name, "%s", t->name);
-    }
+    struct line *l = line_of(r, t->name);
+    if (!l)
+        return SV_ENOMEM;
+    l->n++;
+    l->sum.rows = t->rows;
+    l->sum.cols = t->cols;
+    l->sum.n_bytes += t->n_bytes;
+    l->sum.n_bytes_before += t->n_bytes_before;
+    l->sum.error += t->error;
+    l->sum.size += t->size;
+    l->sum.largest = fmax(l->sum.largest, t->largest);
     r->progress.done++;
     sv_cli_progress_update(&r->progress);
     return SV_OK;
+}
+
+static void add_row(struct sv_cli_table *table, const struct line *l)
+{
+    const double n_weights = (double)l->n * (double)l->sum.rows * (double)l->sum.cols;
+    char times[24] = "";
+    if (l->n > 1)
+        snprintf(times, sizeof times, "%d x ", l->n);
+    sv_cli_table_add(table, "%s", l->name);
+    sv_cli_table_add(table, "%s%lld x %lld", times, (long long)l->sum.rows, (long long)l->sum.cols);
+    sv_cli_table_add(table, "%.5f", relative(&l->sum));
+    sv_cli_table_add(table, "%.3g", l->sum.largest);
+    sv_cli_table_add(table, "%.2f", 8 * (double)l->sum.n_bytes / n_weights);
+}
+
+static void print_report(const struct report *r)
+{
+    struct sv_cli_table table;
+    struct sv_buf b;
+    const struct line *worst = NULL;
+    int64_t n_bytes = 0, before = 0;
+    char n1[24], n2[24];
+    sv_cli_table_init(&table);
+    sv_cli_table_column(&table, "tensor", false);
+    sv_cli_table_column(&table, "shape", true);
+    sv_cli_table_column(&table, "relative error", true);
+    sv_cli_table_column(&table, "largest", true);
+    sv_cli_table_column(&table, "bits", true);
+    for (int32_t i = 0; i < r->n; i++) {
+        const struct line *l = &r->lines[i];
+        add_row(&table, l);
+        n_bytes += l->sum.n_bytes;
+        before += l->sum.n_bytes_before;
+        if (!worst || relative(&l->sum) > relative(&worst->sum))
+            worst = l;
+    }
+    sv_buf_init(&b);
+    sv_cli_table_write(&table, "md", &b);
+    if (worst && !b.failed)
+        printf("%s\n%lld tensors, %s instead of %s; the largest relative error is %.5f, of %s\n",
+               b.data, (long long)r->progress.done, sv_cli_bytes(n_bytes, n1),
+               sv_cli_bytes(before, n2), relative(&worst->sum), worst->name);
+    fflush(stdout);
+    sv_buf_fini(&b);
+    sv_cli_table_fini(&table);
 }
 
 static int write_model(const char *dir, enum sv_quant_code code, const char *out)
 {
     struct report r = {0};
     struct sv_err err = {0};
-    struct sv_buf b;
-    char n1[24], n2[24];
-
-    sv_cli_table_init(&r.table);
-    sv_cli_table_column(&r.table, "tensor", false);
-    sv_cli_table_column(&r.table, "shape", true);
-    sv_cli_table_column(&r.table, "relative error", true);
-    sv_cli_table_column(&r.table, "largest", true);
-    sv_cli_table_column(&r.table, "bits", true);
     sv_cli_progress_begin(&r.progress, stderr, "round", "tensors", 0);
-    int rc = sv_quantize_dir(dir, code, out, note, &r, &err);
+    const int rc = sv_quantize_model(dir, code, out, note, &r, &err);
     sv_cli_progress_clear(&r.progress);
-    sv_buf_init(&b);
     if (!rc)
-        sv_cli_table_write(&r.table, "md", &b);
-    if (!rc && !b.failed)
-        printf("%s\n%d tensors, %s instead of %s; the largest relative error is %.5f, of %s\n",
-               b.data, r.n, sv_cli_bytes(r.n_bytes, n1), sv_cli_bytes(r.n_bytes_before, n2),
-               r.worst, r.worst_name);
-    fflush(stdout);
-    sv_buf_fini(&b);
-    sv_cli_table_fini(&r.table);
+        print_report(&r);
+    sv_free(r.lines);
     if (rc == SV_ECANCELED)
         return sv_cli_fail("interrupted; nothing was written");
-    return rc ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;
+    return rc ? sv_cli_fail("%s", err.msg[0] ? err.msg : "out of memory") : SV_CLI_OK;
 }
 
 /* ---------------------------------------------------------------- on prompts */
@@ -186,7 +251,8 @@ int sv_cli_convert(int argc, char **argv)
 
     s.max_tokens = 96;
     sv_cli_opt(&opts, "to", 0, SV_OPT_STRING, &to, "FORMAT", "fp8, mxfp4, q8 or q4");
-    sv_cli_opt(&opts, "out", 'o', SV_OPT_STRING, &out, "DIR", "what is written; must not exist");
+    sv_cli_opt(&opts, "out", 'o', SV_OPT_STRING, &out, "PATH",
+               "directory or NAME.gguf that is written; must not exist");
     sv_cli_opt(&opts, "prompts", 0, SV_OPT_STRING, &prompts, "FILE",
                "answer these with both models and compare");
     sv_cli_model_rows(&opts, &m);

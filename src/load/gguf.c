@@ -21,25 +21,33 @@ static const uint8_t size_of[SV_GGUF_TYPES] = {
     [SV_GGUF_U32] = 4, [SV_GGUF_I32] = 4, [SV_GGUF_F32] = 4, [SV_GGUF_BOOL] = 1,
     [SV_GGUF_U64] = 8, [SV_GGUF_I64] = 8, [SV_GGUF_F64] = 8};
 
+static const struct {
+    uint32_t type;
+    enum sv_dtype dtype;
+    enum sv_quant_code code;
+} formats[] = {{0, SV_F32, SV_CODE_NONE},    {1, SV_F16, SV_CODE_NONE}, {30, SV_BF16, SV_CODE_NONE},
+               {2, SV_U8, SV_CODE_Q4_0},     {8, SV_U8, SV_CODE_Q8_0},  {12, SV_U8, SV_CODE_Q4_K},
+               {13, SV_U8, SV_CODE_Q5_K},    {14, SV_U8, SV_CODE_Q6_K}, {20, SV_U8, SV_CODE_IQ4_NL},
+               {39, SV_U8, SV_CODE_GG_MXFP4}};
+
 bool sv_gguf_format(uint32_t type, enum sv_dtype *dtype, enum sv_quant_code *code)
 {
-    static const struct {
-        uint32_t type;
-        enum sv_dtype dtype;
-        enum sv_quant_code code;
-    } table[] = {{0, SV_F32, SV_CODE_NONE},   {1, SV_F16, SV_CODE_NONE},
-                 {30, SV_BF16, SV_CODE_NONE}, {2, SV_U8, SV_CODE_Q4_0},
-                 {8, SV_U8, SV_CODE_Q8_0},    {12, SV_U8, SV_CODE_Q4_K},
-                 {13, SV_U8, SV_CODE_Q5_K},   {14, SV_U8, SV_CODE_Q6_K},
-                 {20, SV_U8, SV_CODE_IQ4_NL}, {39, SV_U8, SV_CODE_GG_MXFP4}};
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        if (table[i].type != type)
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        if (formats[i].type != type)
             continue;
-        *dtype = table[i].dtype;
-        *code = table[i].code;
+        *dtype = formats[i].dtype;
+        *code = formats[i].code;
         return true;
     }
     return false;
+}
+
+uint32_t sv_gguf_type_of(enum sv_dtype dtype, enum sv_quant_code code)
+{
+    size_t i = 0;
+    while (formats[i].code != code || (!code && formats[i].dtype != dtype))
+        i++;
+    return formats[i].type;
 }
 
 /* Types that exist and that we do not read, for the message. */

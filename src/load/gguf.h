@@ -3,7 +3,8 @@
  *
  * gguf.c reads one image, gguf_ckpt.c and gguf_undo.c make a checkpoint of the tensors,
  * gguf_config.c and gguf_text.c turn metadata into what config.json, tokenizer.json and
- * tokenizer_config.json would say. Included by these, by hub.c, tests and the fuzz target. Must
+ * tokenizer_config.json would say; gguf_meta.c is the reverse of these two, for a file that is
+ * written. Included by these, by quantize_gguf.c, hub.c, tests and the fuzz target. Must
  * not: be included by other folders; sv_config_load, sv_ckpt_open and the like take a file as they
  * take a directory.
  */
@@ -63,6 +64,8 @@ int sv_gguf_parse(struct sv_gguf *g, const uint8_t *data, size_t n_bytes, const 
                   struct sv_arena *arena, struct sv_err *err);
 /* How a tensor type is stored: a plain dtype (code NONE) or a code. false: not supported. */
 bool sv_gguf_format(uint32_t type, enum sv_dtype *dtype, enum sv_quant_code *code);
+/* The reverse. */
+uint32_t sv_gguf_type_of(enum sv_dtype dtype, enum sv_quant_code code);
 
 /* NULL: there is none. */
 const struct sv_gguf_kv *sv_gguf_find(const struct sv_gguf *g, const char *key);
@@ -92,9 +95,12 @@ struct sv_gguf_family {
     bool permuted;   /* rows of q and k are in the order of neighbouring-pair rotary */
     bool tiled;      /* value head v stands where its key head's number comes last */
     bool whole_ramp; /* gpt-oss: YaRN is not truncated, experts are as wide as the ffn */
+    bool written;    /* quantize_gguf.c can write it */
 };
 /* NULL and err: there is none of this name. */
 const struct sv_gguf_family *sv_gguf_family(const struct sv_gguf *g, struct sv_err *err);
+/* The family of a configuration whose files are written; NULL: there is none. */
+const struct sv_gguf_family *sv_gguf_family_of(const struct sv_config *c);
 /* Key ARCH.NAME; of an array one for each layer, which must be equal. *out stays when it is
  * absent. */
 int sv_gguf_arch_int(const struct sv_gguf *g, const char *arch, const char *name, int64_t *out,
@@ -120,6 +126,10 @@ int64_t sv_gguf_ckpt_bytes(const char *path);
 /* The name "blk.3.attn_q.weight" has in our table, in buf, with {expert} for stacked experts;
  * false: it has none. */
 bool sv_gguf_tensor_name(const struct sv_gguf_family *f, const char *name, char *buf, size_t size);
+/* The reverse: the name that "layers.3.mlp.experts.7.up_proj.weight" has in a file, and the expert,
+ * -1: none. */
+bool sv_gguf_file_name(const struct sv_gguf_family *f, const char *name, char *buf, size_t size,
+                       int32_t *expert);
 /* gguf_undo.c: what the converter changed, changed back. There is room for one more tensor for each
  * in the file. */
 int sv_gguf_undo(struct sv_ckpt *c, const struct sv_gguf *g, const struct sv_gguf_family *f,
@@ -136,5 +146,20 @@ int sv_gguf_config_finish(const struct sv_gguf *g, struct sv_config *c, struct s
 int sv_gguf_tokenizer_json(const struct sv_gguf *g, struct sv_buf *out, struct sv_err *err);
 /* tokenizer_config.json: the chat templates and special tokens. */
 json_t *sv_gguf_tokenizer_config(const struct sv_gguf *g, struct sv_err *err);
+/* What tokenizer.ggml.pre calls the way a tokenizer.json splits text; NULL: it has no name. */
+const char *sv_gguf_pre_of(const json_t *tokenizer);
+
+/* gguf_meta.c: keys of a file that is written. */
+struct sv_gguf_meta {
+    struct sv_buf kv;
+    uint64_t n;
+};
+void sv_gguf_put(struct sv_buf *b, uint64_t v, int n_bytes);      /* little-endian */
+void sv_gguf_put_text(struct sv_buf *b, const char *s, size_t n); /* its length first */
+int sv_gguf_put_config(struct sv_gguf_meta *m, const struct sv_gguf_family *f,
+                       const struct sv_config *c, const char *name, struct sv_err *err);
+/* Tokenizer and chat template of a directory; of one without, the special ids alone. */
+int sv_gguf_put_tokenizer(struct sv_gguf_meta *m, const char *dir, const struct sv_config *c,
+                          struct sv_err *err);
 
 #endif

@@ -38,7 +38,7 @@ static const char *to_of(const struct alias *a, size_t n, const char *from, size
 }
 #define TO_OF(table, from, n) to_of(table, sizeof(table) / sizeof((table)[0]), from, n)
 
-/* What follows "blk.3.", the last part apart. */
+/* What follows "blk.3.", the last part apart. Of two names for one of ours the first is written. */
 static const struct alias parts[] = {{"attn_norm", "input_layernorm"},
                                      {"ffn_norm", "post_attention_layernorm"},
                                      {"post_attention_norm", "post_attention_layernorm"},
@@ -122,6 +122,41 @@ bool sv_gguf_tensor_name(const struct sv_gguf_family *f, const char *name, char 
         return false;
     to = part_of(f, rest, (size_t)(suffix - rest));
     return to && snprintf(buf, size, "layers.%.*s.%s%s", n_layer, layer, to, suffix) > 0;
+}
+
+static const char *from_of(const struct alias *a, size_t n, const char *to)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(a[i].to, to))
+            return a[i].from;
+    return NULL;
+}
+#define FROM_OF(table, to) from_of(table, sizeof(table) / sizeof((table)[0]), to)
+
+bool sv_gguf_file_name(const struct sv_gguf_family *f, const char *name, char *buf, size_t size,
+                       int32_t *expert)
+{
+    const char *from = FROM_OF(whole, name);
+    char part[96];
+    int layer, at = 0, behind = 0;
+    *expert = -1;
+    if (from)
+        return snprintf(buf, size, "%s", from) > 0;
+    if (sscanf(name, "layers.%d.%n", &layer, &at) != 1 || !at)
+        return false;
+    name += at;
+    if ((from = FROM_OF(last, name)))
+        return snprintf(buf, size, "blk.%d.%s", layer, from) > 0;
+    const char *suffix = strrchr(name, '.');
+    if (!suffix)
+        return false;
+    const int n = (int)(suffix - name);
+    if (sscanf(name, "mlp.experts.%d.%n", expert, &behind) == 1 && behind && behind < n)
+        snprintf(part, sizeof part, "mlp.experts.{expert}.%.*s", n - behind, name + behind);
+    else
+        snprintf(part, sizeof part, "%.*s", n, name);
+    from = strcmp(part, f->router) ? FROM_OF(parts, part) : router;
+    return from && snprintf(buf, size, "blk.%d.%s%s", layer, from, suffix) > 0;
 }
 
 /* ---------------------------------------------------------------- tensors */

@@ -13,12 +13,17 @@
 #include <string.h>
 
 static const struct sv_gguf_family families[] = {
-    {.arch = "llama", .architecture = "LlamaForCausalLM", .router = "mlp.gate", .permuted = true},
-    {.arch = "qwen3", .architecture = "Qwen3ForCausalLM", .router = "mlp.gate"},
+    {.arch = "llama",
+     .architecture = "LlamaForCausalLM",
+     .router = "mlp.gate",
+     .permuted = true,
+     .written = true},
+    {.arch = "qwen3", .architecture = "Qwen3ForCausalLM", .router = "mlp.gate", .written = true},
     {.arch = "qwen3moe",
      .architecture = "Qwen3MoeForCausalLM",
      .router = "mlp.gate",
-     .experts = true},
+     .experts = true,
+     .written = true},
     {.arch = "gpt-oss",
      .architecture = "GptOssForCausalLM",
      .router = "mlp.router",
@@ -82,6 +87,14 @@ const struct sv_gguf_family *sv_gguf_family(const struct sv_gguf *g, struct sv_e
         sv_fail(err, SV_EUNSUPPORTED, -1,
                 "%s: architecture '%.*s' of GGUF is not supported (%s are)", g->file,
                 n > 60 ? 60 : (int)n, arch, known);
+    return NULL;
+}
+
+const struct sv_gguf_family *sv_gguf_family_of(const struct sv_config *c)
+{
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        if (families[i].written && !strcmp(families[i].architecture, sv_arch_name(c->arch)))
+            return &families[i];
     return NULL;
 }
 

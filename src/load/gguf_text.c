@@ -17,31 +17,32 @@ enum token_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
 /* What llama.cpp's names of pre-tokenizers stand for, as tokenizer.json of these models says it. */
 static const struct pre {
-    const char *names; /* with spaces around each */
+    const char *name, *others; /* the latter with spaces around each */
     bool nfc, ignore_merges, add_bos;
     const char *regex[3]; /* applied one after the other; none: ByteLevel's own */
 } pres[] = {
-    {.names = " default gpt-2 gpt2 "},
-    {.names = " llama-bpe llama3 llama-v3 ",
+    {.name = "gpt-2", .others = " default gpt2 "},
+    {.name = "llama-bpe",
+     .others = " llama3 llama-v3 ",
      .ignore_merges = true,
      .add_bos = true,
      .regex = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
                "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
-    {.names = " qwen2 ",
+    {.name = "qwen2",
      .nfc = true,
      .regex = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
                "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
-    {.names = " qwen35 ",
+    {.name = "qwen35",
      .nfc = true,
      .regex = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
                "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
-    {.names = " gpt-4o ",
+    {.name = "gpt-4o",
      .regex =
          {"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
           "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+"
           "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| "
           "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
-    {.names = " deepseek-v3 ",
+    {.name = "deepseek-v3",
      .regex = {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
                "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
                "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
@@ -66,12 +67,51 @@ static int find_pre(struct maker *m)
         return rc;
     snprintf(word, sizeof word, " %.*s ", n > 60 ? 60 : (int)n, name);
     for (size_t i = 0; i < sizeof pres / sizeof pres[0]; i++)
-        if (strstr(pres[i].names, word))
+        if ((pres[i].others && strstr(pres[i].others, word)) ||
+            (strlen(pres[i].name) == n && !memcmp(pres[i].name, name, n)))
             m->pre = &pres[i];
     return m->pre ? SV_OK
                   : sv_fail(m->err, SV_EUNSUPPORTED, -1,
                             "%s: 'tokenizer.ggml.pre' '%.*s' is not supported", m->g->file,
                             n > 60 ? 60 : (int)n, name);
+}
+
+/* Whether tokenizer.json's pre_tokenizer is that of p: its expressions, then ByteLevel. */
+static bool splits_as(const struct pre *p, const json_t *split)
+{
+    const json_t *list = json_object_get(split, "pretokenizers"), *one = list ? NULL : split;
+    const size_t n = list ? json_array_size(list) : 1;
+    size_t i = 0;
+    for (; i < 3 && p->regex[i]; i++) {
+        const json_t *v = json_array_get(list, i);
+        const char *regex =
+            json_string_value(json_object_get(json_object_get(v, "pattern"), "Regex"));
+        const char *behavior = json_string_value(json_object_get(v, "behavior"));
+        if (!regex || strcmp(regex, p->regex[i]) || !behavior || strcmp(behavior, "Isolated") ||
+            json_is_true(json_object_get(v, "invert")))
+            return false;
+    }
+    one = one ? one : json_array_get(list, i);
+    const char *type = json_string_value(json_object_get(one, "type"));
+    return i + 1 == n && type && !strcmp(type, "ByteLevel") &&
+           json_is_false(json_object_get(one, "add_prefix_space")) &&
+           json_is_false(json_object_get(one, "use_regex")) == (i > 0);
+}
+
+const char *sv_gguf_pre_of(const json_t *tokenizer)
+{
+    const json_t *normalizer = json_object_get(tokenizer, "normalizer"),
+                 *model = json_object_get(tokenizer, "model");
+    const char *type = json_string_value(json_object_get(normalizer, "type"));
+    const bool nfc = type && !strcmp(type, "NFC"),
+               ignore = json_is_true(json_object_get(model, "ignore_merges"));
+    if (type && !nfc && json_array_size(json_object_get(normalizer, "normalizers")))
+        return NULL;
+    for (size_t i = 0; i < sizeof pres / sizeof pres[0]; i++)
+        if (pres[i].nfc == nfc && pres[i].ignore_merges == ignore &&
+            splits_as(&pres[i], json_object_get(tokenizer, "pre_tokenizer")))
+            return pres[i].name;
+    return NULL;
 }
 
 /* The lists; sizes agree. */

@@ -153,6 +153,9 @@ int sv_config_layer_types(struct sv_config *c, const json_t *root, bool *given, 
 int sv_rope_parse(struct sv_rope *r, const json_t *root, const struct sv_arch_row *row,
                   int32_t max_position, struct sv_err *err);
 
+/* Of llama3: what GGUF's form of it divides each of head_dim / 2 frequencies by. */
+void sv_rope_factors(const struct sv_rope *r, int32_t head_dim, float *out);
+
 /* convert.c: number i of a plain tensor of F32, F16 or BF16. */
 float sv_tensor_number(const struct sv_host_tensor *t, int64_t i);
 

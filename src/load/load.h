@@ -180,17 +180,19 @@ struct sv_quant sv_packed_codes(const struct sv_packed *p, int32_t expert, int32
 void sv_packed_expand(const struct sv_packed *p, int32_t expert, int32_t first, int32_t step,
                       void *out);
 
-/* quantize.c: what became of one tensor. */
+/* quantize.c: what became of one matrix. */
 struct sv_quantized {
     const char *name;
     int64_t rows, cols, n_bytes, n_bytes_before;
-    double relative, largest; /* error: RMS over RMS of the numbers, largest difference */
+    double error, size; /* sums of squares: of differences, of the numbers */
+    double largest;     /* difference */
 };
 /* Told of each tensor in fewer bits; another result than 0 ends the whole with it. */
 typedef int sv_quantized_fn(void *user, const struct sv_quantized *t);
-/* Writes dir's model once more as directory out, which must not exist: projections rounded to code
- * (F8, MXFP4, INT8, INT4), all else as it is. On error nothing is left. */
-int sv_quantize_dir(const char *dir, enum sv_quant_code code, const char *out,
-                    sv_quantized_fn *told, void *user, struct sv_err *err);
+/* Writes dir's model once more as out, which must not exist: a directory in layouts of
+ * compressed-tensors, or NAME.gguf. Projections are rounded to code (F8, MXFP4, INT8, INT4; in GGUF
+ * MXFP4, Q8_0, Q4_0), all else is as it was. On error nothing is left. */
+int sv_quantize_model(const char *dir, enum sv_quant_code code, const char *out,
+                      sv_quantized_fn *told, void *user, struct sv_err *err);
 
 #endif

@@ -226,6 +226,14 @@ static float llama3_freq(const struct sv_rope *rope, float inv_freq)
     return slow + fast;
 }
 
+void sv_rope_factors(const struct sv_rope *r, int32_t head_dim, float *out)
+{
+    for (int32_t i = 0; i < head_dim / 2; i++) {
+        const float inv_freq = 1.0f / pos_freq(r, i, head_dim);
+        out[i] = inv_freq / llama3_freq(r, inv_freq);
+    }
+}
+
 /* The pair index at which a frequency makes n_turns over the original context. */
 static double yarn_dim(const struct sv_rope *rope, double n_turns, int32_t head_dim)
 {

@@ -21,10 +21,25 @@ for to in mxfp4 q8 q4; do
     run 0 check -m "$tmp/$to" -t 1
 done
 
+run 0 convert -m "$tiny/qwen3_moe_f32" --to fp8 --out "$tmp/moe"
+out_says 'layers.0.mlp.experts.*.gate_proj.weight'
+out_says '8 x 24 x 32'
+run 0 check -m "$tmp/moe" -t 1
+run 0 convert -m "$tiny/deepseek_bf16" --to fp8 --out "$tmp/deepseek"
+run 0 check -m "$tmp/deepseek" -t 1
+run 0 convert -m "$tiny/qwen3_tied_bf16" --to q4 --out "$tmp/tied.gguf" --prompts "$tmp/in.jsonl" -n 16 -t 1
+out_says '4.50'
+out_says 'of 2 answers are the same'
+run 0 check -m "$tmp/tied.gguf" -t 1
+run 0 info "$tmp/tied.gguf"
+out_says 'q4_0'
+
 run 1 convert -m "$target" --to fp8 --out "$tmp/fp8"
 err_says 'is there already'
-run 1 convert -m "$tiny/qwen3_moe_f32" --to q4 --out "$tmp/no"
-err_says 'not supported for Qwen3MoeForCausalLM'
+run 1 convert -m "$tiny/qwen3_5_bf16" --to q4 --out "$tmp/no"
+err_says 'not supported for Qwen3_5ForConditionalGeneration'
+run 1 convert -m "$target" --to fp8 --out "$tmp/no.gguf"
+err_says 'GGUF has no type for fp8'
 run 1 convert -m "$tmp/fp8" --to q8 --out "$tmp/no"
 err_says 'is in fewer bits already (fp8)'
 run 1 convert -m "$target" --to fp8 --out "$tmp/nowhere/no"

@@ -6,6 +6,7 @@
 
 #include "jinja/jinja.h"
 #include "load/fake.h"
+#include "load/gguf.h"
 #include "load/gguf_write.h"
 #include "token/tok_golden.h"
 
@@ -152,6 +153,59 @@ static void gpt2(void **state)
             sv_test_path("tests/golden/gguf/qwen3_q8.gguf"));
 }
 
+static int ignore(void *user, const struct sv_quantized *t)
+{
+    (void)user, (void)t;
+    return SV_OK;
+}
+
+/* A file that salvo writes has the tokenizer and the template of its directory. */
+static void converted(void **state)
+{
+    struct sv_chat_template *t[2];
+    struct sv_err err;
+    (void)state;
+    const char *dir = sv_test_path("tests/golden/tiny/qwen3_tied_bf16");
+    const char *file = sv_test_tmp("converted.gguf");
+    fake_expect(sv_quantize_model(dir, SV_CODE_INT8, file, ignore, NULL, &err), SV_OK, &err, "",
+                file);
+    compare(sv_test_path("tests/golden/tiny/qwen3_tied_bf16/tokenizer.json"), file);
+    for (int k = 0; k < 2; k++)
+        fake_expect(sv_model_chat_template(&t[k], k ? file : dir, NULL, 0, &err), SV_OK, &err, "",
+                    "template");
+    assert_string_equal(sv_chat_template_source(t[0]), sv_chat_template_source(t[1]));
+    sv_chat_template_close(t[0]);
+    sv_chat_template_close(t[1]);
+}
+
+/* Names of expressions, both ways. */
+static void expressions_have_names(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"llama3", "llama-bpe"}, {"qwen", "qwen2"}, {"qwen35", "qwen35"}, {"o200k", "gpt-4o"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "tests/golden/tok/%s.json", pairs[i][0]);
+        json_t *root = json_load_file(sv_test_path(path), 0, NULL);
+        const char *name = sv_gguf_pre_of(root);
+        assert_non_null(name);
+        assert_string_equal(name, pairs[i][1]);
+        json_object_set_new(json_object_get(root, "model"), "ignore_merges",
+                            json_boolean(i > 0)); /* not as in the table */
+        assert_null(sv_gguf_pre_of(root));
+        json_decref(root);
+    }
+    json_t *root = json_load_file(sv_test_path("tests/golden/tok/llama3.json"), 0, NULL);
+    json_t *split = json_loads(deepseek, 0, NULL);
+    json_object_set_new(root, "pre_tokenizer", split);
+    json_object_set_new(json_object_get(root, "model"), "ignore_merges", json_false());
+    assert_string_equal(sv_gguf_pre_of(root), "deepseek-v3");
+    json_array_remove(json_object_get(split, "pretokenizers"), 1);
+    assert_null(sv_gguf_pre_of(root));
+    json_decref(root);
+}
+
 static void templates_render_with_the_files_tokens(void **state)
 {
     (void)state;
@@ -182,4 +236,5 @@ static void templates_render_with_the_files_tokens(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(llama3), cmocka_unit_test(qwen2), cmocka_unit_test(qwen35),
              cmocka_unit_test(gpt_4o), cmocka_unit_test(deepseek_v3), cmocka_unit_test(gpt2),
+             cmocka_unit_test(converted), cmocka_unit_test(expressions_have_names),
              cmocka_unit_test(templates_render_with_the_files_tokens))
