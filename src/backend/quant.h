@@ -63,6 +63,15 @@ bool sv_quant_fits_bf16(enum sv_quant_code code);
 /* Bytes of codes, scales, zero points and group indices. */
 int64_t sv_quant_bytes(const struct sv_quant *q);
 
+/* quant_part.c: multiples of rows and of columns that can be cut off; 0: the columns cannot be
+ * divided. */
+void sv_quant_units(const struct sv_quant *q, int32_t *rows, int32_t *cols);
+/* n_rows ranges of rows, behind each other, and a range of columns as a matrix of its own, with the
+ * same values. Returns the bytes that it takes beside the whole's, which are copied to `to`,
+ * aligned to 64 (NULL: not yet), 0: none; -1: it begins or ends within a unit. */
+int64_t sv_quant_part(struct sv_quant *part, const struct sv_quant *q, const struct sv_slice *rows,
+                      int32_t n_rows, struct sv_slice cols, void *to);
+
 /* The values of rows [first, first + n): out is (n, cols). */
 void sv_quant_rows(const struct sv_quant *q, int32_t first, int32_t n, float *out);
 

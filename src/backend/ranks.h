@@ -20,6 +20,11 @@ struct sv_ranks {
     int32_t rank, n; /* n 1: nothing is divided */
 };
 
+/* What a rank has of rows, columns, heads, ... that are divided. */
+struct sv_slice {
+    int32_t first, n;
+};
+
 enum sv_join {
     SV_JOIN_NONE,
     SV_JOIN_MIXER,    /* what a layer's mixer adds to the stream */

@@ -30,9 +30,6 @@ struct sv_shard_shape {
  * than ranks, neighbours have the same one. Intermediate sizes, the vocabulary and taps are divided
  * evenly by units of 64 numbers (of whole groups in any case), or of fewer where there would not be
  * one for each. */
-struct sv_slice {
-    int32_t first, n;
-};
 struct sv_slice sv_shard_heads(const struct sv_shard_shape *s, struct sv_ranks r);
 struct sv_slice sv_shard_kv_heads(const struct sv_shard_shape *s, struct sv_ranks r);
 /* Of `size` numbers: an intermediate size, the taps; and of the vocabulary. */

@@ -172,6 +172,79 @@ static void matrix_close(struct matrix *m)
     sv_free(m->g_idx);
 }
 
+/* ---------------------------------------------------------------- parts */
+
+/* Some units from a random one on, at least one; of all but the first `from`. */
+static struct sv_slice random_units(struct sv_rng *rng, int32_t from, int32_t size, int32_t each)
+{
+    const int32_t units = (size - from) / each;
+    const int32_t first = (int32_t)sv_rng_below(rng, (uint32_t)units),
+                  n = 1 + (int32_t)sv_rng_below(rng, (uint32_t)(units - first));
+    return (struct sv_slice){from + first * each, n * each};
+}
+
+static void same_part(const struct sv_quant *q, const struct sv_slice *rows, int32_t n_rows,
+                      struct sv_slice cols, int32_t *n_copied)
+{
+    struct sv_quant part;
+    const int64_t n_bytes = sv_quant_part(&part, q, rows, n_rows, cols, NULL);
+    assert_true(n_bytes >= 0);
+    *n_copied += n_bytes > 0;
+    char *copy = sv_alloc((size_t)n_bytes + 1);
+    assert_int_equal(sv_quant_part(&part, q, rows, n_rows, cols, copy), n_bytes);
+    float *whole = sv_alloc((size_t)q->cols * sizeof *whole),
+          *own = sv_alloc((size_t)cols.n * sizeof *own);
+    assert_int_equal(part.cols, cols.n);
+    int32_t at = 0;
+    for (int32_t i = 0; i < n_rows; i++)
+        for (int32_t r = rows[i].first; r < rows[i].first + rows[i].n; r++) {
+            sv_quant_rows(q, r, 1, whole);
+            sv_quant_rows(&part, at++, 1, own);
+            assert_memory_equal(own, whole + cols.first, (size_t)cols.n * sizeof *own);
+        }
+    assert_int_equal(part.rows, at);
+    sv_free(copy);
+    sv_free(whole);
+    sv_free(own);
+}
+
+/* Rows and columns at units, also two ranges of rows, as a matrix of its own. */
+static void parts_have_the_values_of_the_whole(void **state)
+{
+    enum { ROWS = 384, COLS = 512 };
+    (void)state;
+    struct sv_rng rng = {11};
+    for (int i = 0; i < N_FORMS; i++) {
+        struct matrix m;
+        struct sv_quant part;
+        int32_t each, cols, n_copied = 0;
+        matrix_open(&m, &forms[i], ROWS, COLS, (uint64_t)i);
+        sv_quant_units(&m.q, &each, &cols);
+        assert_int_equal(cols == 0, forms[i].permuted);
+        for (int k = 0; k < 12; k++) {
+            const struct sv_slice all = {0, COLS},
+                                  some = cols ? random_units(&rng, 0, COLS, cols) : all;
+            struct sv_slice rows[2] = {random_units(&rng, 0, ROWS / 3 * 2, each)};
+            same_part(&m.q, rows, 1, some, &n_copied);
+            rows[1] = random_units(&rng, rows[0].first + rows[0].n, ROWS, each);
+            same_part(&m.q, rows, 2, k % 2 ? all : some, &n_copied);
+        }
+        assert_true(n_copied > 6);
+        const struct sv_slice off = {each - 1, each}, here = {0, each},
+                              off_cols = {cols - 1, cols ? cols : 1};
+        if (each > 1)
+            assert_int_equal(sv_quant_part(&part, &m.q, &off, 1, (struct sv_slice){0, COLS}, NULL),
+                             -1);
+        if (cols > 1)
+            assert_int_equal(sv_quant_part(&part, &m.q, &here, 1, off_cols, NULL), -1);
+        /* whole lines are not copied */
+        if (m.q.code <= SV_CODE_INT8 || sv_quant_block(m.q.code))
+            assert_int_equal(sv_quant_part(&part, &m.q, &here, 1, (struct sv_slice){0, COLS}, NULL),
+                             0);
+        matrix_close(&m);
+    }
+}
+
 /* ---------------------------------------------------------------- products */
 
 enum { MOST_ROWS = 129, MOST_K = 1024 };
@@ -432,7 +505,8 @@ static void survives_no_memory(void **state)
     device_close(&cpu);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(packed_codes_expand_to_the_values),
+SV_TEST_MAIN(cmocka_unit_test(parts_have_the_values_of_the_whole),
+             cmocka_unit_test(packed_codes_expand_to_the_values),
              cmocka_unit_test(products_in_plain_c), cmocka_unit_test(products_with_avx2),
              cmocka_unit_test(products_with_avx512), cmocka_unit_test(products_with_avx512_in_bf16),
              cmocka_unit_test(products_with_amx),
