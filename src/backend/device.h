@@ -16,12 +16,16 @@
 
 /* ---------------------------------------------------------------- the backend table */
 
+/* Told of what is uploaded, or copied on the device; src NULL: zeros. */
+typedef void sv_copy_fn(void *user, const void *dst, const void *src, size_t n_bytes,
+                        bool on_device);
+
 struct sv_dev; /* a backend's own struct, which begins with these */
 #define SV_DEV_HEAD                                                                                \
     const struct sv_backend *be;                                                                   \
     void (*on_upload)(void *user, size_t n_bytes); /* ops.c's, as the rest */                      \
     void *upload_user;                                                                             \
-    void (*on_copy)(void *user, const void *dst, const void *src, size_t n_bytes);                 \
+    sv_copy_fn *on_copy;                                                                           \
     void *copy_user;                                                                               \
     struct sv_ranks ranks;                                                                         \
     enum sv_join last_join;                                                                        \
@@ -238,10 +242,8 @@ uint32_t sv_dev_n_joins(const struct sv_dev *dev);
 int sv_dev_window_open(struct sv_dev *dev, const struct sv_window_need *need,
                        struct sv_window_key *key, struct sv_err *err);
 int sv_dev_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err);
-/* fn is told of every sv_dev_upload from now on, for who tells it to other ranks. */
-void sv_dev_on_copy(struct sv_dev *dev,
-                    void (*fn)(void *user, const void *dst, const void *src, size_t n_bytes),
-                    void *user);
+/* fn is told of every sv_dev_upload and sv_dev_copy from now on, and tells it to other ranks. */
+void sv_dev_on_copy(struct sv_dev *dev, sv_copy_fn *fn, void *user);
 double sv_dev_measure_read(struct sv_dev *dev, size_t n_bytes);
 const char *sv_dev_describe(struct sv_dev *dev);
 

@@ -237,7 +237,7 @@ void sv_dev_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_byte
     if (!n_bytes)
         return;
     if (dev->on_copy)
-        dev->on_copy(dev->copy_user, dst, src, n_bytes);
+        dev->on_copy(dev->copy_user, dst, src, n_bytes, false);
     dev->be->upload(dev, dst, src, n_bytes);
 }
 
@@ -249,8 +249,11 @@ void sv_dev_download(struct sv_dev *dev, void *dst, const void *src, size_t n_by
 
 void sv_dev_copy(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
 {
-    if (n_bytes)
-        dev->be->copy(dev, dst, src, n_bytes);
+    if (!n_bytes)
+        return;
+    if (dev->on_copy)
+        dev->on_copy(dev->copy_user, dst, src, n_bytes, true);
+    dev->be->copy(dev, dst, src, n_bytes);
 }
 
 int sv_dev_sync(struct sv_dev *dev, struct sv_err *err)
@@ -300,9 +303,7 @@ int sv_dev_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct 
     return dev->be->window_join(dev, peers, err);
 }
 
-void sv_dev_on_copy(struct sv_dev *dev,
-                    void (*fn)(void *user, const void *dst, const void *src, size_t n_bytes),
-                    void *user)
+void sv_dev_on_copy(struct sv_dev *dev, sv_copy_fn *fn, void *user)
 {
     dev->on_copy = fn;
     dev->copy_user = user;

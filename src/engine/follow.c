@@ -10,18 +10,40 @@
 
 #include <string.h>
 
+/* n bytes of a place, or NULL: they are not there. */
+static char *bytes_at(const struct sv_rank_group *g, uint32_t place, uint64_t at, uint64_t n)
+{
+    if (place >= (uint32_t)g->n_places || n > g->place[place].n_bytes ||
+        at > g->place[place].n_bytes - n)
+        return NULL;
+    return g->place[place].dev + at;
+}
+
 static int take_upload(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
 {
-    const struct sv_rank_group *g = e->ranks;
     struct sv_tell_upload up;
     SV_REQUIRE(n >= sizeof up);
     memcpy(&up, data, sizeof up);
-    if (up.place >= (uint32_t)g->n_places || up.n_bytes != n - sizeof up ||
-        up.at + up.n_bytes > g->place[up.place].n_bytes)
+    char *to = bytes_at(e->ranks, up.place, up.at, up.n_bytes);
+    if (!to || up.n_bytes != n - sizeof up)
         return sv_fail(err, SV_EDEVICE, -1, "an upload of %u bytes to place %u does not fit",
                        up.n_bytes, up.place);
-    sv_dev_upload(e->dev, g->place[up.place].dev + up.at, (const char *)data + sizeof up,
-                  up.n_bytes);
+    sv_dev_upload(e->dev, to, (const char *)data + sizeof up, up.n_bytes);
+    return SV_OK;
+}
+
+static int take_copy(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
+{
+    struct sv_tell_copy c;
+    SV_REQUIRE(n == sizeof c);
+    memcpy(&c, data, sizeof c);
+    const bool zeros = c.from == SV_NO_PLACE;
+    char *to = bytes_at(e->ranks, c.to, c.to_at, c.n_bytes);
+    char *from = zeros ? NULL : bytes_at(e->ranks, c.from, c.from_at, c.n_bytes);
+    if (!to || (!from && !zeros))
+        return sv_fail(err, SV_EDEVICE, -1, "a copy of %llu bytes from place %u to %u does not fit",
+                       (unsigned long long)c.n_bytes, c.from, c.to);
+    sv_dev_copy(e->dev, to, from, c.n_bytes);
     return SV_OK;
 }
 
@@ -80,6 +102,8 @@ static int follow(struct sv_engine *e, struct sv_rank_fault_at fault, struct sv_
             return sv_fail(err, SV_EDEVICE, -1, "a fault that a test asked for");
         if (kind == SV_TELL_UPLOAD)
             rc = take_upload(e, data, n, err);
+        else if (kind == SV_TELL_COPY)
+            rc = take_copy(e, data, n, err);
         else if (obey || fault.kind != SV_RANK_SKIPS)
             rc = run_pass(e, data, n, err);
         else

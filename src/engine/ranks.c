@@ -118,6 +118,8 @@ static void list_places(struct sv_engine *e)
     for (int32_t i = 0; i < e->cache.n_groups; i++) {
         const struct sv_cache_group *c = &e->cache.group[i];
         add_place(g, c->dev_table, slots * (size_t)c->stride * sizeof *c->dev_table);
+        if (c->state)
+            add_place(g, c->state, (size_t)sv_cache_group_bytes(&c->d, e->sched.n_slots));
     }
     add_place(g, b->dev_block, b->block_words * sizeof *b->dev_block);
     add_place(g, b->chosen, rows * sizeof *b->chosen);
@@ -159,7 +161,7 @@ int64_t sv_ranks_window_bytes(const struct sv_engine *e)
     return sum;
 }
 
-static void on_copy(void *user, const void *dst, const void *src, size_t n_bytes);
+static sv_copy_fn on_copy;
 
 int sv_ranks_join(struct sv_engine *e, struct sv_err *err)
 {
@@ -225,16 +227,38 @@ static uint32_t place_of(struct sv_rank_group *g, const char *dev, size_t n_byte
         if (dev >= p->dev && dev + n_bytes <= p->dev + p->n_bytes)
             return (uint32_t)i;
     }
-    sv_panic("an upload of %zu bytes goes to no place that other ranks have", n_bytes);
+    sv_panic("a copy of %zu bytes is of no place that other ranks have", n_bytes);
 }
 
-static void on_copy(void *user, const void *dst, const void *src, size_t n_bytes)
+static uint64_t offset_in(const struct sv_rank_group *g, uint32_t place, const char *dev)
+{
+    return (uint64_t)(dev - g->place[place].dev);
+}
+
+static void tell_copy(struct sv_engine *e, const void *dst, const void *src, size_t n_bytes)
+{
+    struct sv_rank_group *g = e->ranks;
+    struct sv_tell_copy c = {
+        .to = place_of(g, dst, n_bytes), .from = SV_NO_PLACE, .n_bytes = n_bytes};
+    c.to_at = offset_in(g, c.to, dst);
+    if (src) {
+        c.from = place_of(g, src, n_bytes);
+        c.from_at = offset_in(g, c.from, src);
+    }
+    tell(e, SV_TELL_COPY, &c, sizeof c, NULL, 0);
+}
+
+static void on_copy(void *user, const void *dst, const void *src, size_t n_bytes, bool on_device)
 {
     struct sv_engine *e = user;
+    if (on_device) {
+        tell_copy(e, dst, src, n_bytes);
+        return;
+    }
     struct sv_rank_group *g = e->ranks;
     struct sv_tell_upload up = {.place = place_of(g, dst, n_bytes)};
     const size_t most = SV_STREAM_MOST - sizeof up;
-    up.at = (uint64_t)((const char *)dst - g->place[up.place].dev);
+    up.at = offset_in(g, up.place, dst);
     for (size_t i = 0; i < n_bytes; i += most, up.at += most) {
         up.n_bytes = (uint32_t)(n_bytes - i < most ? n_bytes - i : most);
         tell(e, SV_TELL_UPLOAD, &up, sizeof up, (const char *)src + i, up.n_bytes);

@@ -19,9 +19,10 @@ struct sv_engine_tuning;
 
 enum sv_pass_kind { SV_PASS_DRAFT, SV_PASS_TARGET };
 
-/* What of a device's memory is uploaded in steps: the same list on every rank, in memory of its
- * own. */
+/* What of a device's memory is uploaded, or copied on the device, in steps: the same list on every
+ * rank, in memory of its own. */
 enum { SV_MOST_PLACES = 40 };
+#define SV_NO_PLACE UINT32_MAX
 struct sv_rank_place {
     char *dev;
     size_t n_bytes;
@@ -72,10 +73,14 @@ void sv_ranks_close(struct sv_engine *e);
 void sv_ranks_follow(struct sv_world *world, void *group);
 
 /* What messages say. */
-enum { SV_TELL_UPLOAD = 1, SV_TELL_PASS, SV_TELL_END };
+enum { SV_TELL_UPLOAD = 1, SV_TELL_COPY, SV_TELL_PASS, SV_TELL_END };
 struct sv_tell_upload {
     uint32_t place, n_bytes;
     uint64_t at; /* bytes from the place's begin */
+};
+struct sv_tell_copy {
+    uint32_t to, from; /* places; from SV_NO_PLACE: zeros */
+    uint64_t to_at, from_at, n_bytes;
 };
 struct sv_tell_pass {
     uint32_t kind, n_joins; /* joins before it */
