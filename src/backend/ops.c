@@ -101,7 +101,7 @@ int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
     }
     if (rc)
         return rc;
-    (*dev)->ranks = opts->ranks.n ? opts->ranks : (struct sv_ranks){0, 1};
+    (*dev)->ranks = opts->ranks.n ? opts->ranks : (struct sv_ranks){.n = 1};
     SV_REQUIRE((*dev)->ranks.rank >= 0 && (*dev)->ranks.rank < (*dev)->ranks.n);
     if ((*dev)->ranks.n == 1 || (*dev)->be->window_open)
         return SV_OK;

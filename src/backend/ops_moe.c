@@ -48,14 +48,15 @@ static bool routes_ok(const struct sv_routes *r)
 {
     return r->n_rows >= 0 && r->n_experts > 0 && r->n_experts <= SV_MAX_EXPERTS && r->k > 0 &&
            r->k <= r->n_experts && r->k <= SV_MAX_CHOSEN && r->expert && r->weight && r->place &&
-           r->list && r->first && r->active && r->n_active && r->logits;
+           r->own.first >= 0 && r->own.first <= r->n_experts - r->own.n && r->list && r->first &&
+           r->active && r->n_active && r->logits;
 }
 
 /* ---------------------------------------------------------------- weights */
 
 static bool experts_ok(const struct sv_experts *x, const struct sv_routes *r)
 {
-    return x->n == r->n_experts && x->rows > 0 && x->cols > 0 && x->w && x->w[0].data &&
+    return x->n == sv_routes_n_own(r) && x->rows > 0 && x->cols > 0 && x->w && x->w[0].data &&
            x->w[0].fmt.elem != SV_I32 && x->w[0].rows == x->rows && x->w[0].cols == x->cols &&
            sv_vector_ok(&x->bias, (int64_t)x->n * x->rows);
 }
@@ -121,6 +122,7 @@ void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     SV_REQUIRE(sv_rows_ok(&p->rows) && routes_ok(&p->routes) && p->x && p->w.data);
     SV_REQUIRE(p->routes.n_rows == p->rows.n_rows && p->w.rows == p->routes.n_experts);
     SV_REQUIRE(p->w.cols > 0 && p->w.fmt.elem <= SV_F16 && sv_vector_ok(&p->bias, p->w.rows));
+    SV_REQUIRE(!p->routes.own.n || dev->ranks.by_expert);
     const struct sv_router_sigmoid *s = &p->sigmoid;
     SV_REQUIRE(p->norm == SV_ROUTER_OVER_CHOSEN || p->norm == SV_ROUTER_OVER_ALL ||
                (p->norm == SV_ROUTER_SIGMOID && groups_ok(s, &p->routes)));

@@ -35,16 +35,24 @@ struct sv_experts {
  * choice, its number is row * k + j. Rows of padding have no entries. */
 struct sv_routes {
     int32_t n_rows, n_experts, k;
+    /* Of the experts, those of this device, n 0: all; of others' entries it has the choice alone.
+     * `first` and `active` count from own.first on. */
+    struct sv_slice own;
     int32_t *expert;   /* (n_rows, k) in the order of choice: by logit, or by score and bias, the
                         * largest first, then by id; -1 in rows of padding */
     float *weight;     /* (n_rows, k) */
-    int32_t *place;    /* (n_rows, k) where the entry stands in list; -1 in rows of padding */
+    int32_t *place;    /* (n_rows, k) where the entry stands in list; -1 in rows of padding, and of
+                        * other devices' experts */
     int32_t *list;     /* (n_rows * k) entries, expert by expert, ascending for each */
     int32_t *first;    /* (n_experts + 1) where an expert's entries begin in list */
     int32_t *active;   /* (n_experts) experts that have entries, ascending; then undefined */
     int32_t *n_active; /* (1) */
     float *logits;     /* (n_rows, n_experts) scratch of router_topk */
 };
+static inline int32_t sv_routes_n_own(const struct sv_routes *r)
+{
+    return r->own.n ? r->own.n : r->n_experts;
+}
 /* Sets the pointers to pieces of base, which is aligned to 256; returns the bytes of all. base
  * NULL: only that. */
 size_t sv_routes_lay_out(struct sv_routes *r, void *base);
@@ -109,8 +117,9 @@ struct sv_p_moe_down {
     float *out; /* (n_rows * k, hidden) f32, by place */
 };
 
-/* out[r] = sum over j = 0 .. k - 1, in this order and in f32, of weight[r, j] * x[place[r, j]];
- * rounded to act once. Rows of padding get 0, so that what follows meets real numbers. */
+/* out[r] = sum over j = 0 .. k - 1, in this order and in f32, of weight[r, j] * x[place[r, j]]
+ * where there is a place; rounded to act once. Rows without one get 0, those of padding too, so
+ * that what follows meets real numbers. */
 struct sv_p_moe_combine {
     int32_t hidden;
     const float *x; /* (n_rows * k, hidden) f32, by place */

@@ -18,6 +18,7 @@
 
 struct sv_ranks {
     int32_t rank, n; /* n 1: nothing is divided */
+    bool by_expert;  /* experts are shared out whole, else each of them is divided */
 };
 
 /* What a rank has of rows, columns, heads, ... that are divided. */

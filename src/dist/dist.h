@@ -17,25 +17,35 @@
 /* By what a model is divided; 0 where it has none. */
 struct sv_shard_shape {
     int32_t n_heads, n_kv_heads, head_dim;
+    int32_t v_dim; /* numbers that a head gives; 0: head_dim */
+    int32_t gdn_k_heads, gdn_v_heads, gdn_k_dim, gdn_v_dim; /* of a gated delta rule */
     int32_t intermediate, expert_intermediate, shared_intermediate;
+    int32_t n_experts;
+    bool by_expert; /* they are shared out whole, else each of them is divided */
     int32_t vocab;
     int32_t n_taps; /* numbers of a row's taps */
-    /* Rows and columns of quantized weights that share a scale: no rank gets a part of them. 0 and
-     * 1: none do. */
-    int32_t group;
-    const char *whole; /* what the model has that cannot be divided, NULL: nothing */
+    /* Quantized weights that share a scale, of which no rank gets a part: outputs and inputs of
+     * heads, numbers of intermediate sizes, tokens of the head. 0 and 1: none do. */
+    struct {
+        int32_t head_rows, head_cols, inner, vocab;
+    } group;
 };
 
-/* Attention heads go to the ranks in order, each with its K/V head; where there are fewer of these
- * than ranks, neighbours have the same one. Intermediate sizes, the vocabulary and taps are divided
- * evenly by units of 64 numbers (of whole groups in any case), or of fewer where there would not be
- * one for each. */
+/* Heads go to the ranks in order, each with its K/V head or, of a gated delta rule, value heads
+ * with their key head; where there are fewer K/V heads than ranks, neighbours have the same one.
+ * Intermediate sizes, the vocabulary and taps are divided evenly by units of 64 numbers (of whole
+ * groups in any case), or of fewer where there would not be one for each. Of experts every rank has
+ * a slice of all, or all of some consecutive ones. */
 struct sv_slice sv_shard_heads(const struct sv_shard_shape *s, struct sv_ranks r);
 struct sv_slice sv_shard_kv_heads(const struct sv_shard_shape *s, struct sv_ranks r);
+struct sv_slice sv_shard_key_heads(const struct sv_shard_shape *s, struct sv_ranks r);
+struct sv_slice sv_shard_experts(const struct sv_shard_shape *s, struct sv_ranks r);
 /* Of `size` numbers: an intermediate size, the taps; and of the vocabulary. */
 struct sv_slice sv_shard_inner(const struct sv_shard_shape *s, int32_t size, struct sv_ranks r);
 struct sv_slice sv_shard_vocab(const struct sv_shard_shape *s, struct sv_ranks r);
 
+/* *group becomes a multiple of n as well. */
+void sv_shard_bind(int32_t *group, int32_t n);
 /* Refuses a number of ranks that does not fit, and names those that do. what: "target". */
 int sv_shard_check(const struct sv_shard_shape *s, int32_t n, const char *what, struct sv_err *err);
 
@@ -45,12 +55,17 @@ enum sv_cut_axis {
     SV_CUT_COLS,  /* these inputs: the ranks' products are added up */
     SV_CUT_ABSENT /* nothing: the first rank adds it for all */
 };
+/* Ascending ranges of the axis, one but for tensors in which several things lie behind each other:
+ * queries, keys, values and gates of a gated delta rule. */
+enum { SV_CUT_RANGES = 4 };
 struct sv_cut {
     enum sv_cut_axis axis;
-    struct sv_slice range;
+    int32_t n_ranges;
+    struct sv_slice range[SV_CUT_RANGES];
 };
-/* What a rank has of a tensor of this role. cols 0: a vector of `rows` elements. Aborts for roles
- * of what cannot be divided: sv_shard_check comes first. */
+int32_t sv_cut_size(const struct sv_cut *c); /* of all ranges */
+/* What a rank has of a tensor of this role, whose rows stand as a model reads them. cols 0: a
+ * vector of `rows` elements. Aborts for roles that only files have. */
 struct sv_cut sv_shard_cut(const struct sv_shard_shape *s, enum sv_role role, int32_t rows,
                            int32_t cols, struct sv_ranks r);
 

@@ -48,7 +48,7 @@ int sv_mpi_begin(struct sv_err *err)
 
 struct sv_ranks sv_mpi_ranks(void)
 {
-    struct sv_ranks r = {0, 1};
+    struct sv_ranks r = {.n = 1};
     int on;
     MPI_Initialized(&on);
     if (on) {
@@ -96,7 +96,7 @@ int sv_mpi_begin(struct sv_err *err)
 
 struct sv_ranks sv_mpi_ranks(void)
 {
-    return (struct sv_ranks){0, 1};
+    return (struct sv_ranks){.n = 1};
 }
 
 void sv_mpi_end(int code)

@@ -25,7 +25,7 @@ static void begin(struct sv_world *w, const struct sv_world_opts *o, struct sv_r
 
 int sv_world_open(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err)
 {
-    begin(w, o, (struct sv_ranks){0, o->n});
+    begin(w, o, (struct sv_ranks){.n = o->n});
     w->shared = sv_calloc(1, sizeof *w->shared);
     return w->shared ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "memory for %d ranks", o->n);
 }

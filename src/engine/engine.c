@@ -86,6 +86,8 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
         rc = in_range(o->device_timeout, -1, 86400, "device_timeout", err);
     if (!rc)
         rc = in_range(o->tp, 0, SV_MAX_RANKS, "tp", err);
+    if (!rc && o->ep && o->tp < 2)
+        rc = sv_fail(err, SV_EINVAL, -1, "ep divides experts among ranks: it needs tp");
     if (!rc && o->tp > 1 && o->copy_weights)
         rc = sv_fail(err, SV_EUNSUPPORTED, -1,
                      "copy_weights with tp: each of the ranks would copy all files");
@@ -127,9 +129,10 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                             .no_graphs = o->no_graphs,
                             .timeout_s = o->device_timeout,
                             .n_threads = o->n_threads,
-                            .ranks = {0, 1}};
+                            .ranks = {.n = 1}};
     if (e->ranks) {
         d.ranks = e->ranks->world.ranks;
+        d.ranks.by_expert = o->ep;
         d.n_threads = sv_ranks_threads(o, d.ranks);
     }
     const bool drafts = o->draft_dir && o->width != 1;
@@ -165,6 +168,8 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     if (r->context > cfg.max_position)
         return sv_fail(err, SV_EINVAL, -1, "context %d is above the model's %d positions",
                        r->context, cfg.max_position);
+    if (o->ep && !cfg.n_experts)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "%s: ep: the model has no experts", o->target_dir);
     e->context = r->context;
     stage(t, "configuration", 0);
     rc = open_device(e, o, &cfg, err);

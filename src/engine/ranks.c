@@ -40,7 +40,8 @@ struct sv_world_opts sv_ranks_world(const struct sv_engine_options *opts, int32_
     return (struct sv_world_opts){
         .n = opts->tp,
         /* of those that ranks share */
-        .n_threads = is_bound() ? 1 : sv_ranks_threads(opts, (struct sv_ranks){rank, opts->tp}),
+        .n_threads =
+            is_bound() ? 1 : sv_ranks_threads(opts, (struct sv_ranks){.rank = rank, .n = opts->tp}),
         .timeout_us = s < 0 ? -1 : s * 1000000};
 }
 

@@ -173,11 +173,17 @@ int sv_packed_find(struct sv_packed *p, const struct sv_ckpt *c, const struct sv
                    struct sv_err *err);
 /* What it expands to: MXFP4 to bf16, which holds every value exactly. */
 enum sv_dtype sv_packed_dtype(const struct sv_packed *p);
-/* Rows first, first + step, ... of an expert's matrix, (rows / step, cols): MXFP4 as it is, */
-struct sv_quant sv_packed_codes(const struct sv_packed *p, int32_t expert, int32_t first,
-                                int32_t step);
-/* or their elements. */
-void sv_packed_expand(const struct sv_packed *p, int32_t expert, int32_t first, int32_t step,
+/* What is meant of an expert's matrix: of its outputs first, first + step, ... these, and these of
+ * its inputs. */
+struct sv_packed_part {
+    int32_t first, step;
+    struct sv_slice rows, cols;
+};
+/* That part of an expert: the MXFP4 codes of its outputs, with all inputs, as they are, */
+struct sv_quant sv_packed_codes(const struct sv_packed *p, int32_t expert,
+                                const struct sv_packed_part *part);
+/* or its elements, (rows.n, cols.n). Columns of MXFP4 begin and end where blocks do. */
+void sv_packed_expand(const struct sv_packed *p, int32_t expert, const struct sv_packed_part *part,
                       void *out);
 
 /* quantize.c: what became of one matrix. */

@@ -70,15 +70,17 @@ int sv_packed_find(struct sv_packed *p, const struct sv_ckpt *c, const struct sv
 TRANSPOSE(uint16_t)
 TRANSPOSE(uint32_t)
 
-static void expand_inputs_first(const struct sv_packed *p, int64_t e, int32_t first, int32_t step,
-                                void *out)
+static void expand_inputs_first(const struct sv_packed *p, int64_t e,
+                                const struct sv_packed_part *part, void *out)
 {
-    const int64_t at = e * p->rows * p->cols + first;
-    const int32_t n_rows = p->rows / step;
+    const int64_t at = (e * p->cols + part->cols.first) * p->rows + part->first +
+                       (int64_t)part->rows.first * part->step;
     if (p->t->dtype == SV_F32)
-        transpose_uint32_t((const uint32_t *)p->t->data + at, p->rows, step, out, n_rows, p->cols);
+        transpose_uint32_t((const uint32_t *)p->t->data + at, p->rows, part->step, out,
+                           part->rows.n, part->cols.n);
     else
-        transpose_uint16_t((const uint16_t *)p->t->data + at, p->rows, step, out, n_rows, p->cols);
+        transpose_uint16_t((const uint16_t *)p->t->data + at, p->rows, part->step, out,
+                           part->rows.n, part->cols.n);
 }
 
 /* The 16 values of a scale. Exact: bf16 holds them all. */
@@ -88,15 +90,16 @@ static void mxfp4_values(uint8_t scale, uint16_t value[16])
         value[i] = sv_f32_to_bf16(sv_e2m1[i] * sv_e8m0_to_f32(scale));
 }
 
-static void expand_mxfp4(const struct sv_packed *p, int64_t e, int32_t first, int32_t step,
+static void expand_mxfp4(const struct sv_packed *p, int64_t e, const struct sv_packed_part *part,
                          uint16_t *out)
 {
-    const int64_t n_blocks = p->cols / MXFP4_VALUES;
-    for (int64_t r = first; r < p->rows; r += step) {
-        const int64_t at = (e * p->rows + r) * n_blocks;
+    const int64_t per_row = p->cols / MXFP4_VALUES;
+    for (int32_t r = part->rows.first; r < part->rows.first + part->rows.n; r++) {
+        const int64_t at = (e * p->rows + part->first + (int64_t)r * part->step) * per_row +
+                           part->cols.first / MXFP4_VALUES;
         const uint8_t *scale = (const uint8_t *)p->scales->data + at;
         const uint8_t *code = (const uint8_t *)p->t->data + at * MXFP4_BYTES;
-        for (int64_t b = 0; b < n_blocks; b++) {
+        for (int64_t b = 0; b < part->cols.n / MXFP4_VALUES; b++) {
             uint16_t value[16];
             mxfp4_values(scale[b], value);
             for (int i = 0; i < MXFP4_BYTES; i++) {
@@ -107,28 +110,40 @@ static void expand_mxfp4(const struct sv_packed *p, int64_t e, int32_t first, in
     }
 }
 
-struct sv_quant sv_packed_codes(const struct sv_packed *p, int32_t expert, int32_t first,
-                                int32_t step)
+static bool part_ok(const struct sv_packed *p, int32_t expert, const struct sv_packed_part *part)
 {
-    const int64_t at = ((int64_t)expert * p->rows + first) * (p->cols / MXFP4_VALUES);
-    SV_REQUIRE(p->pack == SV_PACK_MXFP4);
+    const int32_t unit = p->pack == SV_PACK_MXFP4 ? MXFP4_VALUES : 1;
+    return expert >= 0 && expert < p->n && part->first >= 0 && part->first < part->step &&
+           p->rows % part->step == 0 && part->rows.first >= 0 &&
+           part->rows.first + part->rows.n <= p->rows / part->step && part->cols.first >= 0 &&
+           part->cols.first + part->cols.n <= p->cols && part->cols.first % unit == 0 &&
+           part->cols.n % unit == 0;
+}
+
+struct sv_quant sv_packed_codes(const struct sv_packed *p, int32_t expert,
+                                const struct sv_packed_part *part)
+{
+    const int64_t row =
+        (int64_t)expert * p->rows + part->first + (int64_t)part->rows.first * part->step;
+    const int64_t at = row * (p->cols / MXFP4_VALUES);
+    SV_REQUIRE(p->pack == SV_PACK_MXFP4 && part_ok(p, expert, part));
     return (struct sv_quant){.code = SV_CODE_MXFP4,
-                             .rows = p->rows / step,
+                             .rows = part->rows.n,
                              .cols = p->cols,
                              .data = (const uint8_t *)p->t->data + at * MXFP4_BYTES,
                              .scales = (const uint8_t *)p->scales->data + at,
                              .scale = SV_U8,
                              .block_rows = 1,
                              .block_cols = MXFP4_VALUES,
-                             .step = step};
+                             .step = part->step};
 }
 
-void sv_packed_expand(const struct sv_packed *p, int32_t expert, int32_t first, int32_t step,
+void sv_packed_expand(const struct sv_packed *p, int32_t expert, const struct sv_packed_part *part,
                       void *out)
 {
-    SV_REQUIRE(expert >= 0 && expert < p->n && first >= 0 && first < step && p->rows % step == 0);
+    SV_REQUIRE(part_ok(p, expert, part));
     if (p->pack == SV_PACK_MXFP4)
-        expand_mxfp4(p, expert, first, step, out);
+        expand_mxfp4(p, expert, part, out);
     else
-        expand_inputs_first(p, expert, first, step, out);
+        expand_inputs_first(p, expert, part, out);
 }

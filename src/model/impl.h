@@ -50,6 +50,20 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
 /* weights.c: w frees it with the rest. */
 void sv_weights_note(struct sv_weights *w, const struct sv_taken *t);
 
+/* part.c: the configuration of this rank's layers. */
+struct sv_config sv_part_config(const struct sv_weights *w, const struct sv_config *cfg);
+/* Which part of a tensor it has; host->rows 0: none, another rank adds it. copy: memory for what
+ * cannot be used where it is, of as many bytes as sv_part_copy_bytes says (0: NULL). */
+int sv_part_find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_weight *host,
+                 void *copy, int64_t *n_bytes, struct sv_err *err);
+size_t sv_part_copy_bytes(const struct sv_weights *w, const struct sv_tensor_spec *s);
+/* Of a layer's n experts, or heads. */
+struct sv_slice sv_part_experts(const struct sv_weights *w, int32_t n);
+struct sv_slice sv_part_heads(const struct sv_weights *w, int32_t n);
+/* Of a tensor that stands as a model reads it. */
+struct sv_cut sv_part_cut(const struct sv_weights *w, enum sv_role role, int64_t rows,
+                          int64_t cols);
+
 /* packed.c: outputs first, first + step, ... of every expert in the tensor become a projection or,
  * of a vector, its bias. */
 int sv_weights_take_packed(struct sv_weights *w, const struct sv_tensor_spec *s, int32_t first,

@@ -69,6 +69,7 @@ struct sv_mlp {
 /* Each row goes through k of many small MLPs, which a router chooses for it. */
 struct sv_moe {
     int32_t n_experts, k;
+    struct sv_slice own; /* of the experts: those that are here, n 0: all */
     enum sv_router_norm norm;
     enum sv_expert_act act;
     float limit, alpha;                   /* of SV_EXPERT_CLAMPED */

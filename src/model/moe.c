@@ -20,7 +20,8 @@ static struct buffers take(const struct sv_moe *m, int32_t hidden, struct sv_scr
                            int32_t n_rows)
 {
     const int64_t n = (int64_t)n_rows * m->k;
-    struct buffers b = {.routes = {.n_rows = n_rows, .n_experts = m->n_experts, .k = m->k}};
+    struct buffers b = {
+        .routes = {.n_rows = n_rows, .n_experts = m->n_experts, .k = m->k, .own = m->own}};
     sv_routes_lay_out(&b.routes, sv_scratch_bytes(s, sv_routes_lay_out(&b.routes, NULL)));
     b.act = sv_scratch_take(s, n_rows, (int64_t)m->k * m->gate.rows);
     b.out = sv_scratch_bytes(s, (size_t)n * (size_t)hidden * sizeof *b.out);

@@ -10,10 +10,11 @@
 
 #include <string.h>
 
-/* What is to become of one tensor: every step-th output, from first on. */
+/* What is to become of one tensor: this rank's part of every expert in it. */
 struct part {
     struct sv_packed from;
-    int32_t first, step;
+    struct sv_packed_part of;
+    struct sv_slice experts;
 };
 
 /* A vector for all experts, expert by expert. */
@@ -21,13 +22,17 @@ static int take_bias(struct sv_weights *w, const struct sv_tensor_spec *s, const
                      struct sv_weight *out, struct sv_err *err)
 {
     const struct sv_host_tensor *t = p->from.t;
-    const size_t n = (size_t)t->n_elements / (size_t)p->step, elem = sv_dtype_bytes(t->dtype);
+    const struct sv_packed_part *of = &p->of;
+    const int64_t each = t->n_elements / s->n_experts;
+    const size_t elem = sv_dtype_bytes(t->dtype), n = (size_t)p->experts.n * (size_t)of->rows.n;
     uint8_t *data = sv_arena_alloc(&w->arena, n * elem);
     if (!data)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for %s", s->name);
-    for (size_t i = 0; i < n; i++)
-        memcpy(data + i * elem,
-               (const uint8_t *)t->data + (i * (size_t)p->step + (size_t)p->first) * elem, elem);
+    for (int32_t i = 0; i < (int32_t)n; i++) {
+        const int64_t row = of->rows.first + i % of->rows.n,
+                      at = (p->experts.first + i / of->rows.n) * each + row * of->step + of->first;
+        memcpy(data + (size_t)i * elem, (const uint8_t *)t->data + (size_t)at * elem, elem);
+    }
     const struct sv_weight host = {
         .role = s->role, .fmt.elem = t->dtype, .rows = 1, .cols = (int32_t)n, .data = data};
     int rc = sv_dev_upload_weight(w->dev, &host, out, err);
@@ -36,30 +41,23 @@ static int take_bias(struct sv_weights *w, const struct sv_tensor_spec *s, const
     return rc;
 }
 
-/* *in_place: the device uses some of the matrices where they are. */
-static int upload(struct sv_weights *w, enum sv_role role, enum sv_dtype elem, const uint8_t *data,
-                  struct sv_experts *x, bool *in_place, struct sv_err *err)
+/* memory, or NULL: what host's matrices lie in; it becomes t's where the device uses some of them
+ * where they are, and else is freed, as on errors. */
+static int upload(struct sv_weights *w, const struct sv_weight *host, struct sv_experts *x,
+                  void *memory, struct sv_taken *t, struct sv_err *err)
 {
-    const size_t stride = (size_t)x->rows * (size_t)x->cols * sv_dtype_bytes(elem);
-    struct sv_weight *host = sv_calloc((size_t)x->n, sizeof *host);
-    if (!host)
-        return sv_fail(err, SV_ENOMEM, -1, "no memory for %d experts", x->n);
-    for (int32_t e = 0; e < x->n; e++)
-        host[e] = (struct sv_weight){.role = role,
-                                     .fmt.elem = elem,
-                                     .rows = x->rows,
-                                     .cols = x->cols,
-                                     .data = data + (size_t)e * stride};
+    bool in_place = false;
     int rc = sv_dev_upload_experts(w->dev, host, x->n, x, err);
-    *in_place = false;
     for (int32_t e = 0; e < x->n && !rc; e++) /* one may be compressed, and the next not */
-        *in_place |= x->w[e].data == host[e].data;
-    sv_free(host);
-    if (rc || *in_place)
-        return rc;
-    rc = sv_dev_sync(w->dev, err); /* copies may still be under way */
-    if (rc)
-        sv_dev_free_experts(w->dev, x);
+        in_place |= memory && x->w[e].data == host[e].data;
+    if (!rc && memory && !in_place) {
+        rc = sv_dev_sync(w->dev, err); /* copies may still be under way */
+        if (rc)
+            sv_dev_free_experts(w->dev, x);
+    }
+    t->host = in_place ? memory : NULL;
+    if (!in_place)
+        sv_free(memory);
     return rc;
 }
 
@@ -67,14 +65,24 @@ static int upload(struct sv_weights *w, enum sv_role role, enum sv_dtype elem, c
 static int keep(struct sv_weights *w, const struct sv_taken *t, enum sv_dtype elem, void *data,
                 struct sv_err *err)
 {
+    struct sv_experts *x = t->experts;
     struct sv_taken own = *t;
-    bool in_place = false;
-    int rc = upload(w, t->w.role, elem, data, t->experts, &in_place, err);
-    own.host = !rc && in_place ? data : NULL;
+    const size_t stride = (size_t)x->rows * (size_t)x->cols * sv_dtype_bytes(elem);
+    struct sv_weight *host = sv_calloc((size_t)x->n, sizeof *host);
+    if (!host) {
+        sv_free(data);
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for %d experts", x->n);
+    }
+    for (int32_t e = 0; e < x->n; e++)
+        host[e] = (struct sv_weight){.role = t->w.role,
+                                     .fmt.elem = elem,
+                                     .rows = x->rows,
+                                     .cols = x->cols,
+                                     .data = (const char *)data + (size_t)e * stride};
+    int rc = upload(w, host, x, data, &own, err);
     if (!rc)
         sv_weights_note(w, &own);
-    if (!own.host)
-        sv_free(data);
+    sv_free(host);
     return rc;
 }
 
@@ -87,8 +95,9 @@ struct expansion {
 static void expand_share(void *arg, int thread, int n_threads)
 {
     const struct expansion *x = arg;
-    for (int32_t e = thread; e < x->p->from.n; e += n_threads)
-        sv_packed_expand(&x->p->from, e, x->p->first, x->p->step, x->data + (size_t)e * x->stride);
+    for (int32_t e = thread; e < x->p->experts.n; e += n_threads)
+        sv_packed_expand(&x->p->from, x->p->experts.first + e, &x->p->of,
+                         x->data + (size_t)e * x->stride);
 }
 
 /* On all processors: tens of gigabytes may come out. */
@@ -97,7 +106,7 @@ static int expand(const struct part *p, uint8_t *data, size_t stride, struct sv_
     struct expansion x = {p, data, stride};
     struct sv_pool *pool;
     const int n_cpus = sv_cpu_count();
-    int rc = sv_pool_open(&pool, n_cpus < p->from.n ? n_cpus : p->from.n, err);
+    int rc = sv_pool_open(&pool, n_cpus < p->experts.n ? n_cpus : p->experts.n, err);
     if (rc)
         return rc;
     sv_pool_run(pool, expand_share, &x);
@@ -105,29 +114,46 @@ static int expand(const struct part *p, uint8_t *data, size_t stride, struct sv_
     return SV_OK;
 }
 
-/* MXFP4 as it is. */
+/* MXFP4 as it is, but for a part of the inputs, which is copied: to `copy`, (n_experts, stride). */
+static int codes_of(const struct part *p, const struct sv_experts *x, struct sv_quant *quant,
+                    uint8_t **copy, struct sv_err *err)
+{
+    const struct sv_slice rows = {0, p->of.rows.n};
+    size_t stride = 0;
+    for (int32_t e = 0; e < x->n; e++) {
+        const struct sv_quant whole = sv_packed_codes(&p->from, p->experts.first + e, &p->of);
+        if (e == 0)
+            stride = (size_t)sv_quant_part(quant, &whole, &rows, 1, p->of.cols, NULL);
+        if (stride && e == 0 && !(*copy = sv_alloc((size_t)x->n * stride)))
+            return sv_fail(err, SV_ENOMEM, -1, "no memory for inputs of %d experts", x->n);
+        uint8_t *to = stride ? *copy + (size_t)e * stride : NULL;
+        SV_REQUIRE(sv_quant_part(&quant[e], &whole, &rows, 1, p->of.cols, to) == (int64_t)stride);
+    }
+    return SV_OK;
+}
+
 static int take_codes(struct sv_weights *w, const struct sv_tensor_spec *s, const struct part *p,
                       struct sv_experts *x, int32_t n_chosen, struct sv_err *err)
 {
     struct sv_weight *host = sv_calloc((size_t)x->n, sizeof *host);
     struct sv_quant *quant = sv_calloc((size_t)x->n, sizeof *quant);
-    int rc = host && quant ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "no memory for %s", s->name);
-    for (int32_t e = 0; e < x->n && !rc; e++) {
-        quant[e] = sv_packed_codes(&p->from, e, p->first, p->step);
+    uint8_t *copy = NULL;
+    struct sv_taken own = {.w.role = s->role, .experts = x, .n_chosen = n_chosen};
+    int rc = host && quant ? codes_of(p, x, quant, &copy, err)
+                           : sv_fail(err, SV_ENOMEM, -1, "no memory for %s", s->name);
+    for (int32_t e = 0; e < x->n && !rc; e++)
         host[e] = (struct sv_weight){.role = s->role,
                                      .fmt.elem = SV_U8,
                                      .rows = x->rows,
                                      .cols = x->cols,
                                      .data = quant[e].data,
                                      .quant = &quant[e]};
+    if (!rc)
+        rc = upload(w, host, x, copy, &own, err);
+    if (!rc) {
+        own.n_bytes = x->n * sv_quant_bytes(quant);
+        sv_weights_note(w, &own);
     }
-    if (!rc)
-        rc = sv_dev_upload_experts(w->dev, host, x->n, x, err);
-    if (!rc)
-        sv_weights_note(w, &(struct sv_taken){.w.role = s->role,
-                                              .n_bytes = x->n * sv_quant_bytes(quant),
-                                              .experts = x,
-                                              .n_chosen = n_chosen});
     sv_free(host);
     sv_free(quant);
     return rc;
@@ -138,7 +164,7 @@ static int take_matrices(struct sv_weights *w, const struct sv_tensor_spec *s, c
 {
     const enum sv_dtype elem = sv_packed_dtype(&p->from);
     const size_t stride = (size_t)x->rows * (size_t)x->cols * sv_dtype_bytes(elem);
-    SV_REQUIRE(x->rows == p->from.rows / p->step && x->cols == p->from.cols);
+    SV_REQUIRE(x->rows == p->of.rows.n && x->cols == p->of.cols.n);
     uint8_t *data = sv_alloc((size_t)x->n * stride);
     if (!data)
         return sv_fail(err, SV_ENOMEM, -1, "no memory to expand %s: %zu bytes", s->name,
@@ -157,14 +183,20 @@ static int take_matrices(struct sv_weights *w, const struct sv_tensor_spec *s, c
 int sv_weights_take_packed(struct sv_weights *w, const struct sv_tensor_spec *s, int32_t first,
                            int32_t step, struct sv_place to, int32_t n_chosen, struct sv_err *err)
 {
-    struct part p = {.first = first, .step = step};
+    const struct sv_cut cut = sv_part_cut(w, s->role, s->rows / step, s->cols);
+    struct part p = {.of = {first, step, {0, (int32_t)s->rows / step}, {0, (int32_t)s->cols}},
+                     .experts = sv_part_experts(w, s->n_experts)};
+    if (cut.axis == SV_CUT_ABSENT)
+        return SV_OK;
+    if (cut.axis != SV_CUT_NONE)
+        *(cut.axis == SV_CUT_ROWS ? &p.of.rows : &p.of.cols) = cut.range[0];
     int rc = sv_packed_find(&p.from, w->ckpt, s, err);
     if (rc)
         return rc;
     if (to.w)
         return take_bias(w, s, &p, to.w, err);
     if (p.from.pack == SV_PACK_MXFP4) {
-        const struct sv_quant q = sv_packed_codes(&p.from, 0, first, step);
+        const struct sv_quant q = sv_packed_codes(&p.from, 0, &p.of);
         if (sv_dev_takes_codes(w->dev, &q, s->role))
             return take_codes(w, s, &p, to.experts, n_chosen, err);
     }
@@ -197,12 +229,13 @@ static void transpose(uint8_t *out, const uint8_t *in, int32_t rows, int32_t col
                    in + ((size_t)r * (size_t)cols + (size_t)c) * elem, elem);
 }
 
-/* A head's rows in the tensor: those of its keys, then those of its values. */
+/* A head's rows in the tensor, `each` of them: those of its keys, then those of its values. */
 static int expand_heads(const struct sv_host_tensor *t, bool values, const struct sv_experts *x,
-                        enum sv_dtype elem, uint8_t *data, struct sv_err *err)
+                        int32_t first, int32_t each, enum sv_dtype elem, uint8_t *data,
+                        struct sv_err *err)
 {
     const size_t size = sv_dtype_bytes(elem), matrix = (size_t)x->rows * (size_t)x->cols * size;
-    const int32_t latent = (int32_t)t->dim[1], each = (int32_t)(t->dim[0] / x->n);
+    const int32_t latent = (int32_t)t->dim[1];
     const int32_t n = values ? x->rows : x->cols;
     float *wide = sv_alloc((size_t)latent * sizeof *wide);
     uint8_t *head = values ? NULL : sv_alloc(matrix);
@@ -210,7 +243,8 @@ static int expand_heads(const struct sv_host_tensor *t, bool values, const struc
                  ? SV_OK
                  : sv_fail(err, SV_ENOMEM, -1, "no memory to expand %s", t->name);
     for (int32_t h = 0; h < x->n && !rc; h++, data += matrix) {
-        rows_of(t, h * each + (values ? each - n : 0), n, elem, wide, values ? data : head);
+        rows_of(t, (first + h) * each + (values ? each - n : 0), n, elem, wide,
+                values ? data : head);
         if (!values)
             transpose(data, head, n, latent, size);
     }
@@ -241,7 +275,9 @@ int sv_weights_take_heads(struct sv_weights *w, const struct sv_tensor_spec *s, 
     uint8_t *data = sv_alloc((size_t)n_values * sv_dtype_bytes(elem));
     if (!data)
         return sv_fail(err, SV_ENOMEM, -1, "no memory to expand %s", s->name);
-    int rc = expand_heads(t, values, x, elem, data, err);
+    const int32_t first = sv_shard_heads(&w->shape, sv_dev_ranks(w->dev)).first;
+    const int32_t each = (int32_t)(s->rows / w->cfg->n_heads);
+    int rc = expand_heads(t, values, x, first, each, elem, data, err);
     taken.n_bytes = (int64_t)((double)t->n_bytes * (double)n_values / (double)(s->rows * s->cols));
     if (!rc)
         return keep(w, &taken, elem, data, err);

@@ -24,7 +24,7 @@ static int open_vocab(struct sv_model *m, struct sv_err *err)
     const struct sv_ranks ranks = sv_dev_ranks(m->dev);
     for (int32_t r = 0; r < ranks.n && ranks.n > 1; r++) {
         const struct sv_slice part =
-            sv_shard_vocab(&m->weights.shape, (struct sv_ranks){r, ranks.n});
+            sv_shard_vocab(&m->weights.shape, (struct sv_ranks){.rank = r, .n = ranks.n});
         m->vocab0[r + 1] = part.first + part.n;
     }
     if (!m->cfg.tie_embeddings)

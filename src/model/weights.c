@@ -91,92 +91,7 @@ void sv_weights_note(struct sv_weights *w, const struct sv_taken *t)
     w->n_bytes += t->n_bytes;
 }
 
-/* ---------------------------------------------------------------- what a rank takes */
-
-static int32_t gcd(int32_t a, int32_t b)
-{
-    return b ? gcd(b, a % b) : a;
-}
-
-/* Weights that share a scale, of all tensors; a scale of a whole row or column binds nothing. */
-static int32_t group_of(const struct sv_ckpt *c)
-{
-    int32_t group = 1;
-    for (int32_t i = 0; c && i < c->n_tensors; i++) {
-        const struct sv_quant *q = &c->tensors[i].quant;
-        if (!q->code)
-            continue;
-        const int32_t block = sv_quant_block(q->code),
-                      side[] = {block                     ? block
-                                : q->block_cols < q->cols ? q->block_cols
-                                                          : 1,
-                                q->block_rows < q->rows ? q->block_rows : 1};
-        for (int k = 0; k < 2; k++)
-            if (side[k] > 1)
-                group = group / gcd(group, side[k]) * side[k];
-    }
-    return group;
-}
-
-int sv_weights_divide(struct sv_weights *w, const struct sv_config *cfg, int32_t n_taps,
-                      const char *what, struct sv_err *err)
-{
-    const struct sv_ranks ranks = sv_dev_ranks(w->dev);
-    if (ranks.n == 1)
-        return SV_OK;
-    w->shape = (struct sv_shard_shape){.n_heads = cfg->n_heads,
-                                       .n_kv_heads = cfg->n_kv_heads,
-                                       .head_dim = cfg->head_dim,
-                                       .intermediate = cfg->intermediate_size,
-                                       .vocab = cfg->vocab_size,
-                                       .n_taps = n_taps * cfg->hidden_size,
-                                       .group = group_of(w->ckpt)};
-    if (cfg->n_experts) {
-        w->shape.expert_intermediate = cfg->moe_intermediate_size;
-        w->shape.shared_intermediate = cfg->shared_intermediate_size;
-    }
-    for (int32_t i = 0; i < cfg->n_layers; i++)
-        if (cfg->layer_kind[i] == SV_LAYER_GDN)
-            w->shape.whole = "the gated delta rule";
-        else if (cfg->layer_kind[i] == SV_LAYER_MLA)
-            w->shape.whole = "latent attention";
-    return sv_shard_check(&w->shape, ranks.n, what, err);
-}
-
-/* The geometry of this rank's layers. */
-static struct sv_config own_part(const struct sv_weights *w, const struct sv_config *cfg)
-{
-    const struct sv_ranks ranks = sv_dev_ranks(w->dev);
-    struct sv_config own = *cfg;
-    if (ranks.n == 1)
-        return own;
-    own.n_heads = sv_shard_heads(&w->shape, ranks).n;
-    own.n_kv_heads = sv_shard_kv_heads(&w->shape, ranks).n;
-    own.intermediate_size = sv_shard_inner(&w->shape, cfg->intermediate_size, ranks).n;
-    own.moe_intermediate_size = sv_shard_inner(&w->shape, cfg->moe_intermediate_size, ranks).n;
-    own.shared_intermediate_size =
-        sv_shard_inner(&w->shape, cfg->shared_intermediate_size, ranks).n;
-    return own;
-}
-
-/* The columns of a matrix, in memory that is there, or of their own. */
-static int copy_columns(struct sv_weight *host, struct sv_slice cols, const char *name, void **copy,
-                        struct sv_err *err)
-{
-    const size_t elem = sv_dtype_bytes(host->fmt.elem), n = (size_t)cols.n * elem,
-                 ld = (size_t)host->cols * elem;
-    if (!*copy)
-        *copy = sv_alloc((size_t)host->rows * n);
-    char *to = *copy;
-    const char *from = (const char *)host->data + (size_t)cols.first * elem;
-    if (!to)
-        return sv_fail(err, SV_ENOMEM, -1, "no memory for columns of %s", name);
-    for (int32_t r = 0; r < host->rows; r++)
-        memcpy(to + (size_t)r * n, from + (size_t)r * ld, n);
-    host->data = to;
-    host->cols = cols.n;
-    return SV_OK;
-}
+/* ---------------------------------------------------------------- one tensor */
 
 /* f32, and small: what a model reads in another form than files have it. Decays must be below 0. */
 static int make_converted(struct sv_weights *w, struct sv_weight *shape, struct sv_weight *out,
@@ -216,142 +131,24 @@ static int make_random(struct sv_weights *w, struct sv_weight *shape, enum sv_fo
     return rc;
 }
 
-/* Whether a product or lookup gets bf16 at most, so that values may be rounded to it. */
-static bool rounds_to_bf16(const struct sv_weights *w, enum sv_role role)
-{
-    const bool looked_up = role == SV_ROLE_EMBED || role == SV_ROLE_HEAD;
-    return sv_dev_compute_dtype(w->dev) == SV_BF16 &&
-           (!looked_up || sv_dev_act_dtype(w->dev) == SV_BF16);
-}
-
-/* A matrix in fewer bits: its codes where the device takes them. Else its values, or those of this
- * rank's part of it: as bf16 where all of them fit or are rounded to it, else f32; the memory is
- * the weights'. */
-static int take_codes(struct sv_weights *w, const struct sv_host_tensor *t,
-                      const struct sv_cut *cut, struct sv_weight *host, struct sv_err *err)
-{
-    if (cut->axis == SV_CUT_NONE && sv_dev_takes_codes(w->dev, &t->quant, host->role)) {
-        host->fmt.elem = SV_U8;
-        host->quant = &t->quant;
-        return SV_OK;
-    }
-    const bool half = sv_quant_fits_bf16(t->quant.code) || rounds_to_bf16(w, host->role);
-    const size_t whole = (size_t)host->cols;
-    const int32_t row0 = cut->axis == SV_CUT_ROWS ? cut->range.first : 0,
-                  col0 = cut->axis == SV_CUT_COLS ? cut->range.first : 0;
-    host->rows = cut->axis == SV_CUT_ROWS ? cut->range.n : host->rows;
-    host->cols = cut->axis == SV_CUT_COLS ? cut->range.n : host->cols;
-    const size_t cols = (size_t)host->cols, n = (size_t)host->rows * cols;
-    const bool in_place = !half && cols == whole;
-    void *data = sv_arena_alloc(&w->arena, n * (half ? sizeof(uint16_t) : sizeof(float)));
-    float *row = in_place ? NULL : sv_arena_alloc(&w->arena, whole * sizeof *row);
-    if (!data || (!in_place && !row))
-        return sv_fail(err, SV_ENOMEM, -1, "%s: no memory for %zu values of '%s'", t->file, n,
-                       t->name);
-    host->fmt.elem = half ? SV_BF16 : SV_F32;
-    if (cols == whole)
-        sv_quant_expand(&t->quant, row0, host->rows, host->fmt.elem, data, row);
-    for (int32_t r = 0; cols != whole && r < host->rows; r++) {
-        sv_quant_rows(&t->quant, r, 1, row);
-        for (size_t i = 0; half && i < cols; i++)
-            ((uint16_t *)data)[(size_t)r * cols + i] = sv_f32_to_bf16(row[col0 + (int32_t)i]);
-        if (!half)
-            memcpy((float *)data + (size_t)r * cols, row + col0, cols * sizeof *row);
-    }
-    host->data = data;
-    return SV_OK;
-}
-
-/* One expert's matrix in a tensor of all. */
-static void part_of_experts(struct sv_weight *host, const struct sv_tensor_spec *s,
-                            const struct sv_host_tensor *t, int64_t *n_bytes)
-{
-    const int64_t matrix = s->rows * s->cols * (int64_t)sv_dtype_bytes(t->dtype);
-    const int64_t n = s->form == SV_FORM_EXPERT ? 1 : 2,
-                  at = n * s->expert + (s->form == SV_FORM_UP);
-    host->data = (const char *)t->data + at * matrix;
-    *n_bytes += matrix - (int64_t)t->n_bytes;
-}
-
-/* The tensor in the checkpoint, as host weight, and this rank's part of it. *copy: memory for
- * columns of it, or NULL; then what was allocated for them, if they are needed. No rows: only
- * another rank has it. */
-static int find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_weight *host,
-                void **copy, int64_t *n_bytes, struct sv_err *err)
-{
-    const bool vector = s->cols == 0;
-    const struct sv_cut cut =
-        sv_shard_cut(&w->shape, s->role, (int32_t)s->rows, (int32_t)s->cols, sv_dev_ranks(w->dev));
-    *host = (struct sv_weight){.role = s->role,
-                               .rows = vector ? 1 : (int32_t)s->rows,
-                               .cols = (int32_t)(vector ? s->rows : s->cols)};
-    if (s->form == SV_FORM_CONV) { /* as a model reads it */
-        host->rows = (int32_t)s->cols;
-        host->cols = (int32_t)s->rows;
-    }
-    if (cut.axis == SV_CUT_ABSENT) {
-        host->rows = 0;
-        return SV_OK;
-    }
-    if (!w->ckpt) {
-        if (cut.axis != SV_CUT_NONE)
-            *(cut.axis == SV_CUT_ROWS && !vector ? &host->rows : &host->cols) = cut.range.n;
-        return SV_OK;
-    }
-    const struct sv_host_tensor *t = sv_ckpt_find(w->ckpt, s->name);
-    if (!t)
-        return sv_fail(err, SV_EFORMAT, -1, "tensor %s is missing", s->name);
-    int64_t dim[4];
-    const int32_t n_dims = sv_tensor_shape(s, dim);
-    if (t->n_dims != n_dims || memcmp(t->dim, dim, (size_t)n_dims * sizeof *dim))
-        return sv_fail(err, SV_EFORMAT, -1, "tensor %s has not the shape of [%d, %d]", s->name,
-                       host->rows, host->cols);
-    host->fmt.elem = t->dtype;
-    host->data = t->data;
-    SV_REQUIRE(cut.axis == SV_CUT_NONE || !s->form);
-    *n_bytes += (int64_t)t->n_bytes;
-    if (t->quant.code && s->form)
-        return sv_fail(err, SV_EUNSUPPORTED, -1,
-                       "%s: tensor '%s' is quantized; of this one only "
-                       "f32, f16 and bf16 are supported",
-                       t->file, t->name);
-    if (cut.axis != SV_CUT_NONE) {
-        const int32_t whole = cut.axis == SV_CUT_COLS || vector ? host->cols : host->rows;
-        *n_bytes += (int64_t)t->n_bytes / whole * cut.range.n - (int64_t)t->n_bytes;
-    }
-    if (t->quant.code)
-        return take_codes(w, t, &cut, host, err);
-    if (s->form >= SV_FORM_EXPERT)
-        part_of_experts(host, s, t, n_bytes);
-    else if (s->form && !t->as_read)
-        return sv_tensor_convert(s, w->cfg, t, &w->arena, host, err);
-    if (cut.axis == SV_CUT_COLS)
-        return copy_columns(host, cut.range, s->name, copy, err);
-    if (cut.axis == SV_CUT_ROWS) {
-        const size_t row = (vector ? 1 : (size_t)host->cols) * sv_dtype_bytes(t->dtype);
-        host->data = (const char *)t->data + (size_t)cut.range.first * row;
-        *(vector ? &host->cols : &host->rows) = cut.range.n;
-    }
-    return SV_OK;
-}
-
 int sv_weights_take(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_weight *out,
                     struct sv_err *err)
 {
+    const size_t n_copy = sv_part_copy_bytes(w, s);
+    void *copy = n_copy ? sv_alloc(n_copy) : NULL;
     struct sv_weight host;
-    void *copy = NULL;
     int64_t n_bytes = 0;
-    int rc = find(w, s, &host, &copy, &n_bytes, err);
     *out = (struct sv_weight){0};
-    if (rc || !host.rows)
-        return rc;
-    if (!w->ckpt)
-        return make_random(w, &host, s->form, out, err);
-    rc = sv_dev_upload_weight(w->dev, &host, out, err);
+    if (n_copy && !copy)
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for a part of %s", s->name);
+    int rc = sv_part_find(w, s, &host, copy, &n_bytes, err);
+    if (!rc && host.rows)
+        rc = w->ckpt ? sv_dev_upload_weight(w->dev, &host, out, err)
+                     : make_random(w, &host, s->form, out, err);
     const bool in_place = !rc && copy && out->data == copy;
     if (!rc && copy && !in_place)
         rc = sv_dev_sync(w->dev, err); /* it may still be read */
-    if (!rc || in_place)
+    if (w->ckpt && out->data)
         sv_weights_note(
             w, &(struct sv_taken){.w = *out, .n_bytes = n_bytes, .host = in_place ? copy : NULL});
     if (!in_place)
@@ -365,8 +162,10 @@ struct load {
     struct sv_weights *w;
     struct sv_place (*place)(void *user, const struct sv_tensor_spec *spec);
     void *user;
-    struct sv_weight *expert; /* (n_experts) of those that are being collected */
-    char *columns;            /* of theirs that are this rank's, (n_experts, rows, cols), or NULL */
+    struct sv_slice own, heads; /* of a layer's experts, and heads where a file has them apart */
+    struct sv_weight *matrix;   /* of those that are being collected */
+    char *copy;        /* of their parts that are this rank's, one behind the other; or NULL */
+    size_t copy_bytes; /* of each */
     int64_t expert_bytes;
     int32_t n_chosen;
     struct sv_err *err;
@@ -375,7 +174,7 @@ struct load {
 static int upload_experts(struct load *l, struct sv_experts *x, bool *in_place)
 {
     struct sv_weights *w = l->w;
-    struct sv_weight *host = l->expert;
+    struct sv_weight *host = l->matrix;
     if (!w->ckpt) {
         host[0].fmt.elem = SV_BF16;
         l->expert_bytes = 2 * (int64_t)x->n * x->rows * x->cols;
@@ -384,15 +183,21 @@ static int upload_experts(struct load *l, struct sv_experts *x, bool *in_place)
     }
     int rc = sv_dev_upload_experts(w->dev, host, x->n, x, l->err);
     for (int32_t e = 0; e < x->n && !rc; e++)
-        *in_place |= l->columns && x->w[e].data == host[e].data;
-    if (rc || !l->columns || *in_place)
+        *in_place |= l->copy && x->w[e].data == host[e].data;
+    if (rc || !l->copy || *in_place)
         return rc;
-    return sv_dev_sync(w->dev, l->err); /* the columns may still be read */
+    return sv_dev_sync(w->dev, l->err); /* it may still be read */
 }
 
 static bool is_expert(enum sv_role role)
 {
     return role >= SV_ROLE_EXPERT_GATE && role <= SV_ROLE_EXPERT_DOWN;
+}
+
+/* The numbers of this rank's experts, or heads. */
+static struct sv_slice own_of(const struct load *l, enum sv_role role)
+{
+    return is_expert(role) ? l->own : l->heads;
 }
 
 /* Experts come one by one, or heads, and become weights of the device together with the last one.
@@ -401,18 +206,21 @@ static int take_expert(struct load *l, const struct sv_tensor_spec *s, struct sv
 {
     struct sv_weights *w = l->w;
     bool in_place = false;
-    SV_REQUIRE(s->expert < x->n);
-    if (s->expert == 0)
+    const int32_t first = own_of(l, s->role).first, e = s->expert - first;
+    SV_REQUIRE(e >= 0 && e < x->n);
+    const size_t n_copy = (sv_part_copy_bytes(w, s) + SV_ALIGN - 1) / SV_ALIGN * SV_ALIGN;
+    if (e == 0) { /* one piece of memory for all, by what the first one takes */
         l->expert_bytes = 0;
-    /* One piece of memory for all, by what the first one takes. */
-    const struct sv_host_tensor *t = w->ckpt ? sv_ckpt_find(w->ckpt, s->name) : NULL;
-    const size_t stride = t ? (size_t)x->rows * (size_t)x->cols * sv_dtype_bytes(t->dtype) : 0;
-    const bool cut = t && !t->quant.code && x->cols < s->cols;
-    if (cut && s->expert == 0 && !(l->columns = sv_alloc((size_t)x->n * stride)))
-        return sv_fail(l->err, SV_ENOMEM, -1, "no memory for columns of %s", s->name);
-    void *copy = cut ? l->columns + (size_t)s->expert * stride : NULL;
-    int rc = find(w, s, &l->expert[s->expert], &copy, &l->expert_bytes, l->err);
-    if (!rc && s->expert + 1 < x->n)
+        l->copy_bytes = n_copy;
+        if (n_copy && !(l->copy = sv_alloc((size_t)x->n * n_copy)))
+            return sv_fail(l->err, SV_ENOMEM, -1, "no memory for parts of %s", s->name);
+    }
+    void *copy = l->copy ? l->copy + (size_t)e * n_copy : NULL;
+    int rc = n_copy == l->copy_bytes
+                 ? sv_part_find(w, s, &l->matrix[e], copy, &l->expert_bytes, l->err)
+                 : sv_fail(l->err, SV_EUNSUPPORTED, -1,
+                           "%s is quantized in another way than expert %d", s->name, first);
+    if (!rc && e + 1 < x->n)
         return rc;
     if (!rc)
         rc = upload_experts(l, x, &in_place);
@@ -421,10 +229,10 @@ static int take_expert(struct load *l, const struct sv_tensor_spec *s, struct sv
                                               .n_bytes = l->expert_bytes,
                                               .experts = x,
                                               .n_chosen = is_expert(s->role) ? l->n_chosen : 0,
-                                              .host = in_place ? l->columns : NULL});
+                                              .host = in_place ? l->copy : NULL});
     if (!in_place)
-        sv_free(l->columns);
-    l->columns = NULL;
+        sv_free(l->copy);
+    l->copy = NULL;
     return rc;
 }
 
@@ -434,11 +242,16 @@ static int make_random_packed(struct load *l, struct sv_tensor_spec s, int step,
     int rc = SV_OK;
     s.rows /= step;
     if (to.w) {
-        s.rows *= s.n_experts;
-        return sv_weights_take(l->w, &s, to.w, l->err);
+        struct sv_weight bias;
+        int64_t n_bytes = 0;
+        rc = sv_part_find(l->w, &s, &bias, NULL, &n_bytes, l->err);
+        bias.cols *= l->own.n;
+        return rc || !bias.rows ? rc : make_random(l->w, &bias, s.form, to.w, l->err);
     }
-    for (s.expert = 0; s.expert < s.n_experts && !rc; s.expert++)
+    for (int32_t e = 0; e < l->own.n && !rc; e++) {
+        s.expert = l->own.first + e;
         rc = take_expert(l, &s, to.experts);
+    }
     return rc;
 }
 
@@ -481,13 +294,11 @@ static int load_one(void *user, const struct sv_tensor_spec *spec)
     struct load *l = user;
     if (spec->role == SV_ROLE_KV_B)
         return take_heads(l, spec);
-    if (spec->n_experts && spec->expert < 0 && sv_dev_ranks(l->w->dev).n > 1)
-        return sv_fail(l->err, SV_EUNSUPPORTED, -1,
-                       "tensor parallel does not divide experts that one tensor holds (%s) yet; it "
-                       "runs on 1 rank",
-                       spec->name);
     if (spec->n_experts && spec->expert < 0)
         return take_packed(l, spec);
+    const struct sv_slice own = own_of(l, spec->role);
+    if (spec->expert >= 0 && (spec->expert < own.first || spec->expert >= own.first + own.n))
+        return SV_OK; /* another rank's */
     const struct sv_place to = l->place(l->user, spec);
     SV_REQUIRE(to.w || to.experts); /* a row of the table that no model code reads */
     return to.w ? sv_weights_take(l->w, spec, to.w, l->err) : take_expert(l, spec, to.experts);
@@ -498,12 +309,15 @@ int sv_weights_load(struct sv_weights *w, const struct sv_config *cfg, int32_t n
                     void *user, struct sv_err *err)
 {
     struct load l = {.w = w, .place = place, .user = user, .n_chosen = cfg->n_chosen, .err = err};
-    const int32_t n =
-        cfg->kv_by_head && cfg->n_heads > cfg->n_experts ? cfg->n_heads : cfg->n_experts;
     w->cfg = cfg;
+    l.own = sv_part_experts(w, cfg->n_experts);
+    l.heads = sv_part_heads(w, cfg->n_heads);
+    if (l.own.n < cfg->n_experts) /* on average */
+        l.n_chosen = (cfg->n_chosen * l.own.n + cfg->n_experts - 1) / cfg->n_experts;
+    const int32_t n = cfg->kv_by_head && l.heads.n > l.own.n ? l.heads.n : l.own.n;
     if (n)
-        l.expert = sv_arena_alloc(&w->arena, (size_t)n * sizeof *l.expert);
-    if (n && !l.expert)
+        l.matrix = sv_arena_alloc(&w->arena, (size_t)n * sizeof *l.matrix);
+    if (n && !l.matrix)
         return sv_fail(err, SV_ENOMEM, -1, "table of %d matrices", n);
     return sv_config_each_tensor(cfg, n_taps, load_one, &l);
 }
@@ -548,8 +362,10 @@ static int open_experts(struct sv_experts *x, struct sv_weights *w, int32_t n, i
 static int open_moe(struct sv_moe *m, struct sv_weights *w, const struct sv_config *c,
                     struct sv_err *err)
 {
-    const int32_t n = c->n_experts, inter = c->moe_intermediate_size, hidden = c->hidden_size;
-    *m = (struct sv_moe){.n_experts = n,
+    const struct sv_slice own = sv_part_experts(w, c->n_experts);
+    const int32_t n = own.n, inter = c->moe_intermediate_size, hidden = c->hidden_size;
+    *m = (struct sv_moe){.n_experts = c->n_experts,
+                         .own = n < c->n_experts ? own : (struct sv_slice){0},
                          .k = c->n_chosen,
                          .norm = c->router_sigmoid ? SV_ROUTER_SIGMOID
                                  : c->norm_topk    ? SV_ROUTER_OVER_CHOSEN
@@ -665,7 +481,7 @@ static int open_layer(struct sv_layer *l, struct sv_weights *w, const struct sv_
 int sv_stack_open(struct sv_stack *st, struct sv_weights *w, const struct sv_config *cfg,
                   int32_t n_positions, struct sv_err *err)
 {
-    const struct sv_config own = own_part(w, cfg);
+    const struct sv_config own = sv_part_config(w, cfg);
     struct sv_rope_table rope = {0};
     *st = (struct sv_stack){
         .n_layers = cfg->n_layers,

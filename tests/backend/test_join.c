@@ -196,7 +196,7 @@ static void rig_open(struct rig *g, int32_t n, int32_t n_rows, uint64_t seed, bo
     for (int32_t r = 0; r < n; r++) {
         struct rank *k = &g->rank[r];
         *k = (struct rank){.rig = g, .rank = r, .fault_at = -1};
-        k->dev = open_device((struct sv_ranks){r, n}, 1 + r % 2);
+        k->dev = open_device((struct sv_ranks){.rank = r, .n = n}, 1 + r % 2);
         assert_int_equal(sv_dev_window_open(k->dev, &need, &key[r], NULL), SV_OK);
         g->part[r] = floats((size_t)ROUNDS * 2 * ROWS * D, seed + 10 + (uint64_t)r, 1);
         k->x = floats(ROWS * D, seed + 4, 1);
@@ -253,7 +253,7 @@ static void add_parts(const struct rig *g, int32_t round, int32_t which, int32_t
  * would have been seen. */
 static int64_t check(struct rig *g)
 {
-    struct rank one = {.rig = g, .dev = open_device((struct sv_ranks){0, 1}, 1)};
+    struct rank one = {.rig = g, .dev = open_device((struct sv_ranks){.n = 1}, 1)};
     float *x = floats(ROWS * D, g->seed + 4, 1), sum[ROWS * D], other[ROWS * D];
     float want[2 * ROWS * D];
     int32_t index[ROWS], best[ROWS];

@@ -16,28 +16,45 @@ static const struct sv_shard_shape qwen = {
 
 static struct sv_ranks of(int32_t rank, int32_t n)
 {
-    return (struct sv_ranks){rank, n};
+    return (struct sv_ranks){.rank = rank, .n = n};
 }
 
-/* Cuts of one axis lie side by side, from 0 to size; each a multiple of `unit` but the last. */
-static void covers(const struct sv_shard_shape *s, enum sv_role role, int32_t rows, int32_t cols,
-                   enum sv_cut_axis axis, int32_t n, int32_t unit)
+static int by_first(const void *a, const void *b)
 {
-    int32_t at = 0, size = axis == SV_CUT_ROWS ? rows : cols;
+    return ((const struct sv_slice *)a)->first - ((const struct sv_slice *)b)->first;
+}
+
+/* Each rank has as many ranges, in their order; those of all ranks lie side by side from 0 to size,
+ * and begin at multiples of `unit`. */
+static void covers(const struct sv_shard_shape *s, enum sv_role role, int32_t rows, int32_t cols,
+                   enum sv_cut_axis axis, int32_t n, int32_t n_ranges, int32_t unit)
+{
+    struct sv_slice all[SV_MAX_RANKS * SV_CUT_RANGES];
+    int32_t at = 0, sum = 0, n_all = 0;
     for (int32_t r = 0; r < n; r++) {
         const struct sv_cut c = sv_shard_cut(s, role, rows, cols, of(r, n));
         assert_int_equal(c.axis, axis);
-        assert_int_equal(c.range.first, at);
-        assert_true(c.range.n > 0);
-        assert_true(c.range.first % unit == 0);
-        at += c.range.n;
+        assert_int_equal(c.n_ranges, n_ranges);
+        for (int32_t i = 0; i < c.n_ranges; i++) {
+            assert_true(!i || c.range[i].first >= c.range[i - 1].first + c.range[i - 1].n);
+            all[n_all++] = c.range[i];
+        }
+        sum += sv_cut_size(&c);
     }
-    assert_int_equal(at, size);
+    qsort(all, (size_t)n_all, sizeof *all, by_first);
+    for (int32_t i = 0; i < n_all; at += all[i++].n) {
+        assert_int_equal(all[i].first, at);
+        assert_true(all[i].n > 0);
+        assert_true(all[i].first % unit == 0);
+    }
+    assert_int_equal(at, axis == SV_CUT_ROWS ? rows : cols);
+    assert_int_equal(sum, at);
 }
 
 static void random_shape(struct sv_rng *g, struct sv_shard_shape *s)
 {
     static const int32_t dims[] = {16, 64, 80, 128, 256}, groups[] = {0, 1, 16, 32, 48, 64, 128};
+    *s = (struct sv_shard_shape){0};
     s->n_kv_heads = 1 << sv_rng_below(g, 4);
     s->n_heads = s->n_kv_heads * (1 + (int32_t)sv_rng_below(g, 8));
     s->head_dim = dims[sv_rng_below(g, 5)];
@@ -45,9 +62,46 @@ static void random_shape(struct sv_rng *g, struct sv_shard_shape *s)
     s->expert_intermediate = 1 + (int32_t)sv_rng_below(g, 2000);
     s->vocab = 1 + (int32_t)sv_rng_below(g, 200000);
     s->n_taps = 64 * (1 + (int32_t)sv_rng_below(g, 300));
-    s->group = groups[sv_rng_below(g, 7)];
-    s->shared_intermediate = 0;
-    s->whole = NULL;
+    s->group.head_rows = groups[sv_rng_below(g, 7)];
+    s->group.head_cols = groups[sv_rng_below(g, 7)];
+    s->group.inner = groups[sv_rng_below(g, 7)];
+    s->group.vocab = groups[sv_rng_below(g, 4)];
+    s->v_dim = sv_rng_below(g, 3) ? 0 : dims[sv_rng_below(g, 5)];
+    if (sv_rng_below(g, 2)) {
+        s->gdn_k_heads = 1 << (1 + sv_rng_below(g, 4));
+        s->gdn_v_heads = s->gdn_k_heads * (1 + (int32_t)sv_rng_below(g, 4));
+        s->gdn_k_dim = dims[sv_rng_below(g, 5)];
+        s->gdn_v_dim = dims[sv_rng_below(g, 5)];
+    }
+}
+
+/* Rows of queries, keys and values, fused with gates or not, belong to the rank's heads. */
+static void delta_rules(const struct sv_shard_shape *s, int32_t n)
+{
+    const int32_t keys = s->gdn_k_heads * s->gdn_k_dim, values = s->gdn_v_heads * s->gdn_v_dim;
+    const int32_t nv = s->gdn_v_heads, row = s->group.head_rows > 1 ? s->group.head_rows : 1,
+                  col = s->group.head_cols > 1 ? s->group.head_cols : 1;
+    if (!s->gdn_k_heads)
+        return;
+    covers(s, SV_ROLE_GDN_QKV, 2 * keys + values, 8, SV_CUT_ROWS, n, 3, row);
+    covers(s, SV_ROLE_GDN_QKV, 2 * keys + 2 * values, 8, SV_CUT_ROWS, n, 4, row);
+    covers(s, SV_ROLE_GDN_CONV, 2 * keys + values, 4, SV_CUT_ROWS, n, 3, row);
+    covers(s, SV_ROLE_GDN_Z, values, 8, SV_CUT_ROWS, n, 1, row);
+    covers(s, SV_ROLE_GDN_B, nv, 8, SV_CUT_ROWS, n, 1, 1);
+    covers(s, SV_ROLE_GDN_B, 2 * nv, 8, SV_CUT_ROWS, n, 2, 1);
+    covers(s, SV_ROLE_GDN_DECAY, nv, 0, SV_CUT_ROWS, n, 1, 1);
+    covers(s, SV_ROLE_O, 8, values, SV_CUT_COLS, n, 1, col);
+    for (int32_t r = 0; r < n; r++) {
+        const struct sv_slice heads = sv_shard_key_heads(s, of(r, n));
+        const struct sv_cut c =
+            sv_shard_cut(s, SV_ROLE_GDN_QKV, 2 * keys + 2 * values, 8, of(r, n));
+        const int32_t per = nv / s->gdn_k_heads * s->gdn_v_dim;
+        for (int32_t i = 0; i < 2; i++) {
+            assert_int_equal(c.range[i].first, i * keys + heads.first * s->gdn_k_dim);
+            assert_int_equal(c.range[2 + i].first, 2 * keys + i * values + heads.first * per);
+            assert_int_equal(c.range[2 + i].n, heads.n * per);
+        }
+    }
 }
 
 static void random_shapes(void **state)
@@ -69,29 +123,64 @@ static void random_shapes(void **state)
         if (n == 1)
             continue;
         n_fit++;
-        const int32_t group = s.group > 1 ? s.group : 1, hd = s.head_dim, hidden = 640;
-        covers(&s, SV_ROLE_Q, s.n_heads * hd, hidden, SV_CUT_ROWS, n, hd);
-        covers(&s, SV_ROLE_Q, s.n_heads * 2 * hd, hidden, SV_CUT_ROWS, n, 2 * hd); /* gated */
-        covers(&s, SV_ROLE_Q | SV_ROLE_BIAS, s.n_heads * hd, 0, SV_CUT_ROWS, n, hd);
-        covers(&s, SV_ROLE_SINKS, s.n_heads, 0, SV_CUT_ROWS, n, 1);
-        covers(&s, SV_ROLE_O, hidden, s.n_heads * hd, SV_CUT_COLS, n, group);
-        covers(&s, SV_ROLE_GATE, s.intermediate, hidden, SV_CUT_ROWS, n, group);
-        covers(&s, SV_ROLE_UP | SV_ROLE_DRAFT, s.intermediate, hidden, SV_CUT_ROWS, n, group);
-        covers(&s, SV_ROLE_DOWN, hidden, s.intermediate, SV_CUT_COLS, n, group);
-        covers(&s, SV_ROLE_EXPERT_UP, s.expert_intermediate, hidden, SV_CUT_ROWS, n, group);
-        covers(&s, SV_ROLE_EXPERT_DOWN, hidden, s.expert_intermediate, SV_CUT_COLS, n, group);
-        covers(&s, SV_ROLE_TAP_PROJ, hidden, s.n_taps, SV_CUT_COLS, n, group);
-        covers(&s, SV_ROLE_HEAD, s.vocab, hidden, SV_CUT_ROWS, n, 1);
+        const int32_t group = s.group.inner > 1 ? s.group.inner : 1, hd = s.head_dim, hidden = 640,
+                      col = s.group.head_cols > 1 ? s.group.head_cols : 1,
+                      vocab = s.group.vocab > 1 ? s.group.vocab : 1;
+        delta_rules(&s, n);
+        covers(&s, SV_ROLE_Q, s.n_heads * hd, hidden, SV_CUT_ROWS, n, 1, hd);
+        covers(&s, SV_ROLE_Q, s.n_heads * 2 * hd, hidden, SV_CUT_ROWS, n, 1, 2 * hd); /* gated */
+        covers(&s, SV_ROLE_Q | SV_ROLE_BIAS, s.n_heads * hd, 0, SV_CUT_ROWS, n, 1, hd);
+        covers(&s, SV_ROLE_SINKS, s.n_heads, 0, SV_CUT_ROWS, n, 1, 1);
+        covers(&s, SV_ROLE_O, hidden, s.n_heads * (s.v_dim ? s.v_dim : hd), SV_CUT_COLS, n, 1, col);
+        covers(&s, SV_ROLE_GATE, s.intermediate, hidden, SV_CUT_ROWS, n, 1, group);
+        covers(&s, SV_ROLE_UP | SV_ROLE_DRAFT, s.intermediate, hidden, SV_CUT_ROWS, n, 1, group);
+        covers(&s, SV_ROLE_DOWN, hidden, s.intermediate, SV_CUT_COLS, n, 1, group);
+        covers(&s, SV_ROLE_EXPERT_UP, s.expert_intermediate, hidden, SV_CUT_ROWS, n, 1, group);
+        covers(&s, SV_ROLE_EXPERT_DOWN, hidden, s.expert_intermediate, SV_CUT_COLS, n, 1, group);
+        covers(&s, SV_ROLE_TAP_PROJ, hidden, s.n_taps, SV_CUT_COLS, n, 1, group);
+        covers(&s, SV_ROLE_HEAD, s.vocab, hidden, SV_CUT_ROWS, n, 1, vocab);
         /* gate and down of one rank meet, and are even to a unit */
         for (int32_t r = 0; r < n; r++) {
             const struct sv_cut a = sv_shard_cut(&s, SV_ROLE_GATE, s.intermediate, 8, of(r, n)),
                                 b = sv_shard_cut(&s, SV_ROLE_DOWN, 8, s.intermediate, of(r, n));
-            assert_int_equal(a.range.first, b.range.first);
-            assert_int_equal(a.range.n, b.range.n);
+            assert_int_equal(a.range[0].first, b.range[0].first);
+            assert_int_equal(a.range[0].n, b.range[0].n);
         }
     }
     print_message("%d fit, %d refused\n", n_fit, n_refused);
     assert_true(n_fit > 1000 && n_refused > 1000);
+}
+
+/* Experts shared out whole: consecutive ones, numbers that differ by one at most, no part of any.
+ */
+static void experts(void **state)
+{
+    (void)state;
+    for (int32_t n = 2; n <= SV_MAX_RANKS; n++)
+        for (int32_t k = 1; k <= 130; k++) {
+            struct sv_shard_shape s = {.n_experts = k,
+                                       .by_expert = true,
+                                       .expert_intermediate = 8,
+                                       .shared_intermediate = 64,
+                                       .vocab = 1000};
+            int32_t at = 0;
+            assert_int_equal(!sv_shard_check(&s, n, "x", NULL), k >= n);
+            for (int32_t r = 0; r < n; at += sv_shard_experts(&s, of(r++, n)).n) {
+                const struct sv_slice own = sv_shard_experts(&s, of(r, n));
+                assert_int_equal(own.first, at);
+                assert_in_range(own.n, k / n, (k + n - 1) / n);
+                for (int bias = 0; bias < 2; bias++) {
+                    const int role = SV_ROLE_EXPERT_DOWN | (bias ? SV_ROLE_BIAS : 0);
+                    assert_int_equal(
+                        sv_shard_cut(&s, (enum sv_role)role, 8, bias ? 0 : 8, of(r, n)).axis,
+                        SV_CUT_NONE);
+                }
+            }
+            assert_int_equal(at, k);
+            s.by_expert = false;
+            for (int32_t r = 0; r < n; r++)
+                assert_int_equal(sv_shard_experts(&s, of(r, n)).n, k);
+        }
 }
 
 /* Each query head finds its K/V head on its rank, at the place that grouped attention looks. */
@@ -112,7 +201,7 @@ static void heads_follow(void **state)
                     for (int32_t i = 0; i < q.n; i++)
                         assert_int_equal((q.first + i) / each, kv.first + i / (q.n / kv.n));
                     const struct sv_cut c = sv_shard_cut(&s, SV_ROLE_V, n_kv * 64, 8, of(r, n));
-                    assert_int_equal(c.range.first, n > 1 ? kv.first * 64 : 0);
+                    assert_int_equal(c.range[0].first, n > 1 ? kv.first * 64 : 0);
                 }
             }
 }
@@ -159,15 +248,19 @@ static void refusals(void **state)
     s.n_kv_heads = 4; /* 3 divides the heads, not the K/V heads */
     refuses(&s, 3, "fit: 1, 2, 4");
     s = qwen;
-    s.group = 256; /* two heads share a scale */
+    s.group.head_rows = s.group.inner = 256; /* two heads share a scale */
     refuses(&s, 8, "in groups of 256 weights");
     assert_int_equal(sv_shard_check(&s, 4, "target", NULL), SV_OK);
     s.intermediate = 512; /* two groups */
     refuses(&s, 4, "fit: 1, 2");
     s = qwen;
-    s.whole = "the gated delta rule";
-    refuses(&s, 2, "does not divide the gated delta rule");
-    assert_int_equal(sv_shard_check(&s, 1, "target", NULL), SV_OK);
+    s.group.head_cols = 4096; /* all inputs of o */
+    refuses(&s, 2, "fit: 1");
+    s = qwen;
+    s.gdn_k_heads = 6;
+    s.gdn_v_heads = 12;
+    refuses(&s, 4, "6 key heads of delta rules");
+    refuses(&s, 4, "fit: 1, 2");
 }
 
 static void uneven(void **state)
@@ -218,6 +311,6 @@ static void table(void **state)
     assert_int_equal(sv_config_each_tensor(&d.base, d.n_taps, same_axis, &s), 0);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(random_shapes), cmocka_unit_test(heads_follow),
-             cmocka_unit_test(biases), cmocka_unit_test(refusals), cmocka_unit_test(uneven),
-             cmocka_unit_test(table))
+SV_TEST_MAIN(cmocka_unit_test(random_shapes), cmocka_unit_test(experts),
+             cmocka_unit_test(heads_follow), cmocka_unit_test(biases), cmocka_unit_test(refusals),
+             cmocka_unit_test(uneven), cmocka_unit_test(table))

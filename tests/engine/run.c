@@ -113,12 +113,12 @@ struct run_pair run_gptoss(void)
 struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a,
                               enum sv_isa isa, enum sv_data_type dtype, const struct run_truth *t)
 {
-    return run_open_ranks(pair, a, isa, dtype, t, 0);
+    return run_open_ranks(pair, a, isa, dtype, t, 0, false);
 }
 
 struct sv_engine *run_open_ranks(const struct run_pair *pair, const struct run_arrangement *a,
                                  enum sv_isa isa, enum sv_data_type dtype,
-                                 const struct run_truth *t, int32_t tp)
+                                 const struct run_truth *t, int32_t tp, bool ep)
 {
     const struct sv_engine_options o = {.target_dir = pair->target,
                                         .draft_dir = a->drafter == 4 ? pair->draft : NULL,
@@ -129,7 +129,8 @@ struct sv_engine *run_open_ranks(const struct run_pair *pair, const struct run_a
                                         .page_size = a->page,
                                         .prefill_chunk = a->chunk,
                                         .width = a->width,
-                                        .tp = tp};
+                                        .tp = tp,
+                                        .ep = ep};
     const struct sv_engine_tuning tuning = {
         .run_ahead = a->threads > 1, .pad = a->threads > 1, .compare_ranks = tp > 1};
     struct sv_drafter *d = NULL;

@@ -11,10 +11,9 @@
 #include "testing.h"
 
 #include "engine/legal.h"
-#include "engine/run.h"
+#include "engine/ranked.h"
 #include "engine/toy.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,32 +41,6 @@ static struct run_pair pair_of(bool bf16)
     return (struct run_pair){toy_target(&t), toy_draft(&t)};
 }
 
-static void mix(struct run_case *c, int32_t n)
-{
-    static const double temperature[] = {0.7, 0, 1.5, 0};
-    static const int32_t some[] = {40, 77, 150, 299}, words[] = {40, -1, 77, 101, -1};
-    static const float bias[] = {4, -3, -100, 5};
-    for (int32_t i = 0; i < n; i++) {
-        struct sv_request *r = &c[i].req;
-        r->temperature = temperature[i % 4];
-        r->top_k = i % 3 == 0 ? 20 : 0;
-        r->top_p = i % 5 < 2 ? 0.9 : 1;
-        r->seed = (uint64_t)i * 1000003;
-        r->presence_penalty = i % 5 ? 0 : 0.5;
-        r->repetition_penalty = i % 6 ? 0 : 1.2;
-        r->logprobs = i % 7 == 0;
-        r->prompt_logprobs = i % 14 == 0;
-        r->n_top_logprobs = i % 7 ? 0 : 3;
-        r->asked_ids = some;
-        r->n_asked_ids = i % 14 ? 0 : 4;
-        r->bias_ids = some;
-        r->bias = bias;
-        r->n_bias = i % 4 == 1 ? 4 : 0;
-        r->bad_ids = words;
-        r->n_bad_ids = i % 5 == 2 ? 5 : 0;
-    }
-}
-
 /* ---------------------------------------------------------------- a draft never changes a token */
 
 static const struct run_arrangement arrangements[] = {
@@ -78,35 +51,8 @@ static const struct run_arrangement arrangements[] = {
 static void lossless(const struct run_pair *pair, enum sv_data_type dtype, bool mixed, int32_t tp,
                      int32_t n)
 {
-    struct run_case *c = run_cases(n, VOCAB, 50, 20, 42);
-    if (mixed)
-        mix(c, n);
-    const struct run_arrangement plain = {-1, 1, 16, 1, 512, 0};
-    struct sv_engine *e = run_open_ranks(pair, &plain, SV_ISA_AUTO, dtype, NULL, tp);
-    struct run_out *ref = run_all(e, c, n);
-    assert_true(e->ranks->n_bits > n);
-    sv_engine_close(e);
-    const struct run_truth t = {c, ref};
-    for (size_t i = 0; i < sizeof arrangements / sizeof arrangements[0]; i++) {
-        const struct run_arrangement a = arrangements[i];
-        char what[128];
-        if (a.drafter == 4 && !pair->draft)
-            continue;
-        e = run_open_ranks(pair, &a, SV_ISA_AUTO, dtype, &t, tp);
-        struct run_out *out = run_all(e, c, n);
-        snprintf(what, sizeof what, "%d ranks: drafter %d batch %d page %d threads %d width %d", tp,
-                 a.drafter, a.batch, a.page, a.threads, a.width);
-        run_same(ref, out, n, what);
-        if (a.drafter == SV_FAKE_RIGHT)
-            assert_int_equal(e->accept.n_accepted, e->accept.n_drafted);
-        if (a.drafter >= 0)
-            assert_true(e->accept.n_steps > n / 2);
-        run_out_free(out, n);
-        sv_engine_close(e);
-    }
-    run_out_free(ref, n);
-    run_cases_free(c, n);
-    assert_int_equal(sv_alloc_live(), 0);
+    ranked_lossless(&(struct ranked){pair, dtype, mixed, tp, n, false}, arrangements,
+                    sizeof arrangements / sizeof arrangements[0]);
 }
 
 static void f32_2(void **state)
@@ -184,7 +130,7 @@ static void grammars(void **state)
     (void)state;
     t.bf16 = true;
     const struct run_pair pair = {toy_speaking_target(&t), toy_draft(&t)};
-    mix(c, N);
+    ranked_mix(c, N);
     for (int k = 0; k < LEGALS; k++)
         g[k] = legal_grammar((enum legal)k);
     for (int i = 0; i < N; i++) {
@@ -193,7 +139,8 @@ static void grammars(void **state)
     }
     static const struct run_arrangement as[] = {{-1, 1, 16, 1, 512, 0}, {4, N, 4, 1, 33, 0}};
     for (int i = 0; i < 2; i++) {
-        struct sv_engine *e = run_open_ranks(&pair, &as[i], SV_ISA_AUTO, SV_TYPE_BF16, NULL, 2);
+        struct sv_engine *e =
+            run_open_ranks(&pair, &as[i], SV_ISA_AUTO, SV_TYPE_BF16, NULL, 2, false);
         struct run_out *out = run_all(e, c, N);
         if (ref) {
             run_same(ref, out, N, "grammars");
@@ -214,68 +161,17 @@ static void grammars(void **state)
 
 /* ---------------------------------------------------------------- mates, preemption, prefixes */
 
-/* All of them, twice: the second time prefixes are there, if there is room for them. */
-static void run_together(const struct sv_engine_options *o, const struct sv_engine_tuning *tuning,
-                         const struct run_case *c, const struct run_out *ref, int32_t n)
-{
-    struct sv_engine *e = run_open_tuned(o, tuning, NULL);
-    for (int again = 0; again < 2; again++) {
-        struct run_out *out = run_all(e, c, n);
-        run_same(ref, out, n, again ? "together, again" : "together");
-        run_out_free(out, n);
-    }
-    struct sv_engine_stats st;
-    sv_get_engine_stats(e, &st);
-    print_message("%d ranks: %lld steps, %lld preemptions, %lld tokens found\n", o->tp,
-                  (long long)st.n_steps, (long long)st.n_preemptions, (long long)st.n_cache_hits);
-    assert_true(tuning->cache_pages ? st.n_preemptions > 0 : st.n_cache_hits > 0);
-    sv_engine_close(e);
-}
-
-/* Each request alone and plain, then all of them together, with too few pages for all and with
- * enough. */
-static void together(int32_t tp, bool ahead)
-{
-    enum { N = 16 };
-    const struct run_pair pair = pair_of(true);
-    struct run_case *c = run_cases(N, VOCAB, 60, 30, 3);
-    struct sv_engine_options o = {.target_dir = pair.target,
-                                  .context = 128,
-                                  .n_threads = 1,
-                                  .prefill_chunk = 64,
-                                  .no_prefix_cache = true,
-                                  .tp = tp};
-    mix(c, N);
-    struct sv_engine_tuning tuning = {.compare_ranks = true};
-    struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
-    struct run_out *ref = calloc(N, sizeof *ref);
-    for (int i = 0; i < N; i++) {
-        struct run_out *one = run_all(e, &c[i], 1);
-        ref[i] = *one;
-        free(one);
-    }
-    sv_engine_close(e);
-    o.max_sequences = N;
-    o.no_prefix_cache = false;
-    o.draft_dir = pair.draft;
-    tuning.run_ahead = tuning.pad = ahead;
-    run_together(&o, &tuning, c, ref, N);
-    tuning.cache_pages = 16;
-    run_together(&o, &tuning, c, ref, N);
-    run_out_free(ref, N);
-    run_cases_free(c, N);
-    assert_int_equal(sv_alloc_live(), 0);
-}
-
 static void together_2(void **state)
 {
     (void)state;
-    together(2, false);
+    const struct run_pair pair = pair_of(true);
+    ranked_together(&(struct ranked){&pair, SV_TYPE_AUTO, true, 2, 16, false}, false);
 }
 static void together_4(void **state)
 {
     (void)state;
-    together(4, true);
+    const struct run_pair pair = pair_of(true);
+    ranked_together(&(struct ranked){&pair, SV_TYPE_AUTO, true, 4, 16, false}, true);
 }
 
 /* Under the width policy, with pruned drafts. */
@@ -288,7 +184,7 @@ static void policy(void **state)
     struct sv_engine_options o = {
         .target_dir = pair.target, .context = 128, .n_threads = 1, .tp = 2, .max_sequences = N};
     const struct sv_engine_tuning tuning = {.compare_ranks = true};
-    mix(c, N);
+    ranked_mix(c, N);
     struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
     struct run_out *ref = run_all(e, c, N);
     sv_engine_close(e);
@@ -307,36 +203,6 @@ static void policy(void **state)
 
 /* ---------------------------------------------------------------- numbers */
 
-/* Log probabilities of the same tokens, at 1 rank and at n: other low bits, and no more. */
-static void close_at(const struct run_pair *pair, int32_t vocab, int32_t n)
-{
-    enum { N = 6 };
-    struct run_case *c = run_cases(N, vocab, 60, 4, 11);
-    struct run_out *out[2];
-    const struct run_arrangement a = {-1, 2, 16, 1, 512, 0};
-    float worst = 0;
-    int64_t n_other = 0;
-    for (int i = 0; i < N; i++)
-        c[i].req.prompt_logprobs = c[i].req.logprobs = true;
-    for (int i = 0; i < 2; i++) {
-        struct sv_engine *e = run_open_ranks(pair, &a, SV_ISA_AUTO, SV_TYPE_F32, NULL, i ? n : 1);
-        out[i] = run_all(e, c, N);
-        sv_engine_close(e);
-    }
-    for (int i = 0; i < N; i++)
-        for (int32_t k = 1; k < c[i].n_prompt; k++) {
-            const float d = out[1][i].prompt_lp[k].logprob - out[0][i].prompt_lp[k].logprob;
-            worst = fabsf(d) > worst ? fabsf(d) : worst;
-            n_other += d != 0;
-        }
-    print_message("%d ranks: %lld others, at most %g apart\n", n, (long long)n_other,
-                  (double)worst);
-    assert_true(worst < 1e-4f && n_other > 0);
-    for (int i = 0; i < 2; i++)
-        run_out_free(out[i], N);
-    run_cases_free(c, N);
-}
-
 static void close_to_one(void **state)
 {
     (void)state;
@@ -348,12 +214,12 @@ static void close_to_one(void **state)
                   {"tiny/llama_bias_f16", 160, 3}, {"tiny/llama_rope3_bf16", 288, 2},
                   {"tiny/qwen3_moe_f32", 131, 2},  {"tiny/qwen3_moe_bf16", 160, 3}};
     for (int32_t n = 2; n <= 8; n *= 2)
-        close_at(&pair, VOCAB, n);
+        ranked_close(&pair, VOCAB, n, false);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         char name[64];
         snprintf(name, sizeof name, "tests/golden/%s", others[i].target);
         const struct run_pair other = {run_dir(name), NULL};
-        close_at(&other, others[i].vocab, others[i].n);
+        ranked_close(&other, others[i].vocab, others[i].n, false);
     }
 }
 
@@ -381,20 +247,27 @@ static void refusals(void **state)
     o.tp = 17;
     refused(&o, "tp must be in [0, 16]");
     o.tp = 2;
-    o.target_dir = run_dir("tests/golden/tiny/gptoss_bf16");
-    refused(&o, "tensor parallel does not divide experts that one tensor holds (layers.0.mlp.");
-    o.target_dir = run_dir("tests/golden/tiny/qwen3_5_bf16");
-    refused(&o, "tensor parallel does not divide the gated delta rule yet");
+    o.target_dir = run_dir("tests/golden/tiny/gptoss_mxfp4"); /* one group */
+    refused(&o, "that of experts 32 and 160 tokens in groups of 32 weights");
+    refused(&o, "fit: 1");
+    o.target_dir = run_dir("tests/golden/tiny/qwen3_5_moe_bf16");
+    refused(&o, "1 key heads of delta rules");
     o.target_dir = run_dir("tests/golden/tiny/deepseek_bf16");
-    o.tp = 3; /* heads that could be divided */
-    refused(&o, "tensor parallel does not divide latent attention yet");
-    o.tp = 2;
+    refused(&o, "target: 3 heads of 40, 3 K/V heads");
     o.target_dir = run_dir("tests/golden/tiny/pair_target"); /* 3 heads, the draft's are 4 */
     o.draft_dir = run_dir("tests/golden/tiny/pair_draft_full_b16");
     o.tp = 3;
     refused(&o, "draft: 4 heads of 16, 2 K/V heads");
     o.target_dir = pair.target;
     o.draft_dir = NULL;
+    o.tp = 2;
+    o.ep = true;
+    refused(&o, "ep: the model has no experts");
+    o.target_dir = run_dir("tests/golden/tiny/qwen3_moe_f32");
+    o.tp = 1;
+    refused(&o, "ep divides experts among ranks: it needs tp");
+    o.target_dir = pair.target;
+    o.ep = false;
     o.tp = 2;
     o.copy_weights = true;
     refused(&o, "copy_weights with tp");

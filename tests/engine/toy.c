@@ -48,31 +48,48 @@ struct writer {
     struct sv_buf header, data;
     struct sv_rng rng;
     float scale;
-    bool bf16;
+    bool bf16, scales; /* scales: of MXFP4, in bytes */
 };
+
+static void put_tensor(struct writer *w, float base, const int64_t *dim, int32_t n_dims,
+                       enum sv_dtype dtype, const char *name)
+{
+    const size_t elem = sv_dtype_bytes(dtype), from = w->data.len;
+    size_t n = 1;
+    sv_buf_printf(&w->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[",
+                  w->header.len > 1 ? "," : "", name,
+                  dtype == SV_U8     ? "U8"
+                  : dtype == SV_BF16 ? "BF16"
+                                     : "F32");
+    for (int32_t i = 0; i < n_dims; i++) {
+        n *= (size_t)dim[i];
+        sv_buf_printf(&w->header, "%s%lld", i ? "," : "", (long long)dim[i]);
+    }
+    sv_buf_printf(&w->header, "],\"data_offsets\":[%zu,%zu]}", from, from + n * elem);
+    for (size_t i = 0; i < n; i++) {
+        if (dtype == SV_U8) {
+            const uint8_t byte =
+                (uint8_t)(w->scales ? 122 + sv_rng_below(&w->rng, 3) : sv_rng_below(&w->rng, 256));
+            sv_buf_append(&w->data, &byte, 1);
+            continue;
+        }
+        float x = sv_rng_normal(&w->rng) * w->scale;
+        x = base != 0 ? base + 0.2f * x : x;
+        const uint16_t half = sv_f32_to_bf16(x);
+        sv_buf_append(&w->data, dtype == SV_BF16 ? (const void *)&half : &x, elem);
+    }
+}
 
 /* ones: norm weights near 1 instead of random ones. */
 static void put(struct writer *w, bool ones, int32_t rows, int32_t cols, const char *fmt, ...)
 {
-    char name[96], shape[48];
+    const int64_t dim[] = {rows, cols}, *from = rows == 1 ? dim + 1 : dim;
+    char name[96];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(name, sizeof name, fmt, ap);
     va_end(ap);
-    if (rows == 1)
-        snprintf(shape, sizeof shape, "[%d]", cols);
-    else
-        snprintf(shape, sizeof shape, "[%d,%d]", rows, cols);
-    size_t n = (size_t)rows * (size_t)cols, from = w->data.len;
-    sv_buf_printf(&w->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
-                  w->header.len > 1 ? "," : "", name, w->bf16 ? "BF16" : "F32", shape, from,
-                  from + n * (w->bf16 ? 2 : 4));
-    for (size_t i = 0; i < n; i++) {
-        float x = sv_rng_normal(&w->rng) * w->scale;
-        x = ones ? 1 + 0.2f * x : x;
-        uint16_t half = sv_f32_to_bf16(x);
-        sv_buf_append(&w->data, w->bf16 ? (const void *)&half : &x, w->bf16 ? 2 : 4);
-    }
+    put_tensor(w, ones ? 1 : 0, from, rows == 1 ? 1 : 2, w->bf16 ? SV_BF16 : SV_F32, name);
 }
 
 static void put_experts(struct writer *w, const struct toy *t, int32_t i, const char *prefix)
@@ -233,6 +250,66 @@ struct run_pair toy_pair_of(const char *name)
     return toy_pair_as(name, 0, 0);
 }
 
+static struct toy draft_for(const struct sv_config *c)
+{
+    return (struct toy){.vocab = c->vocab_size,
+                        .hidden = c->hidden_size,
+                        .n_layers = c->n_layers,
+                        .n_heads = 2,
+                        .n_kv = 1,
+                        .head_dim = 16,
+                        .mlp = 64,
+                        .max_position = 256,
+                        .block = 16,
+                        .draft_layers = 2,
+                        .yarn = c->kv_lora_rank > 0,
+                        .bf16 = true,
+                        .scale = 0.2f,
+                        .seed = 5};
+}
+
+/* A tensor that the configuration implies. */
+static int put_expected(void *user, const struct sv_tensor_spec *s)
+{
+    struct writer *w = user;
+    const bool one_of_all = s->form >= SV_FORM_EXPERT, ones = s->form != SV_FORM_ONE_PLUS;
+    int64_t dim[4];
+    const int32_t n_dims = sv_tensor_shape(s, dim);
+    const bool norm = sv_role_is_norm(s->role) || s->role == SV_ROLE_GDN_NORM;
+    const bool codes = s->pack == SV_PACK_MXFP4 || s->pack == SV_PACK_MXFP4_SCALES;
+    if (one_of_all && (s->expert > 0 || s->form == SV_FORM_UP))
+        return 0; /* the tensor is there */
+    w->scales = s->pack == SV_PACK_MXFP4_SCALES;
+    put_tensor(w, norm && ones ? 1 : 0, dim, n_dims, codes ? SV_U8 : SV_BF16, s->name);
+    return 0;
+}
+
+struct run_pair toy_pair_like(const char *name, const char *patch)
+{
+    struct sv_config c;
+    struct sv_err err = {0};
+    char path[128];
+    snprintf(path, sizeof path, "tests/golden/tiny/%s/config.json", name);
+    json_t *root = json_load_file(sv_test_path(path), 0, NULL),
+           *changes = json_loads(patch, 0, NULL), *inner = json_object_get(root, "text_config");
+    assert_non_null(root);
+    assert_non_null(changes);
+    json_object_update(inner ? inner : root, changes);
+    char *text = json_dumps(root, JSON_COMPACT);
+    if (sv_config_parse(&c, text, strlen(text), &err))
+        fail_msg("%s", err.msg);
+    struct toy t = draft_for(&c);
+    t.n_heads = 4;
+    t.n_kv = 2;
+    struct writer w = begin(&t, 2);
+    sv_config_each_tensor(&c, 0, put_expected, &w);
+    const char *target = finish(&w, text, "target");
+    sv_free(text);
+    json_decref(changes);
+    json_decref(root);
+    return (struct run_pair){target, toy_draft(&t)};
+}
+
 struct run_pair toy_pair_as(const char *name, int32_t n_taps, int32_t window)
 {
     struct sv_config c;
@@ -242,21 +319,8 @@ struct run_pair toy_pair_as(const char *name, int32_t n_taps, int32_t window)
     const char *target = run_dir(dir);
     if (sv_config_load(&c, target, &err))
         fail_msg("%s", err.msg);
-    const struct toy draft = {.vocab = c.vocab_size,
-                              .hidden = c.hidden_size,
-                              .n_layers = c.n_layers,
-                              .n_heads = 2,
-                              .n_kv = 1,
-                              .head_dim = 16,
-                              .mlp = 64,
-                              .max_position = 256,
-                              .block = 16,
-                              .draft_layers = 2,
-                              .n_taps = n_taps,
-                              .window = window,
-                              .yarn = c.kv_lora_rank > 0,
-                              .bf16 = true,
-                              .scale = 0.2f,
-                              .seed = 5};
+    struct toy draft = draft_for(&c);
+    draft.n_taps = n_taps;
+    draft.window = window;
     return (struct run_pair){target, toy_draft(&draft)};
 }

@@ -378,7 +378,12 @@ static void wrong_experts_are_named(void **state)
 
 /* ---------------------------------------------------------------- expansion */
 
-/* Every code under every scale, and where the elements of a row come from. */
+static struct sv_packed_part all_of(int first, int step, int rows, int cols)
+{
+    return (struct sv_packed_part){first, step, {0, rows / step}, {0, cols}};
+}
+
+/* Every code under every scale, and where the elements of a row come from; of parts likewise. */
 static void mxfp4_values_are_exact(void **state)
 {
     (void)state;
@@ -402,7 +407,14 @@ static void mxfp4_values_are_exact(void **state)
     assert_int_equal(sv_packed_dtype(&p), SV_BF16);
     for (int e = 0; e < E; e++)
         for (int first = 0; first < 2; first++) {
-            sv_packed_expand(&p, e, first, 2, out);
+            struct sv_packed_part part = all_of(first, 2, ROWS, COLS);
+            static uint16_t some[5 * 32];
+            sv_packed_expand(&p, e, &part, out);
+            part.rows = (struct sv_slice){7, 5};
+            part.cols = (struct sv_slice){32, 32};
+            sv_packed_expand(&p, e, &part, some);
+            for (int r = 0; r < 5; r++)
+                assert_memory_equal(some + r * 32, out + (7 + r) * COLS + 32, 64);
             for (int r = 0; r < ROWS / 2; r++)
                 for (int c = 0; c < COLS; c++) {
                     const size_t row = (size_t)(e * ROWS + 2 * r + first);
@@ -435,10 +447,17 @@ static void transposed_matrices_are_turned(void **state)
     for (int e = 0; e < E; e++)
         for (int step = 1; step <= 2; step++)
             for (int first = 0; first < step; first++) {
+                struct sv_packed_part part = all_of(first, step, ROWS, COLS);
+                static uint16_t some[9 * 11];
                 p.t = &wide;
-                sv_packed_expand(&p, e, first, step, out32);
+                sv_packed_expand(&p, e, &part, out32);
                 p.t = &narrow;
-                sv_packed_expand(&p, e, first, step, out16);
+                sv_packed_expand(&p, e, &part, out16);
+                part.rows = (struct sv_slice){31, 9};
+                part.cols = (struct sv_slice){50, 11};
+                sv_packed_expand(&p, e, &part, some);
+                for (int r = 0; r < 9; r++)
+                    assert_memory_equal(some + r * 11, out16 + (31 + r) * COLS + 50, 22);
                 for (int r = 0; r < ROWS / step; r++)
                     for (int c = 0; c < COLS; c++) {
                         const uint32_t want =

@@ -131,17 +131,24 @@ static void route_rows(void *arg, int thread, int n)
         route_row(job, row);
 }
 
+/* Which of this device's experts an entry has chosen, or -1. */
+static int32_t own_expert(const struct sv_routes *r, int32_t entry)
+{
+    const int32_t e = r->expert[entry] - r->own.first;
+    return e >= 0 && e < sv_routes_n_own(r) ? e : -1;
+}
+
 /* The tables by expert: a counting sort of the entries. */
 static void list_entries(const struct sv_routes *r)
 {
-    const int32_t n = r->n_rows * r->k;
+    const int32_t n = r->n_rows * r->k, n_own = sv_routes_n_own(r);
     int32_t at = 0;
-    memset(r->first, 0, (size_t)(r->n_experts + 1) * sizeof *r->first);
+    memset(r->first, 0, (size_t)(n_own + 1) * sizeof *r->first);
     for (int32_t i = 0; i < n; i++)
-        if (r->expert[i] >= 0)
-            r->first[r->expert[i]]++;
+        if (own_expert(r, i) >= 0)
+            r->first[own_expert(r, i)]++;
     *r->n_active = 0;
-    for (int32_t e = 0; e < r->n_experts; e++) {
+    for (int32_t e = 0; e < n_own; e++) {
         const int32_t count = r->first[e];
         if (count)
             r->active[(*r->n_active)++] = e;
@@ -149,12 +156,12 @@ static void list_entries(const struct sv_routes *r)
         at += count;
     }
     for (int32_t i = 0; i < n; i++) {
-        const int32_t e = r->expert[i];
+        const int32_t e = own_expert(r, i);
         r->place[i] = e < 0 ? -1 : r->first[e]++;
         if (e >= 0)
             r->list[r->place[i]] = i;
     }
-    for (int32_t e = r->n_experts; e > 0; e--) /* each has moved on to the next one's */
+    for (int32_t e = n_own; e > 0; e--) /* each has moved on to the next one's */
         r->first[e] = r->first[e - 1];
     r->first[0] = 0;
 }
@@ -351,18 +358,22 @@ static void combine_rows(void *arg, int thread, int n)
     const struct sv_p_moe_combine *p = job->p;
     const struct sv_routes *r = &p->routes;
     const float *x[SV_MAX_CHOSEN];
+    float weight[SV_MAX_CHOSEN];
     int32_t begin, end;
     sv_cpu_share(r->n_rows, thread, n, &begin, &end);
     for (int32_t row = begin; row < end; row++) {
-        const int32_t *place = r->place + (int64_t)row * r->k;
+        const int64_t first = (int64_t)row * r->k;
         float *out = (float *)p->out + (int64_t)row * p->hidden;
-        if (*place < 0) {
+        int32_t m = 0;
+        for (int64_t i = first; i < first + r->k; i++)
+            if (r->place[i] >= 0) {
+                x[m] = p->x + (int64_t)r->place[i] * p->hidden;
+                weight[m++] = r->weight[i];
+            }
+        if (m)
+            job->vec->weighted_sum(out, x, weight, m, p->hidden);
+        else
             memset(out, 0, (size_t)p->hidden * sizeof *out);
-            continue;
-        }
-        for (int32_t j = 0; j < r->k; j++)
-            x[j] = p->x + (int64_t)place[j] * p->hidden;
-        job->vec->weighted_sum(out, x, r->weight + (int64_t)row * r->k, r->k, p->hidden);
     }
 }
 

@@ -1,0 +1,155 @@
+/*
+ * ranked.c - see ranked.h.
+ */
+#include "engine/ranked.h"
+
+#include "testing.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void ranked_mix(struct run_case *c, int32_t n)
+{
+    static const double temperature[] = {0.7, 0, 1.5, 0};
+    static const int32_t some[] = {40, 77, 150, 299}, words[] = {40, -1, 77, 101, -1};
+    static const float bias[] = {4, -3, -100, 5};
+    for (int32_t i = 0; i < n; i++) {
+        struct sv_request *r = &c[i].req;
+        r->temperature = temperature[i % 4];
+        r->top_k = i % 3 == 0 ? 20 : 0;
+        r->top_p = i % 5 < 2 ? 0.9 : 1;
+        r->seed = (uint64_t)i * 1000003;
+        r->presence_penalty = i % 5 ? 0 : 0.5;
+        r->repetition_penalty = i % 6 ? 0 : 1.2;
+        r->logprobs = i % 7 == 0;
+        r->prompt_logprobs = i % 14 == 0;
+        r->n_top_logprobs = i % 7 ? 0 : 3;
+        r->asked_ids = some;
+        r->n_asked_ids = i % 14 ? 0 : 4;
+        r->bias_ids = some;
+        r->bias = bias;
+        r->n_bias = i % 4 == 1 ? 4 : 0;
+        r->bad_ids = words;
+        r->n_bad_ids = i % 5 == 2 ? 5 : 0;
+    }
+}
+
+void ranked_lossless(const struct ranked *r, const struct run_arrangement *arrangements,
+                     size_t n_arrangements)
+{
+    struct run_case *c = run_cases(r->n, RUN_VOCAB, 50, 20, 42);
+    if (r->mixed)
+        ranked_mix(c, r->n);
+    const struct run_arrangement plain = {-1, 1, 16, 1, 512, 0};
+    struct sv_engine *e =
+        run_open_ranks(r->pair, &plain, SV_ISA_AUTO, r->dtype, NULL, r->tp, r->ep);
+    struct run_out *ref = run_all(e, c, r->n);
+    assert_true(e->ranks->n_bits > r->n);
+    sv_engine_close(e);
+    const struct run_truth t = {c, ref};
+    for (size_t i = 0; i < n_arrangements; i++) {
+        const struct run_arrangement a = arrangements[i];
+        char what[128];
+        if (a.drafter == 4 && !r->pair->draft)
+            continue;
+        e = run_open_ranks(r->pair, &a, SV_ISA_AUTO, r->dtype, &t, r->tp, r->ep);
+        struct run_out *out = run_all(e, c, r->n);
+        snprintf(what, sizeof what, "%d ranks%s: drafter %d batch %d page %d threads %d width %d",
+                 r->tp, r->ep ? " with experts each" : "", a.drafter, a.batch, a.page, a.threads,
+                 a.width);
+        run_same(ref, out, r->n, what);
+        if (a.drafter == SV_FAKE_RIGHT)
+            assert_int_equal(e->accept.n_accepted, e->accept.n_drafted);
+        if (a.drafter >= 0)
+            assert_true(e->accept.n_steps > r->n / 2);
+        run_out_free(out, r->n);
+        sv_engine_close(e);
+    }
+    run_out_free(ref, r->n);
+    run_cases_free(c, r->n);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+/* All of them, twice: the second time prefixes are there, if there is room for them. */
+static void run_together(const struct sv_engine_options *o, const struct sv_engine_tuning *tuning,
+                         const struct run_case *c, const struct run_out *ref, int32_t n)
+{
+    struct sv_engine *e = run_open_tuned(o, tuning, NULL);
+    for (int again = 0; again < 2; again++) {
+        struct run_out *out = run_all(e, c, n);
+        run_same(ref, out, n, again ? "together, again" : "together");
+        run_out_free(out, n);
+    }
+    struct sv_engine_stats st;
+    sv_get_engine_stats(e, &st);
+    print_message("%d ranks: %lld steps, %lld preemptions, %lld tokens found\n", o->tp,
+                  (long long)st.n_steps, (long long)st.n_preemptions, (long long)st.n_cache_hits);
+    assert_true(tuning->cache_pages ? st.n_preemptions > 0 : st.n_cache_hits > 0);
+    sv_engine_close(e);
+}
+
+void ranked_together(const struct ranked *r, bool ahead)
+{
+    const int32_t n = r->n;
+    struct run_case *c = run_cases(n, RUN_VOCAB, 60, 30, 3);
+    struct sv_engine_options o = {.target_dir = r->pair->target,
+                                  .dtype = r->dtype,
+                                  .context = 128,
+                                  .n_threads = 1,
+                                  .prefill_chunk = 64,
+                                  .no_prefix_cache = true,
+                                  .tp = r->tp,
+                                  .ep = r->ep};
+    if (r->mixed)
+        ranked_mix(c, n);
+    struct sv_engine_tuning tuning = {.compare_ranks = true};
+    struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
+    struct run_out *ref = calloc((size_t)n, sizeof *ref);
+    for (int i = 0; i < n; i++) {
+        struct run_out *one = run_all(e, &c[i], 1);
+        ref[i] = *one;
+        free(one);
+    }
+    sv_engine_close(e);
+    o.max_sequences = n;
+    o.no_prefix_cache = false;
+    o.draft_dir = r->pair->draft;
+    tuning.run_ahead = tuning.pad = ahead;
+    run_together(&o, &tuning, c, ref, n);
+    tuning.cache_pages = 16;
+    run_together(&o, &tuning, c, ref, n);
+    run_out_free(ref, n);
+    run_cases_free(c, n);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+void ranked_close(const struct run_pair *pair, int32_t vocab, int32_t n, bool ep)
+{
+    enum { N = 6 };
+    struct run_case *c = run_cases(N, vocab, 60, 4, 11);
+    struct run_out *out[2];
+    const struct run_arrangement a = {-1, 2, 16, 1, 512, 0};
+    float worst = 0;
+    int64_t n_other = 0;
+    for (int i = 0; i < N; i++)
+        c[i].req.prompt_logprobs = c[i].req.logprobs = true;
+    for (int i = 0; i < 2; i++) {
+        struct sv_engine *e =
+            run_open_ranks(pair, &a, SV_ISA_AUTO, SV_TYPE_F32, NULL, i ? n : 1, i && ep);
+        out[i] = run_all(e, c, N);
+        sv_engine_close(e);
+    }
+    for (int i = 0; i < N; i++)
+        for (int32_t k = 1; k < c[i].n_prompt; k++) {
+            const float d = out[1][i].prompt_lp[k].logprob - out[0][i].prompt_lp[k].logprob;
+            worst = fabsf(d) > worst ? fabsf(d) : worst;
+            n_other += d != 0;
+        }
+    print_message("%d ranks: %lld others, at most %g apart\n", n, (long long)n_other,
+                  (double)worst);
+    assert_true(worst < 1e-4f && n_other > 0);
+    for (int i = 0; i < 2; i++)
+        run_out_free(out[i], N);
+    run_cases_free(c, N);
+}
