@@ -176,6 +176,9 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
         o, "tp", 0, SV_OPT_INT, &m->tp, "N",
         "tensor parallel: divide the model among N ranks, on the CPU threads of this process "
         "(default 1)");
+    sv_cli_opt(o, "ep", 0, SV_OPT_FLAG, &m->ep, NULL,
+               "expert parallel: each rank of --tp has some of the experts, instead of a part of "
+               "every expert");
     sv_cli_opt(o, "kernels", 0, SV_OPT_STRING, &m->kernels, "SET",
                "GPUs: auto or portable (no instructions of one chip alone)");
     sv_cli_opt(
@@ -297,6 +300,8 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
         code = sv_cli_in_range(command, numbers[i].name, numbers[i].v, 0, numbers[i].most);
     if (code < 0)
         code = width_option(command, m->width, &o);
+    if (code < 0 && m->ep && m->tp < 2)
+        code = sv_cli_usage(command, "option --ep: experts are divided among the ranks of --tp");
     if (code < 0 && o.width > 1 && !m->draft)
         code = sv_cli_usage(command, "option --spec-width: %d needs a draft (-d)", o.width);
     if (code < 0)
@@ -316,6 +321,7 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
     };
     o.gpu = (int32_t)m->gpu;
     o.tp = (int32_t)m->tp;
+    o.ep = m->ep;
     o.no_graphs = m->no_graphs;
     o.copy_weights = m->copy_weights;
     o.device_timeout = m->device_timeout ? (int32_t)m->device_timeout : -1;
