@@ -53,7 +53,9 @@ struct sv_engine_options {
     int32_t gpu; /* which GPU */
     int32_t
         tp; /* ranks to divide the model among (docs/parallel.md), threads of this process. 0 = 1 */
-    bool ep;        /* ranks have some experts each, instead of a part of every expert */
+    bool ep; /* ranks have some experts each, instead of a part of every expert */
+    /* File for a record of all plans and uploads, which salvo-bench replay runs once more; NULL */
+    const char *record_plan;
     bool no_graphs; /* GPUs: launch every kernel of every step by itself */
     /* GPUs, and ranks: seconds to wait without any progress until the device counts as failed; 0 =
      * 60, -1 = for ever. Such a GPU cannot be closed: end the process with _exit */

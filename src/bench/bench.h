@@ -15,6 +15,9 @@
 /* `salvo-bench serve` (serve.c): load on a running server. */
 int sv_bench_serve(int argc, char **argv);
 
+/* `salvo-bench replay` (replay.c): a recorded engine's passes once more. */
+int sv_bench_replay(int argc, char **argv);
+
 /* random.c: decode, verify and prefill with weights that were never trained. */
 struct sv_bench_random_opts {
     const char *config_dir, *tmp_dir;

@@ -16,6 +16,7 @@ static const char usage[] =
     "       salvo-bench -m TARGET_DIR -d DRAFT_DIR --mode plain,dflash,auto\n"
     "                   [--accept-profile LIST] [--concurrency LIST]\n"
     "       salvo-bench serve --url URL ...       (load on a running server; see its --help)\n"
+    "       salvo-bench replay FILE ...           (what --record-plan wrote; see its --help)\n"
     "\n"
     "With prompts: plain decoding and DFlash in turns, median and half the spread of tokens\n"
     "per second (prompts included), speedup, mean accept length, share of the read\n"
@@ -418,6 +419,8 @@ static int run(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "serve") == 0)
         return sv_bench_serve(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "replay") == 0)
+        return sv_bench_replay(argc - 1, argv + 1);
     return bench(argc, argv);
 }
 

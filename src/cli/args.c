@@ -157,6 +157,13 @@ struct sv_cli_model sv_cli_model_default(void)
     return (struct sv_cli_model){.dtype = "auto", .width = "auto", .device_timeout = 60};
 }
 
+void sv_cli_record_row(struct sv_cli_opts *o, struct sv_cli_model *m)
+{
+    sv_cli_opt(o, "record-plan", 0, SV_OPT_STRING, &m->record_plan, "FILE",
+               "write all plans and uploads of the engine, which `salvo-bench replay FILE` runs "
+               "once more");
+}
+
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
 {
     sv_cli_opt(o, "model", 'm', SV_OPT_STRING, &m->target, "DIR",
@@ -322,6 +329,7 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
     o.gpu = (int32_t)m->gpu;
     o.tp = (int32_t)m->tp;
     o.ep = m->ep;
+    o.record_plan = m->record_plan;
     o.no_graphs = m->no_graphs;
     o.copy_weights = m->copy_weights;
     o.device_timeout = m->device_timeout ? (int32_t)m->device_timeout : -1;

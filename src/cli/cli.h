@@ -62,12 +62,15 @@ struct sv_cli_model {
     const char *target, *draft, *device, *kernels, *wcomp, *draft_quant, *screen_head, *isa, *dtype,
         *kv_dtype, *draft_kv_dtype, *width;
     int64_t threads, context, page_size, chunk, batch, gpu, tp, device_timeout;
+    const char *record_plan;
     bool ep, no_graphs, copy_weights;
     double gpu_memory;
     char dirs[2][SV_CLI_MAX_DIR]; /* target and draft, resolved by sv_cli_model_options */
 };
 struct sv_cli_model sv_cli_model_default(void);
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m);
+/* --record-plan, of commands that answer requests. */
+void sv_cli_record_row(struct sv_cli_opts *o, struct sv_cli_model *m);
 /* An option's value in its range, one of the words (absent is fine): -1 to go on, else the exit
  * code. */
 int sv_cli_in_range(const char *command, const char *name, int64_t v, int64_t lo, int64_t hi);

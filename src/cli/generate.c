@@ -401,6 +401,7 @@ int sv_cli_generate(int argc, char **argv)
     sv_cli_opt(&opts, "batch", 'b', SV_OPT_INT, &m.batch, "N",
                "sequences in flight at once (default 8)");
     sv_cli_model_rows(&opts, &m);
+    sv_cli_record_row(&opts, &m);
     sv_cli_sampling_rows(&opts, &s);
     sv_cli_grammar_rows(&opts, &g);
     sv_cli_opt(&opts, "quiet", 'q', SV_OPT_FLAG, &j.quiet, NULL, "no progress and no summary");

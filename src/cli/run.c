@@ -105,6 +105,7 @@ int sv_cli_run(int argc, char **argv)
     sv_cli_opt(&opts, "colour", 0, SV_OPT_STRING, &colour, "WHEN", "auto, always or never");
     sv_cli_opt(&opts, "quiet", 'q', SV_OPT_FLAG, &talk.quiet, NULL, "no summary line");
     sv_cli_model_rows(&opts, &m);
+    sv_cli_record_row(&opts, &m);
     sv_cli_sampling_rows(&opts, &s);
     sv_cli_grammar_rows(&opts, &g);
     code = sv_cli_take_stops(&s, "run", &argc, argv);

@@ -259,6 +259,7 @@ int sv_cli_serve(int argc, char **argv)
 
     m.batch = 16;
     sv_cli_model_rows(&opts, &m);
+    sv_cli_record_row(&opts, &m);
     sv_cli_opt(&opts, "sequences", 'b', SV_OPT_INT, &m.batch, "N",
                "sequences that run at once (default 16)");
     sv_cli_opt(&opts, "cache", 0, SV_OPT_INT, &n.cache_mib, "MIB",

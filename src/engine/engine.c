@@ -280,7 +280,7 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
     int rc = sv_memory_pages(&ask, err);
     int32_t n_pages[SV_MAX_GROUPS];
     for (int32_t i = 0; i < n; i++)
-        n_pages[i] = desc[i].n_pages;
+        n_pages[i] = r->tuning->replay ? r->tuning->replay->head.n_pages[i] : desc[i].n_pages;
     if (!rc)
         rc = sv_ranks_least(e, n_pages, n, err);
     for (int32_t i = 0; i < n; i++)
@@ -548,11 +548,11 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
     e->progress_user = opts->progress_user;
     int rc = resolve(opts, &r, err);
     r.tuning = tuning;
-    if (!rc && opts->tp > 1)
+    if (!rc && (opts->tp > 1 || opts->record_plan || tuning->replay))
         rc = sv_ranks_open(e, opts, tuning, err);
     if (!rc)
         rc = open_parts(e, opts, &r, &t, err);
-    if (!rc)
+    if (!rc && !tuning->replay)
         rc = warm_up(e, err);
     stage(&t, "graphs", 0);
     if (!rc)

@@ -19,6 +19,7 @@
 #include "engine/logits.h"
 #include "engine/memory.h"
 #include "engine/plan.h"
+#include "engine/plan_record.h"
 #include "engine/prune.h"
 #include "engine/ranks.h"
 #include "engine/sched.h"
@@ -34,7 +35,7 @@
 
 struct sv_engine {
     struct sv_dev *dev;
-    struct sv_rank_group *ranks; /* NULL: the model is not divided */
+    struct sv_rank_group *ranks; /* NULL: the model is not divided, and nothing recorded */
     void (*on_progress)(void *user, enum sv_open_stage stage, double share); /* while it opens */
     void *progress_user;
     int64_t n_loaded, n_to_load; /* bytes of weights */
@@ -86,8 +87,9 @@ struct sv_engine_tuning {
     bool random_weights;
     bool run_ahead, pad; /* also on a device without graphs */
     struct sv_rank_fault_at rank_fault;
-    int64_t rank_timeout_us; /* 0 = by the options */
-    bool compare_ranks;      /* an error when not all have the same bits after a pass */
+    int64_t rank_timeout_us;        /* 0 = by the options */
+    bool compare_ranks;             /* an error when not all have the same bits after a pass */
+    const struct sv_replay *replay; /* a record is going to be run; NULL */
 };
 
 /* engine.c: opts as in salvo.h; drafter, when given, is used instead of opts->draft_dir (tests,

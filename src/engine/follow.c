@@ -22,7 +22,8 @@ static char *bytes_at(const struct sv_rank_group *g, uint32_t place, uint64_t at
 static int take_upload(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
 {
     struct sv_tell_upload up;
-    SV_REQUIRE(n >= sizeof up);
+    if (n < sizeof up)
+        return sv_fail(err, SV_EDEVICE, -1, "an upload is told in %u bytes", n);
     memcpy(&up, data, sizeof up);
     char *to = bytes_at(e->ranks, up.place, up.at, up.n_bytes);
     if (!to || up.n_bytes != n - sizeof up)
@@ -35,7 +36,8 @@ static int take_upload(struct sv_engine *e, const void *data, uint32_t n, struct
 static int take_copy(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
 {
     struct sv_tell_copy c;
-    SV_REQUIRE(n == sizeof c);
+    if (n != sizeof c)
+        return sv_fail(err, SV_EDEVICE, -1, "a copy is told in %u bytes, not %zu", n, sizeof c);
     memcpy(&c, data, sizeof c);
     const bool zeros = c.from == SV_NO_PLACE;
     char *to = bytes_at(e->ranks, c.to, c.to_at, c.n_bytes);
@@ -74,6 +76,20 @@ static int run_pass(struct sv_engine *e, const void *data, uint32_t n, struct sv
     return sv_dev_wait(e->dev, 1 - pass.set, err);
 }
 
+int sv_ranks_obey(struct sv_engine *e, uint32_t kind, const void *data, uint32_t n,
+                  struct sv_err *err)
+{
+    switch (kind) {
+    case SV_TELL_UPLOAD:
+        return take_upload(e, data, n, err);
+    case SV_TELL_COPY:
+        return take_copy(e, data, n, err);
+    default:
+        SV_REQUIRE(kind == SV_TELL_PASS);
+        return run_pass(e, data, n, err);
+    }
+}
+
 /* False: it is the turn of a fault that a test asked for, and the message is not obeyed. */
 static bool obeys(struct sv_engine *e, struct sv_rank_fault_at *f, uint32_t kind, const void *data)
 {
@@ -100,12 +116,8 @@ static int follow(struct sv_engine *e, struct sv_rank_fault_at fault, struct sv_
             return SV_OK;
         if (!obey && fault.kind == SV_RANK_FAILS)
             return sv_fail(err, SV_EDEVICE, -1, "a fault that a test asked for");
-        if (kind == SV_TELL_UPLOAD)
-            rc = take_upload(e, data, n, err);
-        else if (kind == SV_TELL_COPY)
-            rc = take_copy(e, data, n, err);
-        else if (obey || fault.kind != SV_RANK_SKIPS)
-            rc = run_pass(e, data, n, err);
+        if (obey || fault.kind != SV_RANK_SKIPS)
+            rc = sv_ranks_obey(e, kind, data, n, err);
         else
             sv_world_passed(w, sv_dev_n_joins(e->dev));
         sv_stream_done(w);
@@ -151,6 +163,7 @@ int sv_engine_follow(const struct sv_engine_options *opts, struct sv_err *err)
         o.draft_dir = told.draft_dir ? opts->draft_dir : NULL;
         o.device = opts->device;
         o.on_progress = NULL;
+        o.record_plan = NULL;
         rc = live(&own, &o, &none, err);
     }
     if (own.world.shared)

@@ -57,7 +57,14 @@ int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
     g->opts = opts;
     g->tuning = tuning;
     g->compares = tuning->compare_ranks;
-    SV_REQUIRE(opts->tp > 1);
+    if (opts->record_plan) {
+        int rc = sv_plan_record_open(&g->record, opts->record_plan, err);
+        if (rc)
+            return rc;
+    }
+    g->world.ranks.n = 1;
+    if (opts->tp < 2)
+        return SV_OK;
     struct sv_world_opts o = sv_ranks_world(opts, 0);
     if (tuning->rank_timeout_us)
         o.timeout_us = tuning->rank_timeout_us;
@@ -73,16 +80,21 @@ int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
     return rc ? rc : sv_world_tell(&g->world, &told, sizeof told, err);
 }
 
+static bool divided(const struct sv_engine *e)
+{
+    return e->ranks && e->ranks->world.ranks.n > 1;
+}
+
 int sv_ranks_tell(struct sv_engine *e, void *value, size_t n_bytes, struct sv_err *err)
 {
-    return e->ranks ? sv_world_tell(&e->ranks->world, value, n_bytes, err) : SV_OK;
+    return divided(e) ? sv_world_tell(&e->ranks->world, value, n_bytes, err) : SV_OK;
 }
 
 int sv_ranks_least(struct sv_engine *e, int32_t *value, int32_t n, struct sv_err *err)
 {
     int32_t all[SV_MAX_RANKS * SV_MAX_GROUPS];
     SV_REQUIRE(n <= SV_MAX_GROUPS);
-    if (!e->ranks)
+    if (!divided(e))
         return SV_OK;
     struct sv_world *w = &e->ranks->world;
     int rc = sv_world_swap(w, value, (size_t)n * sizeof *value, all, err);
@@ -154,7 +166,7 @@ static struct sv_window_need window_need(const struct sv_engine *e)
 int64_t sv_ranks_window_bytes(const struct sv_engine *e)
 {
     int64_t sum = 0;
-    if (!e->ranks)
+    if (!divided(e))
         return 0;
     const struct sv_window_need need = window_need(e);
     for (int k = 0; k < SV_JOINS; k++)
@@ -164,12 +176,10 @@ int64_t sv_ranks_window_bytes(const struct sv_engine *e)
 
 static sv_copy_fn on_copy;
 
-int sv_ranks_join(struct sv_engine *e, struct sv_err *err)
+static int join_windows(struct sv_engine *e, struct sv_err *err)
 {
     struct sv_rank_group *g = e->ranks;
     struct sv_window_key own, all[SV_MAX_RANKS];
-    if (!g)
-        return SV_OK;
     struct sv_world *w = &g->world;
     const struct sv_window_need need = window_need(e);
     int rc = sv_dev_window_open(e->dev, &need, &own, err);
@@ -184,7 +194,6 @@ int sv_ranks_join(struct sv_engine *e, struct sv_err *err)
                                                    .timeout_us = w->timeout_us},
                                 err);
     /* The same list everywhere, or an upload would go astray. */
-    list_places(e);
     struct sv_rank_place told[SV_MOST_PLACES];
     for (int32_t i = 0; i < g->n_places && !rc; i++) {
         told[i] = g->place[i];
@@ -196,9 +205,19 @@ int sv_ranks_join(struct sv_engine *e, struct sv_err *err)
     if (!rc && g->compares)
         rc = sv_dev_host_alloc(e->dev, (void **)&g->rows, need.n_bytes[SV_JOIN_FFN], err);
     int32_t last = 0; /* no rank reads the options after this */
-    if (!rc)
-        rc = sv_world_tell(w, &last, sizeof last, err);
-    if (!rc && w->ranks.rank == 0)
+    return rc ? rc : sv_world_tell(w, &last, sizeof last, err);
+}
+
+int sv_ranks_join(struct sv_engine *e, struct sv_err *err)
+{
+    struct sv_rank_group *g = e->ranks;
+    if (!g)
+        return SV_OK;
+    list_places(e);
+    if (g->record)
+        sv_plan_record_begin(g->record, e, g->opts);
+    int rc = divided(e) ? join_windows(e, err) : SV_OK;
+    if (!rc && g->world.ranks.rank == 0)
         sv_dev_on_copy(e->dev, on_copy, e);
     return rc;
 }
@@ -216,8 +235,10 @@ static void tell(struct sv_engine *e, uint32_t kind, const void *first, size_t n
                  const void *rest, size_t n_rest)
 {
     struct sv_err err = {0};
-    if (sv_stream_write(&e->ranks->world, kind, first, (uint32_t)n_first, rest, (uint32_t)n_rest,
-                        &err))
+    if (e->ranks->record)
+        sv_plan_record_tell(e->ranks->record, kind, first, n_first, rest, n_rest);
+    if (divided(e) && sv_stream_write(&e->ranks->world, kind, first, (uint32_t)n_first, rest,
+                                      (uint32_t)n_rest, &err))
         sv_ranks_fail(e, err.msg);
 }
 
@@ -277,7 +298,14 @@ void sv_ranks_pass(struct sv_engine *e, enum sv_pass_kind kind)
                                       .bits = e->ranks->bits,
                                       .plan = e->plan};
     tell(e, SV_TELL_PASS, &pass, sizeof pass, NULL, 0);
-    sv_stream_flush(&e->ranks->world);
+    if (divided(e))
+        sv_stream_flush(&e->ranks->world);
+}
+
+void sv_ranks_read(struct sv_engine *e)
+{
+    if (e->ranks && e->ranks->record)
+        sv_plan_record_step(e->ranks->record, &e->batch, e->plan.n_segs);
 }
 
 /* Rows that came out of the pass, as the head reads them; of padding they say nothing. */
@@ -298,7 +326,7 @@ static void add_bits(struct sv_engine *e, enum sv_pass_kind kind)
 
 void sv_ranks_passed(struct sv_engine *e, enum sv_pass_kind kind)
 {
-    if (!e->ranks)
+    if (!divided(e))
         return;
     sv_world_passed(&e->ranks->world, sv_dev_n_joins(e->dev));
     if (e->ranks->rows)
@@ -313,7 +341,8 @@ void sv_ranks_leave(struct sv_engine *e)
     if (!g || !g->world.shared)
         return;
     if (!sv_world_failed(&g->world)) {
-        tell(e, SV_TELL_END, NULL, 0, NULL, 0);
+        struct sv_err err = {0};
+        sv_stream_write(&g->world, SV_TELL_END, NULL, 0, NULL, 0, &err);
         sv_stream_flush(&g->world);
     }
     if (sv_world_leave(&g->world))
@@ -325,6 +354,8 @@ void sv_ranks_leave(struct sv_engine *e)
 void sv_ranks_close(struct sv_engine *e)
 {
     struct sv_rank_group *g = e->ranks;
+    if (g)
+        sv_plan_record_close(g->record);
     if (g && g->world.shared && !g->stuck)
         sv_world_close(&g->world);
     sv_free(g);

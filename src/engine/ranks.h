@@ -1,6 +1,6 @@
 /*
  * ranks.h - an engine whose model is divided among ranks: what rank 0 tells the others, and what
- * these do with it.
+ * these do with it. An engine that is recorded (plan_record.h) tells the same, to a file.
  *
  * Included by engine.h. Rank 0 has the engine that is driven: sequences, plans, results. Every
  * other rank is a follower: an engine of its own with its part of the weights and caches, which
@@ -33,11 +33,12 @@ struct sv_rank_group {
     int32_t n_places;
     const struct sv_engine_options *opts; /* rank 0's, while all open */
     const struct sv_engine_tuning *tuning;
-    bool stuck;     /* a rank did not end */
-    bool compares;  /* tests: that all ranks have the same bits */
-    void *rows;     /* then: host, (max_rows, hidden) act */
-    uint64_t bits;  /* of what the passes so far gave */
-    int32_t n_bits; /* passes that were compared */
+    struct sv_plan_record *record; /* rank 0: what is told is written there too; NULL */
+    bool stuck;                    /* a rank did not end */
+    bool compares;                 /* tests: that all ranks have the same bits */
+    void *rows;                    /* then: host, (max_rows, hidden) act */
+    uint64_t bits;                 /* of what the passes so far gave */
+    int32_t n_bits;                /* passes that were compared */
 };
 
 /* What a test does to a rank: at the target's pass of this number it stops answering, says that it
@@ -51,7 +52,7 @@ struct sv_rank_fault_at {
 /* Threads of a rank: all that are asked for are shared out. */
 int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r);
 struct sv_world_opts sv_ranks_world(const struct sv_engine_options *opts, int32_t rank);
-/* ranks.c. Rank 0, before anything else is opened: starts the others. */
+/* ranks.c. Rank 0, before anything else is opened: starts the others, and the record. */
 int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
                   const struct sv_engine_tuning *tuning, struct sv_err *err);
 /* All ranks, once buffers and caches are there: windows, and the list of places. From now on rank 0
@@ -64,16 +65,20 @@ int sv_ranks_least(struct sv_engine *e, int32_t *value, int32_t n, struct sv_err
 /* Rank 0: a pass is about to be enqueued by the plan at work; it is enqueued. */
 void sv_ranks_pass(struct sv_engine *e, enum sv_pass_kind kind);
 void sv_ranks_passed(struct sv_engine *e, enum sv_pass_kind kind);
+/* A step was read, by the plan at work. */
+void sv_ranks_read(struct sv_engine *e);
 void sv_ranks_fail(struct sv_engine *e, const char *text);
 /* Rank 0 closes: the others end; then, once nothing is left that they look at, their threads. */
 void sv_ranks_leave(struct sv_engine *e);
 void sv_ranks_close(struct sv_engine *e);
 
-/* follow.c: the life of a follower. */
+/* follow.c: the life of a follower; one upload, copy or pass. */
 void sv_ranks_follow(struct sv_world *world, void *group);
+int sv_ranks_obey(struct sv_engine *e, uint32_t kind, const void *data, uint32_t n,
+                  struct sv_err *err);
 
 /* What messages say. */
-enum { SV_TELL_UPLOAD = 1, SV_TELL_COPY, SV_TELL_PASS, SV_TELL_END };
+enum { SV_TELL_UPLOAD = 1, SV_TELL_COPY, SV_TELL_PASS, SV_TELL_END, SV_TELL_RESULTS };
 struct sv_tell_upload {
     uint32_t place, n_bytes;
     uint64_t at; /* bytes from the place's begin */

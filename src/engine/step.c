@@ -353,5 +353,6 @@ static int fetch(struct sv_engine *e, struct sv_err *err)
         return fail_all(e, &reason, err);
     e->first_flight = (i + 1) % 2;
     e->n_flight--;
+    sv_ranks_read(e);
     return SV_OK;
 }

@@ -18,13 +18,18 @@ holds "$(cat "$log")" 'memory of rank 4: target weights'
 drafting=$(ask)
 stop
 equal "$?" 0
-serve -b 2 --tp 5 -t 5 -w off
+serve -b 2 --tp 5 -t 5 -w off --record-plan "$tmp/plans"
 equal "$(ask)" "$drafting"
 stop
+out=$("${SALVO_BENCH:-build/salvo-bench}" replay "$tmp/plans" 2>"$tmp/err") || fail "$(cat "$tmp/err")"
+holds "$out" ', 0 of them with other tokens than recorded'
 
 "$salvo" serve -m "$demo/target" -d "$demo/draft" -p 0 --tp 2 >"$tmp/out" 2>&1 </dev/null
 equal "$?" 1
 holds "$(cat "$tmp/out")" 'cannot be divided among 2 ranks; the numbers of ranks that fit: 1, 5'
+"$salvo" serve -m "$demo/target" -p 0 --tp 5 --ep >"$tmp/out" 2>&1 </dev/null
+equal "$?" 1
+holds "$(cat "$tmp/out")" 'ep: the model has no experts'
 
 # processes
 command -v mpirun >/dev/null || { echo 'left out: no mpirun here'; finish; }
