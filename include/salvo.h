@@ -51,9 +51,8 @@ struct sv_engine_options {
     const char *device;     /* "cpu", "cuda"; NULL = the best there is */
     struct sv_tuning tuning;
     int32_t gpu; /* which GPU */
-    int32_t
-        tp; /* ranks to divide the model among (docs/parallel.md), threads of this process. 0 = 1 */
-    bool ep; /* ranks have some experts each, instead of a part of every expert */
+    int32_t tp;  /* ranks that share the model (docs/parallel.md), threads here. 0 = 1 */
+    bool ep;     /* ranks have some experts each, instead of a part of every expert */
     /* File for a record of all plans and uploads, which salvo-bench replay runs once more; NULL */
     const char *record_plan;
     bool no_graphs; /* GPUs: launch every kernel of every step by itself */
@@ -78,8 +77,7 @@ struct sv_engine_options {
     int32_t width;   /* verify width, anchor included; 0 = the draft's block, 1 = no drafting */
     bool auto_width; /* let the width policy choose, at most `width`, never slower than 1 */
     bool no_prefix_cache; /* do not keep pages of finished sequences for prompts that begin alike */
-    /* Called now and then while the engine opens: how much of a stage is done, 0 to 1. May be
-     * NULL. */
+    /* Called while the engine opens: how much of a stage is done, 0 to 1. May be NULL. */
     void (*on_progress)(void *user, enum sv_open_stage stage, double share);
     void *progress_user;
 };
@@ -119,8 +117,7 @@ struct sv_event {
     /* the first n_drafted are drafts the target confirmed; the rest are its own */
     int32_t n_drafted;
     const struct sv_logprob *logprobs; /* (n_tokens) when the request asked for them, else NULL */
-    /* (n_prompt_tokens) once, with the first tokens, when asked for; entry 0 has logprob 0 and no
-     * alternatives */
+    /* (n_prompt_tokens) once, with the first tokens, when asked for; entry 0: logprob 0 alone */
     const struct sv_logprob *prompt_logprobs;
     /* new text, whole code points only; held back while it may be the start of a stop string */
     const char *text;
@@ -133,8 +130,7 @@ struct sv_event {
     int32_t stop_index;
 };
 
-/* What an answer must be (docs/structured-output.md). A grammar may serve any number of requests.
- */
+/* What an answer must be (docs/structured-output.md). A grammar may serve many requests. */
 enum sv_grammar_kind {
     SV_GRAMMAR_NONE,
     SV_GRAMMAR_JSON,   /* any JSON object; needs no text */
@@ -155,6 +151,12 @@ int sv_make_search(struct sv_search **search, const char *const *expressions, si
                    size_t err_size);
 void sv_free_search(struct sv_search *search); /* NULL is fine; requests that have it keep it */
 
+/* 8-bit RGB, rows without padding */
+struct sv_image {
+    const uint8_t *rgb;
+    int32_t width, height;
+};
+
 struct sv_request {
     const char *prompt;  /* UTF-8 text, or NULL when ids are given */
     size_t prompt_bytes; /* 0 = strlen */
@@ -162,6 +164,10 @@ struct sv_request {
     bool no_add_special; /* text: add no beginning-of-sequence token (a chat template did) */
     const int32_t *prompt_ids;
     int32_t n_prompt_ids;
+    /* In the order of their places: the prompt has one image token for each, which stands for all
+     * of its rows */
+    const struct sv_image *images;
+    int32_t n_images;
     int32_t max_tokens;               /* 0 = up to the context's end */
     double temperature, top_p, min_p; /* 0 = greedy; 1 = off; 0 = off */
     int64_t top_k;                    /* 0 = off */
@@ -206,6 +212,8 @@ struct sv_request {
 /* Greedy, no limits. */
 struct sv_request sv_default_request(const struct sv_engine *engine);
 
+/* Whether requests may have images: target and device have a vision tower (docs/images.md). */
+bool sv_engine_takes_images(const struct sv_engine *engine);
 /* Copies everything it needs. The id is unique within the engine. */
 int sv_submit_request(struct sv_engine *engine, const struct sv_request *request, uint64_t *id,
                       char *err, size_t err_size);
@@ -226,8 +234,7 @@ struct sv_request_stats {
     int32_t n_steps;
     int32_t n_cached_tokens; /* of the prompt, found in the prefix cache */
     int32_t n_preemptions;
-    int64_t queue_us, prefill_us,
-        decode_us; /* waiting; to the first token; from there to the last */
+    int64_t queue_us, prefill_us, decode_us; /* waiting; to the first token; to the last */
 };
 int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_request_stats *out);
 
@@ -254,17 +261,14 @@ struct sv_engine_stats {
     int64_t n_repaired; /* drafts that a grammar forbade and that another stands in for */
     int64_t n_refused;  /* drafts not verified because a grammar forbade them or one before them */
     int64_t n_given_up; /* requests whose drafter was given up: in vain for long */
-    double chosen_us,
-        plain_us; /* expected time of the steps chosen, and of their tokens decoded plainly */
-    float draft_chance[64]; /* that draft j is kept once j - 1 was, as the policy sees it now */
+    double chosen_us, plain_us; /* expected, of the chosen steps and of plain decoding instead */
+    float draft_chance[64];     /* that draft j is kept once j - 1 was, as the policy sees it now */
     /* what typical steps are thought to cost (sv_step_cost_name) */
     float step_cost_us[SV_STEP_COSTS];
-    int64_t n_cache_queries,
-        n_cache_hits; /* prompt tokens looked up in, and found in, the prefix cache */
+    int64_t n_cache_queries, n_cache_hits; /* prompt tokens looked up and found as prefixes */
     int64_t n_preemptions;
     int32_t n_running, n_waiting;
-    int32_t n_pages, n_pages_used,
-        n_pages_cached; /* cached: kept for reuse only, free when needed */
+    int32_t n_pages, n_pages_used, n_pages_cached; /* cached: for reuse, free when needed */
 };
 void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats *out);
 

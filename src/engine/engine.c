@@ -647,7 +647,9 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
         return sv_engine_failed(e, err);
     if (e->closing)
         return sv_fail(err, SV_EINVAL, -1, "the engine is being closed");
-    int rc = r->grammar || r->grammar_kind ? open_vocab(e, err) : SV_OK;
+    int rc = sv_images_check(e, r, err);
+    if (!rc && (r->grammar || r->grammar_kind))
+        rc = open_vocab(e, err);
     if (rc)
         return rc;
     const struct sv_seq_limits lim = {.cfg = &e->model.cfg,

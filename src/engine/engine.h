@@ -16,6 +16,7 @@
 #include "engine/batch.h"
 #include "engine/draft_repair.h"
 #include "engine/held.h"
+#include "engine/images.h"
 #include "engine/logits.h"
 #include "engine/memory.h"
 #include "engine/plan.h"
