@@ -140,6 +140,10 @@ int sv_file_read(struct sv_buf *buf, const char *path, size_t max_bytes, struct 
 /* The same, also of a pipe or device: only for a name that the user gave for this very file, such
  * as /dev/stdin. */
 int sv_file_read_stream(struct sv_buf *buf, const char *path, size_t max_bytes, struct sv_err *err);
+/* Reads the regular file DIR/rest. No part of rest may be "..", nor a symbolic link, so that the
+ * file lies below the directory whatever its tree has. Messages name rest. */
+int sv_file_read_below(struct sv_buf *buf, const char *dir, const char *rest, size_t max_bytes,
+                       struct sv_err *err);
 /* Writes to path.tmp, syncs, renames; straight into a pipe or device. */
 int sv_file_write(const char *path, const void *data, size_t n, struct sv_err *err);
 /* Whether the name exists, even as something that cannot be opened or read. */

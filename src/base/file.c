@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -83,24 +84,79 @@ static int read_all(struct sv_buf *buf, int fd, const char *path, size_t max_byt
     }
 }
 
-static int read_file(struct sv_buf *buf, const char *path, bool only_regular, size_t max_bytes,
-                     struct sv_err *err)
+/* Reads an open file, and closes it. */
+static int read_open(struct sv_buf *buf, int fd, const struct stat *st, const char *path,
+                     size_t max_bytes, struct sv_err *err)
 {
-    struct stat st;
     int status;
-    int fd = sv_file_open(path, only_regular, &st, err);
 
-    if (fd < 0)
-        return fd;
-    if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > max_bytes)
+    if (S_ISREG(st->st_mode) && (uint64_t)st->st_size > max_bytes)
         status = sv_fail(err, SV_EINVAL, (int64_t)max_bytes, "%s: larger than %zu bytes", path,
                          max_bytes);
-    else if (st.st_size > 0 && sv_buf_reserve(buf, (size_t)st.st_size + READ_STEP_BYTES) != SV_OK)
+    else if (st->st_size > 0 && sv_buf_reserve(buf, (size_t)st->st_size + READ_STEP_BYTES) != SV_OK)
         status = sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", path);
     else
         status = read_all(buf, fd, path, max_bytes, err);
     close(fd);
     return status;
+}
+
+static int read_file(struct sv_buf *buf, const char *path, bool only_regular, size_t max_bytes,
+                     struct sv_err *err)
+{
+    struct stat st;
+    const int fd = sv_file_open(path, only_regular, &st, err);
+
+    return fd < 0 ? fd : read_open(buf, fd, &st, path, max_bytes, err);
+}
+
+/* Opens a name within the open directory `at`, and closes that. */
+static int step_below(int at, const char *name, bool last, const char *rest, struct stat *st,
+                      struct sv_err *err)
+{
+    const int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | (last ? O_NONBLOCK : O_DIRECTORY);
+    int fd = -1, rc = SV_OK;
+
+    if (strcmp(name, "..") == 0)
+        rc = sv_fail(err, SV_EINVAL, -1, "%s: '..' is not allowed", rest);
+    else if (fstatat(at, name, st, AT_SYMLINK_NOFOLLOW) != 0)
+        rc = sv_fail_errno(err, rest, "cannot open", errno);
+    else if (S_ISLNK(st->st_mode))
+        rc = sv_fail(err, SV_EINVAL, -1, "%s: symbolic links are not followed", rest);
+    else if (last && !S_ISREG(st->st_mode)) /* opening a device can have effects */
+        rc = not_regular(rest, st, err);
+    else if ((fd = sv_file_fault() ? -1 : openat(at, name, flags)) < 0 || fstat(fd, st) != 0)
+        rc = sv_fail_errno(err, rest, "cannot open", errno);
+    close(at);
+    if (!rc)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int sv_file_read_below(struct sv_buf *buf, const char *dir, const char *rest, size_t max_bytes,
+                       struct sv_err *err)
+{
+    char name[NAME_MAX + 2]; /* one that is too long stays too long */
+    struct stat st = {.st_mode = S_IFDIR};
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return sv_fail_errno(err, dir, "cannot open", errno);
+    for (const char *at = rest; fd >= 0 && at[strspn(at, "/")];) {
+        at += strspn(at, "/");
+        const size_t n = strcspn(at, "/");
+        snprintf(name, sizeof name, "%.*s", (int)(n <= NAME_MAX ? n : NAME_MAX + 1), at);
+        at += n;
+        fd = step_below(fd, name, !*at, rest, &st, err);
+    }
+    if (fd < 0)
+        return fd;
+    if (S_ISREG(st.st_mode))
+        return read_open(buf, fd, &st, rest, max_bytes, err);
+    close(fd);
+    return sv_fail(err, SV_EINVAL, -1, "'%s' names no file", rest);
 }
 
 int sv_file_read(struct sv_buf *buf, const char *path, size_t max_bytes, struct sv_err *err)

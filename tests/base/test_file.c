@@ -52,6 +52,65 @@ static void a_link_to_nowhere_exists(void **state)
     sv_buf_fini(&b);
 }
 
+/* However a name is written, nothing outside the directory is read. */
+static void reads_below_a_directory_stay_there(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *rest, *message; /* NULL: it is read */
+    } list[] = {{"file", NULL},
+                {"in/file", NULL},
+                {"//in///./file", NULL},
+                {"..", "'..' is not allowed"},
+                {"../out", "'..' is not allowed"},
+                {"in/../file", "'..' is not allowed"},
+                {"link", "symbolic links are not followed"},
+                {"up/out", "symbolic links are not followed"},
+                {"in", "Is a directory"},
+                {"file/more", "Not a directory"},
+                {"none", "cannot open"},
+                {"pipe", "not a regular file but a pipe"},
+                {"", "names no file"},
+                {"/", "names no file"},
+                {".", "Is a directory"}};
+    char dir[256], path[300], longer[300];
+    struct sv_buf b;
+    struct sv_err err;
+
+    snprintf(dir, sizeof dir, "%s", sv_test_tmp("below"));
+    assert_int_equal(mkdir(dir, 0777), 0);
+    snprintf(path, sizeof path, "%s/in", dir);
+    assert_int_equal(mkdir(path, 0777), 0);
+    snprintf(path, sizeof path, "%s/in/file", dir);
+    assert_int_equal(sv_file_write(path, "text", 4, &err), SV_OK);
+    snprintf(path, sizeof path, "%s/file", dir);
+    assert_int_equal(sv_file_write(path, "text", 4, &err), SV_OK);
+    assert_int_equal(sv_file_write(sv_test_tmp("out"), "secret", 6, &err), SV_OK);
+    snprintf(path, sizeof path, "%s/link", dir);
+    assert_int_equal(symlink("../out", path), 0);
+    snprintf(path, sizeof path, "%s/up", dir);
+    assert_int_equal(symlink("..", path), 0);
+    snprintf(path, sizeof path, "%s/pipe", dir);
+    assert_int_equal(mkfifo(path, 0666), 0);
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        sv_buf_init(&b);
+        int rc = sv_file_read_below(&b, dir, list[i].rest, 4, &err);
+        if (list[i].message && (rc >= 0 || !strstr(err.msg, list[i].message)))
+            fail_msg("'%s': %s", list[i].rest, rc < 0 ? err.msg : "read");
+        if (!list[i].message)
+            assert_true(rc == SV_OK && b.len == 4 && strcmp(b.data, "text") == 0);
+        sv_buf_fini(&b);
+    }
+    sv_buf_init(&b);
+    assert_int_equal(sv_file_read_below(&b, dir, "file", 3, &err), SV_EINVAL);
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    assert_int_equal(sv_file_read_below(&b, dir, longer, 3, &err), SV_EIO);
+    assert_int_equal(sv_file_read_below(&b, "/no/such", "file", 3, &err), SV_EIO);
+    sv_buf_fini(&b);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 static void a_pipe_is_written_into_not_replaced(void **state)
 {
     (void)state;
@@ -256,6 +315,7 @@ static void the_clock_goes_on_and_the_environment_is_read(void **state)
 SV_TEST_MAIN(cmocka_unit_test(errors_carry_code_position_and_prefix),
              cmocka_unit_test(a_file_written_is_the_file_mapped_and_read),
              cmocka_unit_test(a_link_to_nowhere_exists),
+             cmocka_unit_test(reads_below_a_directory_stay_there),
              cmocka_unit_test(a_pipe_is_written_into_not_replaced),
              cmocka_unit_test(empty_files_map_and_read),
              cmocka_unit_test(missing_files_and_folders_are_named),
