@@ -157,9 +157,9 @@ $(info optional    cuda: $(if $(filter 1,$(CUDA)),built,$(if $(call found,nvcc),
 endif
 endif
 
-LIBS := jansson libpcre2-8 libutf8proc libedit libevent_core libevent_extra libevent_openssl openssl
+LIBS := jansson libpcre2-8 libutf8proc libedit libevent_core libevent_extra libevent_openssl openssl libpng libjpeg libwebp
 LIB_CFLAGS := $(call library,--cflags,$(LIBS),)
-LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit -levent_openssl -levent_extra -levent_core -lssl -lcrypto) $(GPU_LIBS) $(MPI_LIBS) -lm -pthread
+LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit -levent_openssl -levent_extra -levent_core -lssl -lcrypto -lpng -ljpeg -lwebp) $(GPU_LIBS) $(MPI_LIBS) -lm -pthread
 ifeq ($(STATIC),1)
 # For a machine that lacks the libraries; the C library stays dynamic.
 LDLIBS := -Wl,-Bstatic $(shell pkg-config --static --libs $(LIBS)) $(if $(GPU_LIBS),-lstdc++) -Wl,-Bdynamic \
