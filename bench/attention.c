@@ -121,23 +121,24 @@ static void attention_case(struct bench *b, const char *what, int32_t n_heads, i
     float *out = take(b, (size_t)n_rows * (size_t)(n_heads * hd) * 4);
     float *angles = noise(b, (size_t)end * (size_t)hd / 2), *norm = noise(b, (size_t)hd);
     struct attention a = {.b = b};
-    a.p = (struct sv_p_attention){.rows = {n_rows, 1, row_seg, row0, &slot, &context, row_pos},
-                                  .q = qkv,
-                                  .ldq = width,
-                                  .out = out,
-                                  .ldo = n_heads * hd,
-                                  .n_heads = n_heads,
-                                  .kv = {.k = cache[0],
-                                         .v = cache[1],
-                                         .dtype = dtype,
-                                         .n_pages = n_pages,
-                                         .page_size = PAGE,
-                                         .n_kv_heads = n_kv,
-                                         .head_dim = hd,
-                                         .table = table,
-                                         .table_stride = n_pages},
-                                  .mask = mask,
-                                  .scale = 1 / sqrtf((float)hd)};
+    a.p =
+        (struct sv_p_attention){.rows = {n_rows, 1, row_seg, row0, &slot, &context, row_pos, NULL},
+                                .q = qkv,
+                                .ldq = width,
+                                .out = out,
+                                .ldo = n_heads * hd,
+                                .n_heads = n_heads,
+                                .kv = {.k = cache[0],
+                                       .v = cache[1],
+                                       .dtype = dtype,
+                                       .n_pages = n_pages,
+                                       .page_size = PAGE,
+                                       .n_kv_heads = n_kv,
+                                       .head_dim = hd,
+                                       .table = table,
+                                       .table_stride = n_pages},
+                                .mask = mask,
+                                .scale = 1 / sqrtf((float)hd)};
     double pairs = mask == SV_MASK_BLOCK ? (double)n_rows * end
                                          : (double)n_rows * (context + (n_rows + 1) / 2.0);
     report(b, what, best_us(call_attention, &a), pairs * n_heads * hd * 4,
@@ -150,7 +151,7 @@ static void attention_case(struct bench *b, const char *what, int32_t n_heads, i
         .eps = 1e-6f,
         .q_norm = {.data = norm, .fmt.elem = SV_F32, .rows = 1, .cols = hd},
         .k_norm = {.data = norm, .fmt.elem = SV_F32, .rows = 1, .cols = hd},
-        .rope = {angles, angles, end, hd},
+        .rope = {angles, angles, end, hd, NULL},
         .kv = a.p.kv};
     char name[64];
     snprintf(name, sizeof name, "%s rope+write", what);

@@ -73,6 +73,7 @@ struct sv_dev_limits {
 struct sv_gdn_ops;
 struct sv_mla_ops;
 struct sv_moe_ops;
+struct sv_vision_ops;
 struct sv_p_act_mul;
 struct sv_p_add_gated;
 struct sv_p_add_rms_norm;
@@ -190,6 +191,8 @@ struct sv_backend {
     const struct sv_moe_ops *moe; /* ops_moe.h; NULL: no mixture of experts */
     const struct sv_gdn_ops *gdn; /* ops_gdn.h; NULL: no gated delta rule */
     const struct sv_mla_ops *mla; /* ops_mla.h; NULL: no latent attention */
+    const struct sv_vision_ops
+        *vision; /* ops_vision.h; NULL: no images, nor rows with a row_rope */
     /* Read-only sweep over n_bytes of fresh memory with all threads; GB/s, best of a few rounds. */
     double (*measure_read)(struct sv_dev *, size_t n_bytes);
     const char *(*describe)(struct sv_dev *); /* "cpu amx-bf16, 2 threads" */

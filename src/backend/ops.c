@@ -379,6 +379,7 @@ void sv_op_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p)
         return;
     SV_REQUIRE(sv_rows_ok(&p->rows) && p->seg_kind && p->slot_len && p->slot_anchor);
     SV_REQUIRE(p->rows.seg_base && (p->row_ids || p->rows.n_rows == 0));
+    SV_REQUIRE(!p->rows.row_rope == !p->row_shift && (!p->row_shift || dev->be->vision));
     dev->be->block_ids(dev, p);
 }
 
@@ -435,6 +436,7 @@ void sv_op_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_r
     SV_REQUIRE(sv_vector_ok(&p->q_norm, p->kv.head_dim) &&
                sv_vector_ok(&p->k_norm, p->kv.head_dim));
     SV_REQUIRE(rope_ok(&p->rope, p->kv.head_dim));
+    SV_REQUIRE(dev->be->vision || !(p->rope.axis && p->rows.row_rope)); /* never ignored */
     dev->be->qk_norm_rope_kv_write(dev, p);
 }
 

@@ -33,6 +33,9 @@ struct sv_rows {
     /* (n_rows) absolute position of each row: ascending within a segment, from seg_base on; where
      * its key is written, what it sees, its angle in the rotary table */
     const int32_t *row_pos;
+    /* (n_rows, 3) positions in rotary tables with axes; NULL: row_pos. No drafter's table has any
+     */
+    const int32_t *row_rope;
 };
 
 /* One layer's keys and values of one cache group. */
@@ -66,7 +69,8 @@ enum sv_seg_kind {
 /* Start of a pass: seg_base[s] = slot_len[seg_slot[s]], the rows' consecutive positions from there
  * on (-1 for padding), and the rows that the device knows itself. */
 struct sv_p_block_ids {
-    struct sv_rows rows; /* this op alone writes rows.seg_base and rows.row_pos, and casts const */
+    struct sv_rows rows; /* this op alone writes its seg_base, row_pos, row_rope: casts const */
+    const int32_t *row_shift;   /* (n_rows, 3) row_rope less row_pos; NULL: no row_rope */
     const int32_t *seg_kind;    /* (n_segs) enum sv_seg_kind */
     const int32_t *slot_len;    /* (n_slots) committed length */
     const int32_t *slot_anchor; /* (n_slots) last emitted token, in no cache yet */
@@ -126,6 +130,8 @@ struct sv_p_gemm {
 struct sv_rope_table {
     const float *cos, *sin;
     int32_t max_pos, rot_dim;
+    /* (rot_dim/2) which of a row's three positions turns a pair; NULL: row_pos turns all */
+    const uint8_t *axis;
 };
 
 /* Per row: RMS-norm each q and k head (when the weights are set), rotate (neox halves) at the row's

@@ -9,6 +9,7 @@
 #include "backend/ops_gdn.h"
 #include "backend/ops_mla.h"
 #include "backend/ops_moe.h"
+#include "backend/ops_vision.h"
 
 #include <string.h>
 
@@ -53,12 +54,15 @@ static const struct entry moe[] = {IN(sv_moe_ops, upload_experts), IN(sv_moe_ops
                                    IN(sv_moe_ops, combine)};
 static const struct entry gdn[] = {IN(sv_gdn_ops, conv), IN(sv_gdn_ops, scan),
                                    IN(sv_gdn_ops, norm)};
+static const struct entry vision[] = {IN(sv_vision_ops, layer_norm), IN(sv_vision_ops, gelu),
+                                      IN(sv_vision_ops, add_corners)};
 static const struct entry mla[] = {IN(sv_mla_ops, write), IN(sv_mla_ops, head_products)};
 /* Of ranks. */
 static const struct entry with_window[] = {OP(window_join), OP(gather_logits)};
 /* Of models with these. */
 static const struct entry with_moe[] = {OP(add_gated)},
-                          with_gdn[] = {OP(sigmoid_mul), OP(snapshot)};
+                          with_gdn[] = {OP(sigmoid_mul), OP(snapshot)},
+                          with_vision[] = {OP(add_gated)};
 
 static int find(const struct sv_backend *be, const char *group, const void *table,
                 const struct entry *e, size_t n, struct sv_err *err)
@@ -87,5 +91,9 @@ int sv_table_check(const struct sv_backend *be, struct sv_err *err)
         rc = FIND("gdn.", be->gdn, gdn);
     if (!rc && be->gdn)
         rc = FIND("", be, with_gdn);
+    if (!rc && be->vision)
+        rc = FIND("vision.", be->vision, vision);
+    if (!rc && be->vision)
+        rc = FIND("", be, with_vision);
     return rc;
 }

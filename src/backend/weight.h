@@ -71,6 +71,7 @@ enum sv_role {
     SV_ROLE_GDN_DT_BIAS,
     SV_ROLE_GDN_NORM,
     SV_ROLE_TAP_PROJ,    /* a drafter's: the taps of a row to its hidden size */
+    SV_ROLE_VISION,      /* of a vision tower; with SV_ROLE_BIAS its vectors */
     SV_ROLE_BIAS = 0x40, /* with the role of a matrix: its bias */
     /* With another role: a drafter's. Errors cost acceptance and never a token, so a device may
      * quantize it. */

@@ -50,7 +50,7 @@ static int put_tensor(void *user, const struct sv_tensor_spec *s)
 {
     struct writer *w = user;
     const bool scales = s->pack == SV_PACK_MXFP4_SCALES, u8 = scales || s->pack == SV_PACK_MXFP4;
-    int64_t dim[4], n_bytes = u8 ? 1 : 2;
+    int64_t dim[SV_SPEC_DIMS], n_bytes = u8 ? 1 : 2;
     const int32_t n_dims = sv_tensor_shape(s, dim);
 
     if (s->n_experts && (s->expert > 0 || s->form == SV_FORM_UP))

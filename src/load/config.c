@@ -455,12 +455,16 @@ static int parse_target(void *user, const json_t *root, struct sv_err *err)
     const json_t *said = text ? text : root;
     if (!rc)
         rc = sv_config_common(c, said, row, err);
+    if (!rc && row->deepstack) /* inside, transformers 5 writes what the text class assumes */
+        rc = sv_json_bool_opt(root, "tie_word_embeddings", &c->tie_embeddings, err);
     if (!rc && row->hybrid)
         rc = sv_hybrid_parse(c, said, row, err);
     if (!rc)
         rc = sv_config_sections(c, said, err);
     if (!rc)
         rc = parse_target_layers(c, said, row, err);
+    if (!rc)
+        rc = sv_vision_parse(c, root, row, err);
     json_decref(text);
     return rc;
 }

@@ -42,6 +42,23 @@ struct sv_rope {
 
 enum sv_layer_kind { SV_LAYER_FULL, SV_LAYER_SLIDING, SV_LAYER_GDN, SV_LAYER_MLA };
 
+#define SV_MAX_DEEP 8
+
+/* A vision tower; depth 0: the configuration describes none. */
+struct sv_vision_config {
+    int32_t depth, hidden_size, intermediate_size, n_heads;
+    int32_t patch, temporal;   /* pixels a side; frames of a patch, all the same */
+    int32_t merge;             /* patches a side of a block, which becomes one row */
+    int32_t n_positions, side; /* of the table of positions, side * side */
+    int32_t n_deep,
+        deep[SV_MAX_DEEP]; /* blocks whose rows are added behind decoder layers 0, 1, .. */
+    int32_t image_token;   /* -1: outside the vocabulary */
+};
+static inline int32_t sv_vision_patch_len(const struct sv_vision_config *v)
+{
+    return 3 * v->temporal * v->patch * v->patch;
+}
+
 /* Pure numbers: comparable, copyable, sendable to other ranks. Used for targets and drafts. */
 struct sv_config {
     int32_t arch;               /* see sv_arch_name */
@@ -58,6 +75,7 @@ struct sv_config {
     int32_t n_group, topk_group;      /* of experts, of which some are chosen first; 0: none */
     float routed_scale;               /* times the weights of chosen experts */
     int32_t rot_dim;                  /* of a head: its first numbers are rotated */
+    int32_t mrope_section[3];         /* frequencies by each of a row's three positions; 0: one */
     bool attn_gate;                   /* sigmoid gates on attention's output, from q_proj */
     int32_t gdn_k_heads, gdn_v_heads, gdn_k_dim, gdn_v_dim; /* of layers SV_LAYER_GDN; 0: none */
     bool gdn_fused;                                         /* input projections q|k|v|z and b|a */
@@ -81,6 +99,7 @@ struct sv_config {
     int32_t bos_id;                    /* -1 = none */
     int32_t eos_ids[SV_MAX_STOP_IDS];  /* config.json, replaced by generation_config.json */
     int32_t n_eos;
+    struct sv_vision_config vision;
 };
 
 #define SV_MAX_TAPS 32

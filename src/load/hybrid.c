@@ -107,7 +107,7 @@ static int refuse_others(const struct sv_config *c, const json_t *root, struct s
     return rc;
 }
 
-int sv_config_sections(const struct sv_config *c, const json_t *root, struct sv_err *err)
+int sv_config_sections(struct sv_config *c, const json_t *root, struct sv_err *err)
 {
     const json_t *rope = json_object_get(root, "rope_parameters");
     if (!json_is_object(rope))
@@ -126,6 +126,8 @@ int sv_config_sections(const struct sv_config *c, const json_t *root, struct sv_
                        "'mrope_section' must be three numbers that add up to %d, half of the "
                        "rotated part of a head",
                        c->rot_dim / 2);
+    for (size_t i = 0; i < 3; i++)
+        c->mrope_section[i] = (int32_t)json_integer_value(json_array_get(list, i));
     return SV_OK;
 }
 

@@ -111,6 +111,9 @@ struct sv_arch_row {
     bool latent;                      /* latent.c */
     bool gdn_fused;                   /* see struct sv_config */
     bool wrapped;                     /* the configuration lies in text_config */
+    int32_t image_token;              /* the class's; 0: there is no vision tower */
+    bool deepstack;                   /* whose deeper rows are read too */
+    bool transposed_experts;          /* packed ones have inputs first */
     const char *skipped[2];           /* tensors that begin so are not read: other heads, images */
     const struct sv_tensor_row *tensors;
 };
@@ -163,14 +166,19 @@ float sv_tensor_number(const struct sv_host_tensor *t, int64_t i);
 
 /* text_config with what the wrapper around it says for it, a new reference. */
 int sv_hybrid_text(const json_t *root, json_t **text, struct sv_err *err);
-/* Three-dimensional positions: of text all three are alike, so that only the sum of mrope_section
- * matters. */
-int sv_config_sections(const struct sv_config *c, const json_t *root, struct sv_err *err);
+/* Three-dimensional positions: which of the three turns which frequency. */
+int sv_config_sections(struct sv_config *c, const json_t *root, struct sv_err *err);
 /* Sizes of recurrent layers; refuses what is not implemented. After sv_config_common. */
 int sv_hybrid_parse(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
                     struct sv_err *err);
 /* Kinds of layers, where layer_types did not give them. */
 int sv_hybrid_layers(struct sv_config *c, const json_t *root, bool given, struct sv_err *err);
+
+/* ---------------------------------------------------------------- images (vision.c) */
+
+/* vision_config, of the whole file; after the text model's. */
+int sv_vision_parse(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
+                    struct sv_err *err);
 
 /* ---------------------------------------------------------------- latent attention (latent.c) */
 

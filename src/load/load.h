@@ -104,7 +104,9 @@ enum sv_pack {
     SV_PACK_NONE,         /* (rows, cols) */
     SV_PACK_INPUTS_FIRST, /* (cols, rows): transposed */
     SV_PACK_MXFP4,        /* u8 (rows, cols / 32, 16): two E2M1 codes a byte, low nibble first */
-    SV_PACK_MXFP4_SCALES  /* u8 (rows, cols / 32): E8M0 scales of such a matrix */
+    SV_PACK_MXFP4_SCALES, /* u8 (rows, cols / 32): E8M0 scales of such a matrix */
+    SV_PACK_HALVES        /* transposed; of gate and up, whose outputs alternate in the others, all
+                           * of gate's come first */
 };
 
 /* In which form a file has a tensor. */
@@ -116,6 +118,7 @@ enum sv_form {
     SV_FORM_CONV,     /* (channels, 1, taps), read as (taps, channels) f32 */
     SV_FORM_QKVZ,   /* for each key head its rows of q, k, v, z; read as q, k, v, z of all heads */
     SV_FORM_BA,     /* likewise of b, a */
+    SV_FORM_PATCH,  /* (rows, 3, frames, side, side), read as a matrix */
     SV_FORM_EXPERT, /* all experts in one tensor: (experts, rows, cols) */
     SV_FORM_GATE,   /* (experts, 2 rows, cols): an expert's first half */
     SV_FORM_UP      /* the second */
@@ -132,9 +135,11 @@ struct sv_tensor_spec {
     int64_t rows, cols; /* cols 0: a vector of rows elements */
     enum sv_shard shard;
     enum sv_form form; /* rows, cols: as it is read, of SV_FORM_CONV as the file has them */
+    int32_t side;      /* of SV_FORM_PATCH: pixels */
 };
 /* Its shape in the file; returns the number of dimensions. */
-int32_t sv_tensor_shape(const struct sv_tensor_spec *s, int64_t dim[4]);
+enum { SV_SPEC_DIMS = 5 };
+int32_t sv_tensor_shape(const struct sv_tensor_spec *s, int64_t dim[SV_SPEC_DIMS]);
 /* convert.c: rows, cols, type and data of w as a model reads the tensor, in memory of the arena
  * where that is not what the file has. */
 int sv_tensor_convert(const struct sv_tensor_spec *spec, const struct sv_config *cfg,
@@ -145,13 +150,36 @@ typedef int sv_tensor_fn(void *user, const struct sv_tensor_spec *spec);
  * Stops at the first result other than 0 and returns it. n_taps: a draft's, else 0. */
 int sv_config_each_tensor(const struct sv_config *cfg, int32_t n_taps, sv_tensor_fn *take,
                           void *user);
+
+/* vision.c: what a tensor of the vision tower is there. */
+enum sv_vision_part {
+    SV_VISION_PATCH,
+    SV_VISION_POSITIONS,
+    SV_VISION_NORM_1,
+    SV_VISION_NORM_2,
+    SV_VISION_QKV,
+    SV_VISION_PROJ,
+    SV_VISION_FC_1,
+    SV_VISION_FC_2,
+    SV_VISION_MERGE_NORM, /* layer -1: of the tower's rows, else of those of a deeper block */
+    SV_VISION_MERGE_FC_1,
+    SV_VISION_MERGE_FC_2
+};
+typedef int sv_vision_fn(void *user, const struct sv_tensor_spec *spec, enum sv_vision_part part);
+/* As sv_config_each_tensor, for the tower's: layer is a block, or a merger of deeper rows. */
+int sv_vision_each_tensor(const struct sv_config *cfg, sv_vision_fn *take, void *user);
+/* The checkpoint has tensors of a tower; then it was checked that it has all of them, if the
+ * configuration describes one. */
+bool sv_vision_is_in(const struct sv_ckpt *ckpt);
+
 /* Of a tensor X.k_scale or X.v_scale: its number; 0 where it is none that could scale a cache. */
 float sv_cache_scale_of(const struct sv_host_tensor *t);
 /* Number of parameters of these tensors. */
 int64_t sv_config_n_params(const struct sv_config *cfg);
 int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg);
-/* Every expected tensor is there with its shape, and no other tensor is. Allowed extras: what the
- * architecture skips by name (mtp., visual.); rotary_emb.inv_freq anywhere; for tied targets
+/* Every expected tensor is there with its shape, and no other tensor is; of a vision tower that the
+ * configuration describes all are, or none. Allowed extras: what the architecture skips by name
+ * (mtp., and visual. where no tower is described); rotary_emb.inv_freq anywhere; for tied targets
  * lm_head.weight of the right shape. A draft with its own embedding and head is told apart from one
  * with unknown tensors, and refused too. */
 int sv_ckpt_check_target(const struct sv_ckpt *c, const struct sv_config *cfg, struct sv_err *err);
@@ -173,8 +201,8 @@ int sv_packed_find(struct sv_packed *p, const struct sv_ckpt *c, const struct sv
                    struct sv_err *err);
 /* What it expands to: MXFP4 to bf16, which holds every value exactly. */
 enum sv_dtype sv_packed_dtype(const struct sv_packed *p);
-/* What is meant of an expert's matrix: of its outputs first, first + step, ... these, and these of
- * its inputs. */
+/* What is meant of an expert's matrix: of its outputs first, first + step, ..., or of
+ * SV_PACK_HALVES of part number `first` of `step`, these, and these of its inputs. */
 struct sv_packed_part {
     int32_t first, step;
     struct sv_slice rows, cols;

@@ -73,14 +73,17 @@ TRANSPOSE(uint32_t)
 static void expand_inputs_first(const struct sv_packed *p, int64_t e,
                                 const struct sv_packed_part *part, void *out)
 {
-    const int64_t at = (e * p->cols + part->cols.first) * p->rows + part->first +
-                       (int64_t)part->rows.first * part->step;
+    const bool halves = p->pack == SV_PACK_HALVES;
+    const int32_t step = halves ? 1 : part->step,
+                  first = halves ? part->first * (p->rows / part->step) : part->first;
+    const int64_t at =
+        (e * p->cols + part->cols.first) * p->rows + first + (int64_t)part->rows.first * step;
     if (p->t->dtype == SV_F32)
-        transpose_uint32_t((const uint32_t *)p->t->data + at, p->rows, part->step, out,
-                           part->rows.n, part->cols.n);
+        transpose_uint32_t((const uint32_t *)p->t->data + at, p->rows, step, out, part->rows.n,
+                           part->cols.n);
     else
-        transpose_uint16_t((const uint16_t *)p->t->data + at, p->rows, part->step, out,
-                           part->rows.n, part->cols.n);
+        transpose_uint16_t((const uint16_t *)p->t->data + at, p->rows, step, out, part->rows.n,
+                           part->cols.n);
 }
 
 /* The 16 values of a scale. Exact: bf16 holds them all. */

@@ -147,9 +147,15 @@ static bool expected(const struct sv_config *c, uint8_t when, int32_t layer)
     return false;
 }
 
-int32_t sv_tensor_shape(const struct sv_tensor_spec *s, int64_t dim[4])
+int32_t sv_tensor_shape(const struct sv_tensor_spec *s, int64_t dim[SV_SPEC_DIMS])
 {
-    const bool first = s->pack == SV_PACK_INPUTS_FIRST;
+    if (s->form == SV_FORM_PATCH) {
+        const int64_t side = s->side,
+                      shape[SV_SPEC_DIMS] = {s->rows, 3, s->cols / (3 * side * side), side, side};
+        memcpy(dim, shape, sizeof shape);
+        return SV_SPEC_DIMS;
+    }
+    const bool first = s->pack == SV_PACK_INPUTS_FIRST || s->pack == SV_PACK_HALVES;
     const bool blocks = s->pack == SV_PACK_MXFP4 || s->pack == SV_PACK_MXFP4_SCALES;
     int32_t n = 0;
     if (s->n_experts)
@@ -312,9 +318,10 @@ static const char *shape_hint(enum sv_role role, enum sv_pack pack)
     case SV_ROLE_EXPERT_UP:
     case SV_ROLE_EXPERT_DOWN:
     case SV_ROLE_EXPERT_GATE_UP:
-        return pack == SV_PACK_INPUTS_FIRST ? " (experts x inputs x outputs)"
-               : pack == SV_PACK_NONE       ? " (moe_intermediate_size and hidden_size)"
-                                            : "";
+        return pack == SV_PACK_INPUTS_FIRST || pack == SV_PACK_HALVES
+                   ? " (experts x inputs x outputs)"
+               : pack == SV_PACK_NONE ? " (moe_intermediate_size and hidden_size)"
+                                      : "";
     }
     return "";
 }
@@ -324,7 +331,7 @@ static int audit_one(void *user, const struct sv_tensor_spec *s)
     struct audit *a = user;
     const char *name = s->name;
     const bool packed = s->pack == SV_PACK_MXFP4 || s->pack == SV_PACK_MXFP4_SCALES;
-    int64_t dim[4];
+    int64_t dim[SV_SPEC_DIMS];
     char want[96], found[192];
     const int32_t n_dims = sv_tensor_shape(s, dim);
     print_shape(want, sizeof want, dim, n_dims);
@@ -351,6 +358,12 @@ static int audit_one(void *user, const struct sv_tensor_spec *s)
             "%s: tensor '%s' is %s, that of expert 0 %s: a layer's experts have one type", t->file,
             name, sv_dtype_name(t->dtype), sv_dtype_name(a->expert));
     return SV_OK;
+}
+
+static int audit_vision(void *user, const struct sv_tensor_spec *s, enum sv_vision_part part)
+{
+    (void)part;
+    return audit_one(user, s);
 }
 
 /* Why a tensor that is not expected may be there; turns "unknown" into a reason. */
@@ -416,10 +429,13 @@ static bool is_mtp_layer(const struct sv_config *c, const char *name)
     return false;
 }
 
-/* Named in the table of architectures: heads for several tokens, images. */
+/* Named in the table of architectures: heads for several tokens, images that the configuration does
+ * not describe. */
 static bool is_skipped(const struct audit *a, const char *name)
 {
     const struct sv_arch_row *row = sv_arch_row(a->cfg->arch);
+    if (a->cfg->vision.depth && !strncmp(name, "visual.", 7))
+        return false;
     for (size_t i = 0; i < sizeof row->skipped / sizeof row->skipped[0]; i++)
         if (row->skipped[i] && !strncmp(name, row->skipped[i], strlen(row->skipped[i])))
             return true;
@@ -455,6 +471,8 @@ static int run_audit(struct audit *a)
     if (!a->seen)
         return sv_fail(a->err, SV_ENOMEM, -1, "out of memory");
     int rc = sv_config_each_tensor(a->cfg, a->n_taps, audit_one, a);
+    if (!rc && a->cfg->vision.depth && sv_vision_is_in(a->c))
+        rc = sv_vision_each_tensor(a->cfg, audit_vision, a);
     if (!rc)
         rc = audit_extras(a);
     sv_free(a->seen);

@@ -17,6 +17,10 @@ void *sv_scratch_bytes(struct sv_scratch *s, size_t n_bytes);
 void sv_model_gemm(struct sv_dev *dev, int32_t n_rows, int32_t k, const void *x,
                    const struct sv_gemm_part *parts, int32_t n_parts, void *y);
 
+/* vision.c: what an image adds to its rows behind a layer. */
+void sv_model_add_deep(struct sv_dev *dev, const struct sv_pass *p, int32_t layer, int32_t hidden,
+                       void *delta);
+
 /* attn.c; forward: acts->h -> acts->delta. place: NULL where it has no weight of this role. */
 struct sv_weight *sv_attn_place(struct sv_attn *a, int role);
 void sv_attn_needs(const struct sv_attn *a, int32_t hidden, struct sv_needs *n);

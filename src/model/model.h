@@ -156,6 +156,8 @@ struct sv_taps {
 
 struct sv_pass {
     struct sv_rows rows;
+    int32_t n_images;
+    const struct sv_image_rows *images; /* (n_images) host, vision.h */
     const struct sv_cache *cache;
     struct sv_taps taps;
     int32_t n_out;          /* rows wanted at the end */
@@ -255,6 +257,8 @@ struct sv_model {
      * 1]) */
     struct sv_weight head;
     int32_t vocab0[SV_MAX_RANKS + 1];
+    struct sv_tower *tower; /* vision.h */
+    const char *no_tower;   /* why there is none */
 };
 /* Loads DIR onto dev, with rotary tables for n_positions (0 = all of max_position). */
 int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
@@ -274,7 +278,7 @@ void sv_model_reads(const struct sv_model *m, struct sv_reads *sum);
 int32_t sv_stack_cache_groups(struct sv_stack *st, enum sv_cache_owner owner, int32_t max_block,
                               int32_t first_group, struct sv_cache_group_desc *desc);
 
-/* embed + stack: ids (n_rows) device -> p->out. */
+/* embed, or images, + stack: ids (n_rows) device -> p->out. */
 void sv_model_forward(const struct sv_model *m, const struct sv_acts *a, const int32_t *row_ids,
                       const struct sv_pass *p);
 /* The most probable token of n rows of final-norm output x (n, hidden) act, without logits: out[i],

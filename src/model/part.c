@@ -295,7 +295,7 @@ int sv_part_find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv
     const struct sv_host_tensor *t = sv_ckpt_find(w->ckpt, s->name);
     if (!t)
         return sv_fail(err, SV_EFORMAT, -1, "tensor %s is missing", s->name);
-    int64_t dim[4];
+    int64_t dim[SV_SPEC_DIMS];
     const int32_t n_dims = sv_tensor_shape(s, dim);
     if (t->n_dims != n_dims || memcmp(t->dim, dim, (size_t)n_dims * sizeof *dim))
         return sv_fail(err, SV_EFORMAT, -1, "tensor %s has not the shape of [%lld, %lld]", s->name,
@@ -320,7 +320,7 @@ int sv_part_find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv
     *n_bytes += (int64_t)part.n_bytes;
     host->fmt.elem = part.dtype;
     host->data = part.data;
-    if (!s->form || s->form >= SV_FORM_EXPERT || t->as_read)
+    if (!s->form || s->form >= SV_FORM_EXPERT || s->form == SV_FORM_PATCH || t->as_read)
         return SV_OK;
     const struct sv_config own = sv_part_config(w, w->cfg);
     struct sv_tensor_spec read = *s;

@@ -173,6 +173,7 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         case SV_FFN_MOE:
             sv_moe_forward(&l->moe, st, dev, a, p);
         }
+        sv_model_add_deep(dev, p, i, st->hidden, a->delta);
     }
     norm.delta = a->delta;
     norm.join = st->joins ? SV_JOIN_FFN : SV_JOIN_NONE;

@@ -4,7 +4,9 @@
  *
  * Called by engine; the drafter borrows embed and head. Must not know about drafting beyond taps.
  */
-#include "model/model.h"
+#include "model/vision.h"
+
+#include "backend/ops_vision.h"
 
 #include <string.h>
 
@@ -39,6 +41,21 @@ static int open_vocab(struct sv_model *m, struct sv_err *err)
     return ranks.n > 1 ? sv_weights_take(&m->weights, &table, &m->embed, err) : SV_OK;
 }
 
+/* Where target, files or device have none, images are refused, and text runs as ever. */
+static int open_tower(struct sv_model *m, bool random, struct sv_err *err)
+{
+    const struct sv_config *c = &m->cfg;
+    m->no_tower = !c->vision.depth             ? "the model has no vision tower"
+                  : random                     ? "random weights have no vision tower"
+                  : !sv_vision_is_in(&m->ckpt) ? "the files have no tensors of the vision tower"
+                  : !sv_dev_has_vision(m->dev) ? "images need the CPU device"
+                  : sv_dev_ranks(m->dev).n > 1 ? "images are not supported among ranks"
+                  : c->vision.image_token < 0  ? "'image_token_id' is outside the vocabulary"
+                  : !c->mrope_section[0]       ? "the configuration has no 'mrope_section'"
+                                               : NULL;
+    return m->no_tower ? SV_OK : sv_tower_open(&m->tower, m->dev, &m->ckpt, c, err);
+}
+
 static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
                       bool random, struct sv_err *err)
 {
@@ -63,6 +80,8 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
         rc = sv_weights_load(&m->weights, &m->cfg, 0, place, m, err);
     if (!rc)
         rc = open_vocab(m, err);
+    if (!rc)
+        rc = open_tower(m, random, err);
     if (rc) {
         sv_model_close(m);
         sv_err_prefix(err, "%s", dir);
@@ -74,6 +93,8 @@ void sv_model_needs(const struct sv_model *m, struct sv_needs *n)
 {
     const int32_t vocab = m->cfg.vocab_size;
     sv_stack_needs(&m->stack, n);
+    if (m->tower)
+        sv_tower_needs(m->tower, n);
     n->lim.max_vocab = vocab > n->lim.max_vocab ? vocab : n->lim.max_vocab;
 }
 
@@ -96,6 +117,7 @@ int sv_model_open_random(struct sv_model *m, struct sv_dev *dev, const char *dir
 
 void sv_model_close(struct sv_model *m)
 {
+    sv_tower_close(m->tower);
     if (m->weights.dev)
         sv_weights_close(&m->weights);
     sv_ckpt_close(&m->ckpt);
@@ -112,6 +134,11 @@ void sv_model_forward(const struct sv_model *m, const struct sv_acts *a, const i
                             .scale = m->cfg.embed_scale,
                             .out = a->x,
                         });
+    for (int32_t i = 0; i < p->n_images; i++) {
+        const size_t row = (size_t)m->cfg.hidden_size * sv_dtype_bytes(sv_dev_act_dtype(m->dev));
+        sv_dev_copy(m->dev, (char *)a->x + (size_t)p->images[i].row0 * row, p->images[i].rows,
+                    (size_t)p->images[i].n_rows * row);
+    }
     sv_stack_forward(&m->stack, m->dev, a, p);
 }
 

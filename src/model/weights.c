@@ -6,6 +6,8 @@
  */
 #include "model/impl.h"
 
+#include "backend/ops_vision.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -322,6 +324,25 @@ int sv_weights_load(struct sv_weights *w, const struct sv_config *cfg, int32_t n
     return sv_config_each_tensor(cfg, n_taps, load_one, &l);
 }
 
+/* Which of a row's three positions turns a pair: height and width take every third of the first
+ * ones. Text has one position, and a device without images needs no more. */
+static int take_axes(struct sv_weights *w, struct sv_rope_table *t, const struct sv_config *cfg,
+                     struct sv_err *err)
+{
+    const int32_t half = cfg->rot_dim / 2, *section = cfg->mrope_section;
+    if (!section[0] || !sv_dev_has_vision(w->dev))
+        return SV_OK;
+    uint8_t *axis = sv_arena_alloc(&w->arena, (size_t)half);
+    if (!axis)
+        return sv_fail(err, SV_ENOMEM, -1, "rotary table");
+    for (int32_t j = 0; j < half; j++) {
+        const int k = j % 3;
+        axis[j] = k && j < 3 * section[k] ? (uint8_t)k : 0;
+    }
+    t->axis = axis;
+    return SV_OK;
+}
+
 static int take_rope(struct sv_weights *w, struct sv_rope_table *t, const struct sv_config *cfg,
                      int32_t n_positions, struct sv_err *err)
 {
@@ -345,7 +366,7 @@ static int take_rope(struct sv_weights *w, struct sv_rope_table *t, const struct
         .max_pos = n_positions,
         .rot_dim = cfg->rot_dim,
     };
-    return SV_OK;
+    return take_axes(w, t, cfg, err);
 }
 
 static int open_experts(struct sv_experts *x, struct sv_weights *w, int32_t n, int32_t rows,

@@ -156,7 +156,7 @@ static struct sv_rope_table rope_table(struct cross *c, struct cross_buf t[2], i
         t[1] = cross_new(c, CROSS_F32, n, v + n, 0);
         free(v);
     }
-    return (struct sv_rope_table){cross_at(&t[0], side), cross_at(&t[1], side), max_pos, rot};
+    return (struct sv_rope_table){cross_at(&t[0], side), cross_at(&t[1], side), max_pos, rot, NULL};
 }
 
 struct heads {

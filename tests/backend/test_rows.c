@@ -227,7 +227,7 @@ static void table_init(struct table *t, int32_t max_pos, int32_t rot)
             t->cos[p * half + i] = (float)(1.1 * cos(angle));
             t->sin[p * half + i] = (float)(1.1 * sin(angle));
         }
-    t->t = (struct sv_rope_table){t->cos, t->sin, max_pos, rot};
+    t->t = (struct sv_rope_table){t->cos, t->sin, max_pos, rot, NULL};
 }
 
 static void table_fini(struct table *t)

@@ -8,6 +8,7 @@
 #include "backend/ops_gdn.h"
 #include "backend/ops_mla.h"
 #include "backend/ops_moe.h"
+#include "backend/ops_vision.h"
 
 #include <string.h>
 
@@ -21,7 +22,7 @@ static bool is_optional(size_t at)
         offsetof(struct sv_backend, stamp),       offsetof(struct sv_backend, stamp_us),
         offsetof(struct sv_backend, moe),         offsetof(struct sv_backend, argmax_confidence),
         offsetof(struct sv_backend, gdn),         offsetof(struct sv_backend, mla),
-        offsetof(struct sv_backend, window_open),
+        offsetof(struct sv_backend, window_open), offsetof(struct sv_backend, vision),
     };
     for (size_t i = 0; i < sizeof may_be_null / sizeof *may_be_null; i++)
         if (at == may_be_null[i])
@@ -59,10 +60,12 @@ static void each_op(void **state)
     struct sv_moe_ops moe = *be.moe;
     struct sv_gdn_ops gdn = *be.gdn;
     struct sv_mla_ops mla = *be.mla;
+    struct sv_vision_ops vision = *be.vision;
     struct sv_err err = {0};
     be.moe = &moe;
     be.gdn = &gdn;
     be.mla = &mla;
+    be.vision = &vision;
     assert_int_equal(sv_table_check(&be, &err), SV_OK);
     assert_int_equal(take_out(&be, &be, offsetof(struct sv_backend, close),
                               offsetof(struct sv_backend, compute_dtype)),
@@ -70,6 +73,7 @@ static void each_op(void **state)
     assert_int_equal(take_out(&be, &moe, 0, sizeof moe - EACH), 7);
     assert_int_equal(take_out(&be, &gdn, offsetof(struct sv_gdn_ops, conv), sizeof gdn - EACH), 3);
     assert_int_equal(take_out(&be, &mla, 0, sizeof mla - EACH), 2);
+    assert_int_equal(take_out(&be, &vision, 0, sizeof vision - EACH), 3);
     sv_dev_close(dev);
 }
 
@@ -92,6 +96,7 @@ static void names(void **state)
     assert_string_equal(err.msg, "the abacus backend has no moe.down");
     be.moe = NULL;
     be.add_gated = NULL;
+    be.vision = NULL;
     be.gdn = NULL;
     be.sigmoid_mul = NULL;
     be.snapshot = NULL;

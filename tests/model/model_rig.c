@@ -50,6 +50,8 @@ void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32
     r->row_ids = buffer(r, RIG_ROWS * 4);
     r->row_seg = buffer(r, RIG_ROWS * 4);
     r->row_pos = buffer(r, RIG_ROWS * 4);
+    r->row_shift = buffer(r, RIG_ROWS * 12);
+    r->row_rope = buffer(r, RIG_ROWS * 12);
     int32_t **small[] = {&r->seg_row0, &r->seg_slot, &r->seg_kind,
                          &r->seg_base, &r->slot_len, &r->anchor};
     for (size_t i = 0; i < sizeof small / sizeof small[0]; i++)
@@ -67,8 +69,9 @@ void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32
 
 void model_rig_close(struct model_rig *r)
 {
-    void *all[] = {r->row_ids,  r->row_seg, r->seg_row0, r->seg_slot, r->seg_kind,   r->seg_base,
-                   r->slot_len, r->anchor,  r->dev_taps, r->dev_out,  r->dev_logits, r->row_pos};
+    void *all[] = {r->row_ids,    r->row_seg,  r->seg_row0,  r->seg_slot, r->seg_kind,
+                   r->seg_base,   r->slot_len, r->anchor,    r->dev_taps, r->dev_out,
+                   r->dev_logits, r->row_pos,  r->row_shift, r->row_rope};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         sv_dev_free(r->dev, all[i]);
     free(r->taps);
@@ -78,6 +81,25 @@ void model_rig_close(struct model_rig *r)
     sv_cache_close(&r->cache);
     sv_model_close(&r->m);
     sv_dev_close(r->dev);
+}
+
+/* The parts of images that lie in [at, at + n), as rows of a pass over these. */
+static int32_t cut_images(const struct model_rig *r, int32_t at, int32_t n,
+                          struct sv_image_rows *out)
+{
+    const size_t row = (size_t)r->m.cfg.hidden_size * 4;
+    int32_t n_out = 0;
+    for (int32_t i = 0; i < r->n_images; i++) {
+        struct sv_image_rows m = r->image[i];
+        const int32_t skip = at > m.row0 ? at - m.row0 : 0;
+        m.rows = (const char *)m.rows + (size_t)skip * row;
+        m.row0 += skip - at;
+        m.n_rows -= skip;
+        m.n_rows = m.n_rows < n - m.row0 ? m.n_rows : n - m.row0;
+        if (m.n_rows > 0)
+            out[n_out++] = m;
+    }
+    return n_out;
 }
 
 /* Runs n ids that start at position `at`; taps, out and logits of row j land at row at + j. */
@@ -93,9 +115,15 @@ void model_rig_run(struct model_rig *r, const int32_t *ids, int32_t at, int32_t 
     sv_dev_upload(r->dev, r->seg_slot, &zero, 4);
     sv_dev_upload(r->dev, r->seg_kind, &kind, 4);
     sv_dev_upload(r->dev, r->slot_len, &at, 4);
-    const struct sv_rows rows = {n,           1,           r->row_seg, r->seg_row0,
-                                 r->seg_slot, r->seg_base, r->row_pos};
+    struct sv_image_rows images[16];
+    const int32_t n_images = cut_images(r, at, n, images);
+    if (r->shift)
+        sv_dev_upload(r->dev, r->row_shift, r->shift + 3 * (size_t)at, (size_t)n * 12);
+    const struct sv_rows rows = {
+        n,           1,           r->row_seg, r->seg_row0,
+        r->seg_slot, r->seg_base, r->row_pos, r->shift ? r->row_rope : NULL};
     sv_op_block_ids(r->dev, &(struct sv_p_block_ids){.rows = rows,
+                                                     .row_shift = r->shift ? r->row_shift : NULL,
                                                      .seg_kind = r->seg_kind,
                                                      .slot_len = r->slot_len,
                                                      .slot_anchor = r->anchor,
@@ -104,6 +132,8 @@ void model_rig_run(struct model_rig *r, const int32_t *ids, int32_t at, int32_t 
     sv_model_forward(
         &r->m, &r->acts, r->row_ids,
         &(struct sv_pass){.rows = rows,
+                          .n_images = n_images,
+                          .images = images,
                           .cache = &r->cache,
                           .taps = {.n = c->n_layers,
                                    .id = r->tap_id,

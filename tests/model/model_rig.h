@@ -6,7 +6,7 @@
 #ifndef SV_TEST_MODEL_RIG_H
 #define SV_TEST_MODEL_RIG_H
 
-#include "model/model.h"
+#include "model/vision.h"
 
 enum { RIG_ROWS = 320 }; /* longest sequence */
 
@@ -20,6 +20,12 @@ struct model_rig {
     float *dev_taps, *dev_out, *dev_logits;
     float *taps, *out, *logits; /* on the host, after a run */
     int32_t tap_id[SV_MAX_LAYERS];
+    /* Of a prompt with images: by position, what its rows' three positions differ by from it, and
+     * images, whose row0 is their first position. NULL: rows have one position */
+    const int32_t *shift;
+    const struct sv_image_rows *image;
+    int32_t n_images;
+    int32_t *row_shift, *row_rope;
 };
 
 void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32_t page_size);

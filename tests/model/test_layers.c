@@ -91,7 +91,8 @@ static struct sv_rope_table rope(struct rig *r, const struct geometry *g)
     if (sv_dev_upload_weight(r->dev, &table, &made, &err))
         fail_msg("%s", err.msg);
     r->made[r->n_made - 1] = made;
-    return (struct sv_rope_table){made.data, (const float *)made.data + half, ROWS, g->rot_dim};
+    return (struct sv_rope_table){made.data, (const float *)made.data + half, ROWS, g->rot_dim,
+                                  NULL};
 }
 
 static void make_layer(struct rig *r, struct sv_layer *l, const struct geometry *g)
@@ -202,7 +203,7 @@ static void run(struct rig *r, const float *x, int32_t at, int32_t n, float *out
     sv_dev_upload(r->dev, r->acts.x, x + (size_t)at * HIDDEN, (size_t)n * row);
     sv_stack_forward(&r->stack, r->dev, &r->acts,
                      &(struct sv_pass){.rows = {n, 1, r->row_seg, r->seg_row0, r->seg_slot,
-                                                r->seg_base, r->row_pos},
+                                                r->seg_base, r->row_pos, NULL},
                                        .cache = &r->cache,
                                        .taps = {.n = LAYERS, .id = tap_id, .out = r->dev_taps},
                                        .n_out = n,

@@ -101,12 +101,9 @@ def published(model, name):
     return out
 
 
-def beside(hidden, name):
+def beside(hidden):
     """tensors that the published files hold beside the text model, and that must be skipped by name"""
     extra = {"mtp.fc.weight": (hidden, 2 * hidden), "mtp.norm.weight": (hidden,), "mtp.layers.0.input_layernorm.weight": (hidden,)}
-    if "qwen3_5" in name:
-        extra.update({"model.visual.pos_embed.weight": (9, 16), "model.visual.patch_embed.proj.weight": (16, 3, 2, 2, 2),
-                      "model.visual.blocks.0.attn.qkv.bias": (48,)})
     return {k: torch.full(shape, 0.5, dtype=torch.bfloat16) for k, shape in extra.items()}
 
 
@@ -138,7 +135,7 @@ def make(name, seed):
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
     model = spread(cls(config), seed)
-    tensors = {**published(model, name), **beside(config.hidden_size, name)}
+    tensors = {**published(model, name), **beside(config.hidden_size)}
     save_file(tensors, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
     os.chmod(os.path.join(path, "model.safetensors"), 0o644)
     common.write_json(os.path.join(path, "config.json"), config_json(model, name, left_out))

@@ -327,6 +327,7 @@ static const struct sv_backend cpu_backend = {
     .moe = &sv_cpu_moe,
     .gdn = &sv_cpu_gdn,
     .mla = &sv_cpu_mla,
+    .vision = &sv_cpu_vision,
     .measure_read = cpu_measure_read,
     .describe = cpu_describe,
     .act_dtype = cpu_act_dtype,

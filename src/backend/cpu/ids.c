@@ -10,12 +10,15 @@
 void sv_cpu_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p)
 {
     (void)dev;
-    /* The params say so: this op alone writes these two. */
+    /* The params say so: this op alone writes these three. */
     int32_t *seg_base = (int32_t *)(uintptr_t)p->rows.seg_base;
     int32_t *row_pos = (int32_t *)(uintptr_t)p->rows.row_pos;
+    int32_t *row_rope = (int32_t *)(uintptr_t)p->rows.row_rope;
     for (int32_t r = 0; r < p->rows.n_rows; r++) {
         int32_t s = p->rows.row_seg[r];
         row_pos[r] = s < 0 ? -1 : p->slot_len[p->rows.seg_slot[s]] + (r - p->rows.seg_row0[s]);
+        for (int k = 0; k < 3 && row_rope && s >= 0; k++)
+            row_rope[3 * r + k] = row_pos[r] + p->row_shift[3 * r + k];
     }
     for (int32_t s = 0; s < p->rows.n_segs; s++) {
         int32_t slot = p->rows.seg_slot[s];

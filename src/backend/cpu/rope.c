@@ -21,13 +21,36 @@ int32_t sv_cpu_rope_row(struct sv_cpu *cpu, const struct sv_rope_table *t, int32
     return pos < 0 ? 0 : t->max_pos - 1;
 }
 
+/* The most pairs of a head: keys go through a buffer of 256 numbers below. */
+enum { MAX_HALF = 128 };
+
+/* Cosines and sines of a row: those of one position, or of three, put together in memory of the
+ * caller. */
+static void row_angles(struct sv_cpu *cpu, const struct sv_p_qk_norm_rope_kv_write *p, int32_t r,
+                       float made[2][MAX_HALF], const float **cos, const float **sin)
+{
+    const struct sv_rope_table *t = &p->rope;
+    const int32_t half = t->rot_dim / 2;
+    const int32_t *three = t->axis && p->rows.row_rope ? p->rows.row_rope + 3 * (int64_t)r : NULL;
+    const bool alike = !three || (three[0] == three[1] && three[0] == three[2]);
+    int64_t at[3];
+    for (int k = 0; k < (alike ? 1 : 3); k++)
+        at[k] = (int64_t)sv_cpu_rope_row(cpu, t, three ? three[k] : p->rows.row_pos[r]) * half;
+    *cos = alike ? t->cos + at[0] : made[0];
+    *sin = alike ? t->sin + at[0] : made[1];
+    for (int32_t j = 0; j < half && !alike; j++) {
+        made[0][j] = t->cos[at[t->axis[j]] + j];
+        made[1][j] = t->sin[at[t->axis[j]] + j];
+    }
+}
+
 static void rope_rows(void *arg, int thread, int n)
 {
     const struct rope_job *job = arg;
     const struct sv_p_qk_norm_rope_kv_write *p = job->p;
     const struct sv_cpu_vec *vec = job->cpu->vec;
     const struct sv_kv *kv = &p->kv;
-    const int32_t hd = kv->head_dim, half = p->rope.rot_dim / 2;
+    const int32_t hd = kv->head_dim;
     const int32_t stride = p->q_stride ? p->q_stride : hd;
     const size_t row_bytes = sv_kv_row_bytes(kv->dtype, hd);
     int32_t begin, end;
@@ -37,8 +60,9 @@ static void rope_rows(void *arg, int thread, int n)
         if (seg < 0)
             break; /* padding */
         int32_t slot = p->rows.seg_slot[seg], pos = p->rows.row_pos[r];
-        int64_t angle = (int64_t)sv_cpu_rope_row(job->cpu, &p->rope, pos) * half;
-        const float *cos = p->rope.cos + angle, *sin = p->rope.sin + angle;
+        float made[2][MAX_HALF];
+        const float *cos, *sin;
+        row_angles(job->cpu, p, r, made, &cos, &sin);
         float *q = (float *)p->qkv + r * p->ld;
         const float *k = q + (int64_t)p->n_heads * stride, *v = k + (int64_t)kv->n_kv_heads * hd;
         for (int32_t h = 0; h < p->n_heads; h++)

@@ -220,8 +220,9 @@ void sv_cpu_commit(struct sv_dev *dev, const struct sv_p_commit *p);
 void sv_cpu_snapshot(struct sv_dev *dev, const struct sv_p_snapshot *p);
 void sv_cpu_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
 
-extern const struct sv_gdn_ops sv_cpu_gdn; /* gdn.c */
-extern const struct sv_mla_ops sv_cpu_mla; /* mla.c */
+extern const struct sv_gdn_ops sv_cpu_gdn;       /* gdn.c */
+extern const struct sv_mla_ops sv_cpu_mla;       /* mla.c */
+extern const struct sv_vision_ops sv_cpu_vision; /* vision.c */
 
 /* rope.c: table row of a position; latches when the table is too short. */
 int32_t sv_cpu_rope_row(struct sv_cpu *cpu, const struct sv_rope_table *t, int32_t pos);
