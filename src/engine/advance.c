@@ -94,7 +94,7 @@ static void advance_seg(struct sv_engine *e, int32_t s)
     advance_lengths(e, q, s);
     const bool ended = append_tokens(e, q, s);
     const int32_t n_said = q->n_committed < q->n_tokens ? q->n_committed : q->n_tokens;
-    sv_cache_publish(&e->cache, g->slot, q->tokens, n_said);
+    sv_cache_publish(&e->cache, g->slot, sv_seq_keys(q), n_said);
     /* A token that ends the sequence may stand before the snapshot: then that is of another text.
      */
     if (q->n_committed - e->batch.n_commit.host[s] < g->snapshot_at && g->snapshot_at <= n_said)

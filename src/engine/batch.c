@@ -44,7 +44,7 @@ static int open_pairs(struct sv_dev *dev, const struct want *want, size_t n_want
 }
 
 int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int32_t max_segs,
-                  int32_t max_draft_rows, struct sv_err *err)
+                  int32_t max_draft_rows, bool images, struct sv_err *err)
 {
     memset(b, 0, sizeof *b);
     b->max_rows = max_rows;
@@ -52,12 +52,13 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
     b->max_draft_rows = max_draft_rows;
     b->out_stride = SV_MAX_BLOCK;
     size_t rows = (size_t)max_rows, segs = (size_t)max_segs, drafts = (size_t)max_draft_rows;
+    const size_t three = images ? 3 * rows : 0;
     const struct want up[] = {
         {&b->row_ids, rows},       {&b->row_seg, rows},     {&b->seg_row0, segs + 1},
         {&b->seg_slot, segs},      {&b->seg_kind, segs},    {&b->seg_logit0, segs + 1},
         {&b->logit_row, rows},     {&b->d_row_seg, drafts}, {&b->d_seg_row0, segs + 1},
         {&b->d_seg_slot, segs},    {&b->d_seg_kind, segs},  {&b->d_out_row, drafts},
-        {&b->d_out_index, drafts},
+        {&b->d_out_index, drafts}, {&b->row_shift, three},
     };
     const struct want down[] = {
         {&b->n_commit, segs},
@@ -80,9 +81,10 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
         size_t n;
     } own[] = {{&b->seg_base, segs},    {&b->d_seg_base, segs},  {&b->row_pos, rows},
                {&b->d_row_pos, drafts}, {&b->d_row_ids, drafts}, {&b->chosen, rows},
-               {&b->sample_slot, rows}, {&b->sample_pos, rows}};
+               {&b->sample_slot, rows}, {&b->sample_pos, rows},  {&b->row_rope, three}};
     for (size_t i = 0; i < sizeof own / sizeof own[0] && !rc; i++)
-        rc = sv_dev_alloc(dev, (void **)own[i].p, own[i].n * sizeof(int32_t), err);
+        if (own[i].n)
+            rc = sv_dev_alloc(dev, (void **)own[i].p, own[i].n * sizeof(int32_t), err);
     if (rc)
         sv_batch_close(b, dev);
     return rc;
@@ -90,8 +92,9 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
 
 void sv_batch_close(struct sv_batch *b, struct sv_dev *dev)
 {
-    int32_t *dev_mem[] = {b->dev_block, b->dev_result, b->seg_base, b->d_seg_base,  b->row_pos,
-                          b->d_row_pos, b->d_row_ids,  b->chosen,   b->sample_slot, b->sample_pos};
+    int32_t *dev_mem[] = {b->dev_block,   b->dev_result, b->seg_base,  b->d_seg_base,
+                          b->row_pos,     b->d_row_pos,  b->d_row_ids, b->chosen,
+                          b->sample_slot, b->sample_pos, b->row_rope};
     for (size_t i = 0; i < sizeof dev_mem / sizeof dev_mem[0]; i++)
         sv_dev_free(dev, dev_mem[i]);
     sv_dev_host_free(dev, b->host_block);

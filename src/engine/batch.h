@@ -19,12 +19,14 @@ int sv_i32_pair_open(struct sv_i32_pair *p, struct sv_dev *dev, size_t n, struct
 struct sv_batch {
     int32_t max_rows, max_segs, max_draft_rows, out_stride;
     struct sv_i32_pair row_ids, row_seg, seg_row0, seg_slot, seg_kind, seg_logit0, logit_row;
+    struct sv_i32_pair row_shift; /* (max_rows, 3), see sv_p_block_ids; of a target with images */
     struct sv_i32_pair d_row_seg, d_seg_row0, d_seg_slot, d_seg_kind, d_out_row, d_out_index;
     int32_t *host_block, *dev_block; /* what the pairs point into */
     size_t block_words;
     /* device only */
     int32_t *seg_base, *d_seg_base, *row_pos, *d_row_pos, *d_row_ids, *chosen, *sample_slot,
         *sample_pos;
+    int32_t *row_rope; /* (max_rows, 3), or NULL: rows have one position */
     /* results: n_commit, n_emit (max_segs), out_tokens (max_segs, out_stride), confidence
      * (max_draft_rows) floats, experts chosen since the engine opened */
     struct sv_i32_pair n_commit, n_emit, out_tokens, confidence, n_chosen;
@@ -35,7 +37,7 @@ struct sv_batch {
     int32_t use; /* which set the host pointers show */
 };
 int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int32_t max_segs,
-                  int32_t max_draft_rows, struct sv_err *err);
+                  int32_t max_draft_rows, bool images, struct sv_err *err);
 void sv_batch_close(struct sv_batch *b, struct sv_dev *dev);
 /* Points the host arrays at set 0 or 1. */
 void sv_batch_use(struct sv_batch *b, int32_t set);

@@ -341,7 +341,8 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     if (!rc && r->has_text)
         rc = sv_token_mask_open(&e->token_masks, e->dev, cfg->vocab_size, max_logits, err);
     if (!rc)
-        rc = sv_batch_open(&e->batch, e->dev, max_rows, r->n_slots, max_logits, err);
+        rc = sv_batch_open(&e->batch, e->dev, max_rows, r->n_slots, max_logits, !e->model.no_tower,
+                           err);
     if (!rc && e->ranks) /* later is too late for the others */
         rc = sv_token_logprobs_open(e, err);
     return rc;
@@ -492,6 +493,8 @@ static int open_parts(struct sv_engine *e, const struct sv_engine_options *opts,
     stage(t, "tokenizer", 0);
     if (!rc)
         rc = open_buffers(e, r, err);
+    if (!rc)
+        rc = sv_images_open(e, opts->target_dir, err);
     stage(t, "buffers", 0);
     if (!rc)
         rc = open_cache(e, r, err);
@@ -647,9 +650,10 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
         return sv_engine_failed(e, err);
     if (e->closing)
         return sv_fail(err, SV_EINVAL, -1, "the engine is being closed");
-    int rc = sv_images_check(e, r, err);
-    if (!rc && (r->grammar || r->grammar_kind))
-        rc = open_vocab(e, err);
+    struct sv_images *images;
+    int rc = r->grammar || r->grammar_kind ? open_vocab(e, err) : SV_OK;
+    if (!rc)
+        rc = sv_images_new(&images, e, r, err);
     if (rc)
         return rc;
     const struct sv_seq_limits lim = {.cfg = &e->model.cfg,
@@ -660,7 +664,7 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
                                       .width = e->width,
                                       .max_token_bytes = e->max_token_bytes};
     struct sv_seq *q;
-    rc = sv_seq_new(&q, e->next_id, r, &lim, err);
+    rc = sv_seq_new(&q, e->next_id, r, &lim, images, err);
     if (rc)
         return rc;
     rc = r->n_asked_ids ? sv_token_logprobs_open(e, err) : SV_OK;

@@ -60,6 +60,7 @@ struct sv_engine {
     struct sv_held held;
     struct sv_prune prune;
     struct sv_token_masks token_masks;
+    struct sv_image_intake images;
     struct sv_draft_repair repair;
     struct sv_vocab *vocab; /* for grammars; NULL until the first one comes */
     void *out, *draft_out;  /* (max_rows, hidden), (max_logits, hidden) act: final-norm rows */

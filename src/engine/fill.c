@@ -86,8 +86,11 @@ static void upload(struct sv_engine *e)
 
 void sv_step_fill_target(struct sv_engine *e)
 {
-    for (int32_t s = 0; s < e->plan.n_segs; s++)
+    e->images.n_rows = 0;
+    for (int32_t s = 0; s < e->plan.n_segs; s++) {
         fill_seg(e, s);
+        sv_images_fill(e, &e->plan.seg[s]);
+    }
     sv_batch_pad(&e->batch, &e->plan);
     sv_logits_fill(e);
     if (e->plan.masked)

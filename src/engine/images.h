@@ -1,17 +1,72 @@
 /*
- * images.h - what engine.c asks of images.c.
+ * images.h - the images of requests: where their rows stand, what they are rotated by, what stands
+ * for them in the index of prefixes, and when the vision tower makes them.
  *
- * Included by engine.h. Must not: be included from outside.
+ * Included by engine.h; seq.c, sched.c and fill.c ask it about a sequence. docs/images.md. Must
+ * not: run the tower within a step, where nothing is allocated.
  */
 #ifndef SV_ENGINE_IMAGES_H
 #define SV_ENGINE_IMAGES_H
 
-#include "base/base.h"
+#include "media/media.h"
+#include "model/vision.h"
 #include "salvo.h"
 
 struct sv_engine;
+struct sv_seq;
+struct sv_plan_seg;
 
-/* Whether a request's images can be taken; none always can. */
-int sv_images_check(const struct sv_engine *e, const struct sv_request *r, struct sv_err *err);
+/* An engine's: how images are prepared, and the keys that stand for them. */
+struct sv_image_intake {
+    bool open;
+    char refusal[480]; /* why not */
+    struct sv_vision_prep prep;
+    struct sv_image_key {
+        uint64_t hash[2];
+        int32_t key; /* below 0, as no token is; 0: none yet */
+    } * known;       /* (SV_KNOWN_IMAGES) the newest of those that have the same place */
+    int32_t last_key;
+    struct sv_image_rows *rows; /* (max_rows) those of the step being filled */
+    int32_t n_rows;
+};
+enum { SV_KNOWN_IMAGES = 4096 };
+int sv_images_open(struct sv_engine *e, const char *dir, struct sv_err *err);
+
+/* A request's, NULL where it has none: prepared when it is submitted, rows made when its prompt
+ * gets there. */
+struct sv_images {
+    struct sv_dev *dev;
+    int32_t n, image_token;
+    int32_t n_deep;
+    struct sv_seq_image {
+        struct sv_patches patches;
+        int32_t key;
+        int32_t first, n_rows; /* in the prompt */
+        int32_t per_line;      /* rows that stand side by side in the image */
+        int32_t position;      /* by which its first row is rotated */
+        int32_t behind;        /* what later rows' positions are less than their index, below 0 */
+        void *rows;            /* device: n_rows of the language model and n_deep times as many, or
+                                * NULL */
+        size_t plane_bytes;    /* of n_rows */
+    } image[];
+};
+int sv_images_new(struct sv_images **images, struct sv_engine *e, const struct sv_request *r,
+                  struct sv_err *err);
+void sv_images_free(struct sv_images *images); /* NULL is fine */
+/* Finds the images' places among a prompt's ids; *n becomes the number of its tokens with each
+ * image's rows. Then writes these n, and what the index of prefixes has instead of them. */
+int sv_images_place(struct sv_images *images, const int32_t *ids, int32_t *n, struct sv_err *err);
+void sv_images_expand(const struct sv_images *images, const int32_t *ids, int32_t n,
+                      int32_t *tokens, int32_t *keys);
+/* Rows from `from` on may run up to here: rows of the next image are not there yet. */
+int32_t sv_images_ready(const struct sv_images *images, int32_t from);
+/* What the three positions that rotate a row differ by from its index. */
+void sv_images_shift(const struct sv_images *images, int32_t index, int32_t shift[3]);
+
+/* Before a step: runs the tower for the first image that a prompt waits for. Where there is no
+ * memory, the request fails. */
+void sv_images_prepare(struct sv_engine *e);
+/* The positions and the images of a segment's rows in the target's batch. */
+void sv_images_fill(struct sv_engine *e, const struct sv_plan_seg *g);
 
 #endif

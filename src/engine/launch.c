@@ -70,7 +70,8 @@ struct sv_rows sv_engine_rows(const struct sv_engine *e)
                             .seg_row0 = b->seg_row0.dev,
                             .seg_slot = b->seg_slot.dev,
                             .seg_base = b->seg_base,
-                            .row_pos = b->row_pos};
+                            .row_pos = b->row_pos,
+                            .row_rope = b->row_rope};
 }
 
 /* ---------------------------------------------------------------- graph keys */

@@ -202,12 +202,14 @@ int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes,
         held[k] = sv_dev_held(e->dev, (enum sv_mem)k);
     /* Where nothing is counted: as published, and as they are read. */
     const int64_t draft = e->drafter->weight_bytes, published = e->model.weights.n_bytes;
+    const int64_t tower_bytes = !n_total && e->model.tower ? e->model.tower->weights.n_bytes : 0;
     const int64_t kept = sv_weights_kept_bytes(&e->model.weights);
     if (!n_total && kept > published) /* codes in another order, or their values */
         add(row, &n, kept, "target weights", ", %s from %lld MiB",
             kept > published + published / 8 ? "expanded" : "packed", mib(published));
     else
         add(row, &n, n_total ? target_bytes : published, "target weights", "%s", "");
+    add(row, &n, tower_bytes, "vision tower", "%s", "");
     add(row, &n, n_total ? held[SV_MEM_WEIGHTS] - target_bytes : draft, "draft weights", "%s",
         sv_dev_quantizes(e->dev) ? ", in 8 bits and with a head of their own" : "");
     add(row, &n, held[SV_MEM_SCREEN], "head screen", "%s", "");

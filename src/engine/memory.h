@@ -39,7 +39,7 @@ void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t 
 /* What this process allocated on the device, target_bytes of it for the target's weights: what the
  * backend counted, where it counts (sv_dev_held), so that the rows add up to all of it. On the
  * host: weights as published, and the pools. */
-enum { SV_MEMORY_ROWS = SV_MAX_GROUPS + 7 };
+enum { SV_MEMORY_ROWS = SV_MAX_GROUPS + 8 };
 struct sv_memory_row {
     int64_t n_bytes;
     char name[40], note[96];

@@ -10,6 +10,8 @@
  */
 #include "engine/sched.h"
 
+#include "engine/images.h"
+
 #include <math.h>
 
 void sv_sched_push(struct sv_sched *s, struct sv_seq *seq)
@@ -152,14 +154,14 @@ static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_s
     sv_cache_set_salt(cache, slot, q->cache_salt);
     q->n_committed = q->wants_prompt_logits
                          ? 0
-                         : sv_cache_attach(cache, slot, q->tokens, most, whole ? draft : 0);
+                         : sv_cache_attach(cache, slot, sv_seq_keys(q), most, whole ? draft : 0);
     const int32_t end = sv_cache_valid_to(cache, slot, draft);
     if (!s->policy || end == INT32_MAX)
         return;
     if (!worth_restoring(s, q->n_committed - end, q->n_committed, expected))
         return;
     sv_cache_release(cache, slot);
-    q->n_committed = sv_cache_attach(cache, slot, q->tokens, most, draft);
+    q->n_committed = sv_cache_attach(cache, slot, sv_seq_keys(q), most, draft);
 }
 
 /* Pages that are known for the beginning, and a promise of the rest; or nothing. */
@@ -212,9 +214,12 @@ static void admit(struct sv_sched *s, struct sv_cache *cache)
 
 /* ---------------------------------------------------------------- prompt rows */
 
+/* Up to the rows of an image that are not there yet: they come between steps. */
 static int32_t prompt_left(const struct sv_seq *q)
 {
-    return q->slot < 0 || decodes(q) ? 0 : q->n_prefill - reach(q) - q->grant;
+    const int32_t ready = sv_images_ready(q->images, reach(q));
+    const int32_t end = ready < q->n_prefill ? ready : q->n_prefill;
+    return q->slot < 0 || decodes(q) ? 0 : end - reach(q) - q->grant;
 }
 
 static struct sv_seq *least_left(const struct sv_sched *s)

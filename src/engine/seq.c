@@ -7,6 +7,8 @@
  */
 #include "engine/seq.h"
 
+#include "engine/images.h"
+
 #include <string.h>
 
 #define MAX_SHOWN 16
@@ -41,6 +43,9 @@ static int take_prompt(struct sv_seq *q, const struct sv_request *r,
         if (id[i] < 0 || id[i] >= lim->cfg->vocab_size)
             return sv_fail(err, SV_EINVAL, i, "prompt token %d at index %d is outside [0, %d)",
                            id[i], i, lim->cfg->vocab_size);
+    int rc = q->images ? sv_images_place(q->images, id, &q->n_prompt, err) : SV_OK;
+    if (rc)
+        return rc;
     if (q->n_prompt >= lim->context)
         return sv_fail(err, SV_EINVAL, -1,
                        "the prompt has %d tokens; the context of %d leaves no room for an answer",
@@ -62,12 +67,17 @@ static int take_tokens(struct sv_seq *q, const struct sv_request *r,
         q->tokens = sv_arena_alloc(&q->arena, (size_t)q->cap_tokens * sizeof *q->tokens);
         q->accept_lengths = sv_arena_alloc(&q->arena, (size_t)max_new * sizeof *q->accept_lengths);
         q->widths = sv_arena_alloc(&q->arena, (size_t)max_new * sizeof *q->widths);
-        if (!q->tokens || !q->accept_lengths || !q->widths)
+        if (q->images)
+            q->keys = sv_arena_alloc(&q->arena, (size_t)q->cap_tokens * sizeof *q->keys);
+        if (!q->tokens || !q->accept_lengths || !q->widths || (q->images && !q->keys))
             rc = sv_fail(err, SV_ENOMEM, -1, "request of %d tokens", q->cap_tokens);
     }
     if (!rc) {
-        memcpy(q->tokens, r->prompt_ids ? r->prompt_ids : ids.id,
-               (size_t)q->n_prompt * sizeof *q->tokens);
+        const int32_t *id = r->prompt_ids ? r->prompt_ids : ids.id;
+        if (q->images)
+            sv_images_expand(q->images, id, q->n_prompt, q->tokens, q->keys);
+        else
+            memcpy(q->tokens, id, (size_t)q->n_prompt * sizeof *q->tokens);
         q->n_tokens = q->n_prompt;
         q->n_delivered = q->n_prompt;
     }
@@ -243,18 +253,20 @@ static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct
 }
 
 int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
-               const struct sv_seq_limits *lim, struct sv_err *err)
+               const struct sv_seq_limits *lim, struct sv_images *images, struct sv_err *err)
 {
     *seq = NULL;
     int rc = sv_sample_check(r, err);
-    if (rc)
+    if (!rc && (r->width < 0 || r->width > lim->width))
+        rc = sv_fail(err, SV_EINVAL, -1, "width must be in [0, %d], not %d", lim->width, r->width);
+    struct sv_seq *q = rc ? NULL : sv_calloc(1, sizeof *q);
+    if (!rc && !q)
+        rc = sv_fail(err, SV_ENOMEM, -1, "request");
+    if (rc) {
+        sv_images_free(images);
         return rc;
-    if (r->width < 0 || r->width > lim->width)
-        return sv_fail(err, SV_EINVAL, -1, "width must be in [0, %d], not %d", lim->width,
-                       r->width);
-    struct sv_seq *q = sv_calloc(1, sizeof *q);
-    if (!q)
-        return sv_fail(err, SV_ENOMEM, -1, "request");
+    }
+    q->images = images;
     sv_arena_init(&q->arena);
     sv_buf_init(&q->text);
     q->id = id;
@@ -289,6 +301,7 @@ void sv_seq_free(struct sv_seq *q)
 {
     if (!q)
         return;
+    sv_images_free(q->images);
     sv_matcher_close(q->matcher);
     sv_search_unref(q->search);
     sv_buf_fini(&q->text);
@@ -383,6 +396,8 @@ bool sv_seq_append(struct sv_seq *q, int32_t token, const struct sv_config *cfg)
 {
     SV_REQUIRE(q->n_tokens < q->cap_tokens && q->state != SV_SEQ_FINISHED);
     const int32_t n_before = q->n_tokens - q->n_prompt;
+    if (q->keys)
+        q->keys[q->n_tokens] = token;
     q->tokens[q->n_tokens++] = token;
     q->wants_prompt_logits = false;
     if (q->matcher && follow_grammar(q, token))

@@ -17,6 +17,7 @@
 enum sv_seq_state { SV_SEQ_WAITING, SV_SEQ_PREFILL, SV_SEQ_DECODE, SV_SEQ_FINISHED };
 
 /* A request while it lives. Everything it will need is allocated when it is submitted. */
+struct sv_images;
 struct sv_seq {
     uint64_t id;
     enum sv_seq_state state;
@@ -30,6 +31,8 @@ struct sv_seq {
     int32_t slot;    /* seat in the device arrays, -1 while waiting */
     int32_t *tokens; /* (cap_tokens) prompt, then output */
     int32_t n_tokens, n_prompt, cap_tokens;
+    struct sv_images *images; /* NULL: none */
+    int32_t *keys; /* (cap_tokens) tokens, and for rows of images what they show. NULL: tokens */
     /* positions whose K/V is valid; the anchor is at n_committed once decoding */
     int32_t n_committed;
     /* positions to compute before it decodes: the prompt, or, after it lost its pages, all but the
@@ -106,11 +109,17 @@ struct sv_seq_limits {
     int32_t context, width;
     size_t max_token_bytes;
 };
+/* What the index of prefixes knows a sequence by. */
+static inline const int32_t *sv_seq_keys(const struct sv_seq *q)
+{
+    return q->keys ? q->keys : q->tokens;
+}
 /* A grammar from a request's text (grammar.c); n_bytes 0 = strlen. Errors name the field. */
 int sv_engine_grammar(struct sv_grammar **g, enum sv_grammar_kind kind, const char *text,
                       size_t n_bytes, struct sv_err *err);
+/* images: the request's, or NULL; the sequence's from then on, also when it fails. */
 int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
-               const struct sv_seq_limits *lim, struct sv_err *err);
+               const struct sv_seq_limits *lim, struct sv_images *images, struct sv_err *err);
 void sv_seq_free(struct sv_seq *seq);
 /* Tokens whose log probabilities wait for delivery, at most. */
 #define SV_LOGPROBS_HELD (4 * SV_MAX_BLOCK)

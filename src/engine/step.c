@@ -19,7 +19,8 @@ static void verify(struct sv_engine *e);         /* accepted lengths and next to
 static void commit(struct sv_engine *e);         /* lengths and anchors move, */
 static void update_context(struct sv_engine *e); /* taps become the drafter's context K/V */
 static int fetch(struct sv_engine *e, struct sv_err *err); /* host: results of the oldest step */
-/* The wrappers. Graphs are in launch.c, deferred context-KV updates in held.c. */
+/* The wrappers. Graphs are in launch.c, deferred context-KV updates in held.c, rows of images in
+ * images.c. */
 static int prune(struct sv_engine *e, struct sv_err *err); /* steps in two parts */
 static void take_snapshots(struct sv_engine *e); /* of states, where an answer passed a boundary */
 static void begin_flight(struct sv_engine *e, int64_t start_us); /* running one step ahead */
@@ -32,8 +33,10 @@ static sv_stage_fn *const target_pass[] = {forward, verify, commit, update_conte
 
 int sv_engine_step(struct sv_engine *e, struct sv_err *err)
 {
-    const int64_t start_us = sv_clock_us(), device = device_us(e);
     int rc = e->failed.code ? sv_engine_failed(e, err) : SV_OK;
+    if (!rc)
+        sv_images_prepare(e); /* may allocate: before the step, not in it */
+    const int64_t start_us = sv_clock_us(), device = device_us(e);
     sv_alloc_guard(true);
 
     while (!rc && !plan(e)) /* pages are short: the step in flight may free some */
@@ -190,13 +193,17 @@ static void forward(struct sv_engine *e)
                                  .id = d->tap_ids,
                                  .out = e->held.now ? e->held.taps : e->taps,
                                  .row = e->held.now ? e->held.tap_row.dev : NULL};
-    sv_op_block_ids(e->dev, &(struct sv_p_block_ids){.rows = sv_engine_rows(e),
-                                                     .seg_kind = b->seg_kind.dev,
-                                                     .slot_len = e->slot_len,
-                                                     .slot_anchor = e->slot_anchor,
-                                                     .row_ids = b->row_ids.dev});
+    sv_op_block_ids(e->dev,
+                    &(struct sv_p_block_ids){.rows = sv_engine_rows(e),
+                                             .row_shift = b->row_rope ? b->row_shift.dev : NULL,
+                                             .seg_kind = b->seg_kind.dev,
+                                             .slot_len = e->slot_len,
+                                             .slot_anchor = e->slot_anchor,
+                                             .row_ids = b->row_ids.dev});
     sv_model_forward(&e->model, &e->acts, b->row_ids.dev,
                      &(struct sv_pass){.rows = sv_engine_rows(e),
+                                       .n_images = e->images.n_rows,
+                                       .images = e->images.rows,
                                        .cache = &e->cache,
                                        .taps = taps,
                                        .n_out = e->plan.launch.n_logits + e->plan.n_prompt_logits,

@@ -100,7 +100,7 @@ struct sv_engine *run_open_tuned(const struct sv_engine_options *o,
 static int32_t truth_at(void *user, uint64_t request, int32_t index)
 {
     const struct run_truth *t = user;
-    const int32_t i = (int32_t)(request - 1), at = index - t->c[i].n_prompt;
+    const int32_t i = (int32_t)(request - 1), at = index - t->ref[i].n_prompt;
     return at < t->ref[i].n_tokens ? t->ref[i].tokens[at] : -1;
 }
 
@@ -270,8 +270,7 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
     struct sink *sinks = calloc((size_t)n, sizeof *sinks);
     struct sv_err err = {0};
     for (int32_t i = 0; i < n; i++) {
-        sinks[i] =
-            (struct sink){.e = e, .out = &out[i], .req = &c[i].req, .n_prompt = c[i].n_prompt};
+        sinks[i] = (struct sink){.e = e, .out = &out[i], .req = &c[i].req};
         struct sv_request r = c[i].req;
         if (!r.prompt) {
             r.prompt_ids = c[i].prompt;
@@ -282,6 +281,7 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
         r.user = &sinks[i];
         if (sv_engine_submit(e, &r, &out[i].id, &err))
             fail_msg("case %d: %s", i, err.msg);
+        out[i].n_prompt = sinks[i].n_prompt = e->sched.tail->n_prompt;
     }
     char msg[256];
     int rc;

@@ -16,6 +16,7 @@ struct run_out {
     int32_t n_tokens;
     uint16_t *accept;
     int32_t n_steps, n_cached, n_preemptions;
+    int32_t n_prompt; /* rows of images included */
     char *text;
     size_t n_text;
     enum sv_finish_reason finish;

@@ -1,11 +1,129 @@
 /*
- * test_images.c - images in requests: what is refused.
+ * test_images.c - prompts with images through the engine: text equal to transformers', positions,
+ * what is refused, the same bits for every chunk, batch, cache and after preemption, and that
+ * prompts share prefixes of the same images alone.
+ *
+ * timeout: 240
  */
 #include "testing.h"
 
-#include "engine/run.h"
+#include "engine/pictures.h"
+#include "engine/toy.h"
+#include "golden.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+enum { VOCAB = 300, CONTEXT = 192, MOST_IMAGES = 8 };
+
+static const char *const names[] = {"qwen3_vl_bf16", "qwen3_vl_moe_bf16", "qwen3_5_vl_bf16"};
+enum { N_NAMES = sizeof names / sizeof names[0] };
+
+static const char *dir_of(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "tests/golden/tiny/%s", name);
+    return run_dir(path);
+}
+
+/* ---------------------------------------------------------------- transformers */
+
+/* The images of a golden prompt, whose pixels are put into memory of the caller. */
+static int32_t images_of(struct golden *g, int p, struct sv_image *out, uint8_t *bytes)
+{
+    size_t n, n_rgb;
+    const int32_t *shown = golden_get(g, "I32", &n, "q%d.images", p);
+    assert_true(n <= MOST_IMAGES);
+    for (size_t k = 0; k < n; k++) {
+        const int32_t *grid = golden_get(g, "I32", &n_rgb, "i%d.grid", shown[k]);
+        out[k] = (struct sv_image){bytes, grid[1] * 4, grid[0] * 4};
+        const int32_t *rgb = golden_get(g, "I32", &n_rgb, "i%d.rgb", shown[k]);
+        assert_int_equal(n_rgb, 3 * out[k].width * out[k].height);
+        for (size_t i = 0; i < n_rgb; i++)
+            *bytes++ = (uint8_t)rgb[i];
+    }
+    return (int32_t)n;
+}
+
+static void same_positions(struct sv_engine *e, const struct sv_request *r, struct golden *g, int p)
+{
+    struct sv_err err = {0};
+    size_t n, n_ids;
+    uint64_t id;
+    assert_int_equal(sv_engine_submit(e, r, &id, &err), SV_OK);
+    const struct sv_seq *q = e->sched.head;
+    const int32_t *shown = golden_get(g, "I32", &n, "q%d.images", p);
+    for (int32_t k = 0; k < q->images->n; k++) {
+        const struct sv_patches *made = &q->images->image[k].patches;
+        const float *want = golden_get(g, "F32", &n, "i%d.patches", shown[k]);
+        assert_int_equal(n, made->grid_h * made->grid_w * 96);
+        assert_true(golden_rel_err(made->values, want, n) < 1e-6);
+    }
+    const int32_t *want = golden_get(g, "I32", &n, "q%d.positions", p);
+    const int32_t *ids = golden_get(g, "I32", &n_ids, "q%d.input_ids", p);
+    assert_true(q->n_prompt == (int32_t)n_ids && 3 * n_ids == n);
+    assert_memory_equal(q->tokens, ids, n_ids * sizeof *ids);
+    int32_t next = 0;
+    for (int32_t i = 0; i < q->n_prompt; i++) {
+        int32_t shift[3];
+        sv_images_shift(q->images, i, shift);
+        for (int a = 0; a < 3; a++) {
+            const int32_t is = want[a * q->n_prompt + i];
+            assert_int_equal(i + shift[a], is);
+            next = is >= next ? is + 1 : next;
+        }
+    }
+    int32_t behind[3];
+    sv_images_shift(q->images, INT32_MAX, behind);
+    for (int a = 0; a < 3; a++)
+        assert_int_equal(q->n_prompt + behind[a], next);
+    sv_cancel_request(e, id);
+    while (sv_step_engine(e, NULL, 0) > 0) {
+    }
+}
+
+static void golden_text(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    static uint8_t bytes[1 << 16];
+    for (int m = 0; m < N_NAMES; m++) {
+        char path[128];
+        snprintf(path, sizeof path, "tiny/%s.images.golden.safetensors", names[m]);
+        struct golden g = golden_open(path);
+        const struct sv_engine_options o = {
+            .target_dir = dir_of(names[m]), .dtype = SV_TYPE_F32, .prefill_chunk = 7};
+        struct sv_engine *e = run_open(&o, NULL);
+        assert_true(sv_engine_takes_images(e));
+        for (int p = 0; p < atoi(golden_meta(&g, "n_prompts")); p++) {
+            struct sv_image images[MOST_IMAGES];
+            size_t n, n_short;
+            struct run_case c = {.req = {.top_p = 1, .ignore_eos = true}};
+            const int32_t *want = golden_get(&g, "I32", &n, "q%d.greedy_ids", p);
+            c.req.n_images = images_of(&g, p, images, bytes);
+            c.req.images = images;
+            c.prompt = (int32_t *)(uintptr_t)golden_get(&g, "I32", &n_short, "q%d.short_ids", p);
+            c.n_prompt = (int32_t)n_short;
+            c.max_tokens = (int32_t)n;
+            struct sv_request r = c.req;
+            r.prompt_ids = c.prompt;
+            r.n_prompt_ids = c.n_prompt;
+            same_positions(e, &r, &g, p);
+            struct run_out *out = run_all(e, &c, 1);
+            assert_int_equal(out->n_tokens, n);
+            for (size_t k = 0; k < n; k++)
+                if (out->tokens[k] != want[k])
+                    fail_msg("%s, prompt %d: token %zu is %d, not %d", names[m], p, k,
+                             out->tokens[k], want[k]);
+            run_out_free(out, 1);
+        }
+        sv_engine_close(e);
+        golden_close(&g);
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+/* ---------------------------------------------------------------- what is refused */
 
 static void refused(struct sv_engine *e, const struct sv_request *r, int code, const char *says)
 {
@@ -16,24 +134,279 @@ static void refused(struct sv_engine *e, const struct sv_request *r, int code, c
         fail_msg("'%s' does not say '%s'", err.msg, says);
 }
 
-static void a_text_model(void **state)
+static void text_models(void **state)
 {
     (void)state;
-    static const uint8_t rgb[3 * 64 * 64];
     static const int32_t ids[] = {5, 6, 7};
-    const struct sv_image image = {rgb, 64, 64};
-    const struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/qwen3_f32")};
+    static const struct {
+        const char *dir, *says;
+    } cases[] = {{"qwen3_f32", "the model has no vision tower"},
+                 {"qwen3_5_bf16", "the files have no tensors of the vision tower"}};
+    const struct sv_image image = picture(0);
+    for (int k = 0; k < 2; k++) {
+        const struct sv_engine_options o = {.target_dir = dir_of(cases[k].dir)};
+        struct sv_engine *e = run_open(&o, NULL);
+        struct sv_request r = sv_default_request(e);
+        r.prompt_ids = ids;
+        r.n_prompt_ids = 3;
+        r.n_images = 1;
+        assert_false(sv_engine_takes_images(e));
+        refused(e, &r, SV_EINVAL, "n_images 1");
+        r.images = &image;
+        refused(e, &r, SV_EUNSUPPORTED, cases[k].says);
+        sv_engine_close(e);
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void what_does_not_fit(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    static const int32_t none[] = {5, 6}, one[] = {5, PICTURE_TOKEN, 6}, two[] = {295, 295};
+    const struct sv_engine_options o = {.target_dir = dir_of(names[0]), .context = 12};
     struct sv_engine *e = run_open(&o, NULL);
+    struct sv_image images[2] = {picture(0), picture(11)}; /* of 1 and 6 rows */
     struct sv_request r = sv_default_request(e);
-    r.prompt_ids = ids;
-    r.n_prompt_ids = 3;
+    assert_int_equal(picture_rows(&images[1]), 6);
+    r.images = images;
     r.n_images = 1;
-    assert_false(sv_engine_takes_images(e));
-    refused(e, &r, SV_EINVAL, "n_images 1");
-    r.images = &image;
-    refused(e, &r, SV_EUNSUPPORTED, "images are not supported for Qwen3ForCausalLM");
+    r.prompt_ids = none;
+    r.n_prompt_ids = 2;
+    refused(e, &r, SV_EINVAL, "0 image tokens (295), the request 1 images");
+    r.prompt_ids = two;
+    refused(e, &r, SV_EINVAL, "2 image tokens (295), the request 1 images");
+    r.n_images = 13;
+    refused(e, &r, SV_EINVAL, "13 images do not fit");
+    r.n_images = 1;
+    r.prompt_ids = one;
+    r.n_prompt_ids = 3;
+    images[0].width = 0;
+    refused(e, &r, SV_EINVAL, "image 0: 0 x 8 pixels");
+    images[0] = picture(0);
+    images[0].rgb = NULL;
+    refused(e, &r, SV_EINVAL, "image 0");
+    images[0] = images[1];
+    r.n_images = 2;
+    r.prompt_ids = two;
+    r.n_prompt_ids = 2;
+    refused(e, &r, SV_EINVAL, "the prompt has 12 tokens");
+    static uint8_t large[3 * 520 * 520];
+    images[0] = (struct sv_image){large, 520, 520};
+    e->images.prep.max_pixels = 1 << 20;
+    refused(e, &r, SV_EINVAL, "image 0: 130 x 130 patches; at most 16384");
     sv_engine_close(e);
     assert_int_equal(sv_alloc_live(), 0);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(a_text_model))
+/* Every allocation of submitting, and those between steps, fails once: a request without its rows
+ * ends with an error, and others go on. */
+static void faults(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    static const int32_t ids[] = {5, PICTURE_TOKEN, 6, PICTURE_TOKEN, 9};
+    const struct sv_engine_options o = {
+        .target_dir = dir_of(names[0]), .n_threads = 1, .max_sequences = 2};
+    struct sv_engine *e = run_open(&o, NULL);
+    const struct sv_image images[2] = {picture(6), picture(11)};
+    int n_refused = 0, n_failed = 0;
+    for (int64_t n = 1;; n++) {
+        struct run_told told = {0}, other = {0};
+        struct sv_request r = sv_default_request(e), text = r;
+        struct sv_err err = {0};
+        sv_flush_cache(e);
+        text.prompt_ids = r.prompt_ids = ids;
+        r.n_prompt_ids = 5;
+        text.n_prompt_ids = 1;
+        text.max_tokens = r.max_tokens = 3;
+        text.ignore_eos = r.ignore_eos = true;
+        r.images = images;
+        r.n_images = 2;
+        text.on_event = r.on_event = run_listen;
+        r.user = &told;
+        text.user = &other;
+        assert_int_equal(sv_engine_submit(e, &text, NULL, &err), SV_OK);
+        sv_fault_arm(n);
+        const int rc = sv_engine_submit(e, &r, NULL, &err);
+        while (sv_step_engine(e, NULL, 0) > 0) {
+        }
+        const bool hit = sv_fault_calls() >= n;
+        sv_fault_arm(0);
+        assert_true(other.finish == SV_FINISH_LENGTH && other.n_tokens == 3);
+        assert_true(!rc || (rc == SV_ENOMEM && err.msg[0]));
+        n_refused += rc != 0;
+        n_failed += !rc && told.finish == SV_FINISH_ERROR;
+        if (!rc && told.finish == SV_FINISH_ERROR)
+            assert_non_null(strstr(told.message, "no memory for the rows of an image"));
+        else if (!rc)
+            assert_int_equal(told.n_tokens, 3);
+        if (!hit)
+            break;
+    }
+    assert_true(n_refused > 5 && n_failed >= 6); /* three for each image's rows */
+    sv_engine_close(e);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+/* ---------------------------------------------------------------- the same bits */
+
+struct setting {
+    int32_t batch, page, chunk, positions; /* positions: of the pools; 0: plenty */
+    bool keep, ahead;
+};
+static const struct setting settings[] = {
+    {1, 16, 1, 0, false, false}, {8, 1, 3, 0, false, true},     {5, 64, 7, 0, true, false},
+    {24, 16, 33, 0, true, true}, {24, 16, 512, 0, true, false}, {8, 16, 9, 224, false, false},
+    {8, 4, 40, 224, true, true}, {2, 1, 512, 224, true, false},
+};
+
+/* Each prompt alone, in one chunk and without kept prefixes, is what all others must give, also the
+ * second time, when prefixes are known. */
+static void bits(const char *name, enum sv_data_type dtype, bool drafts)
+{
+    enum { N = 24 };
+    const struct run_pair pair = toy_pair_of(name);
+    struct run_case *c = run_cases(N, VOCAB, 60, 40, 5);
+    pictures_add(c, N, 6);
+    for (int32_t i = 0; i < N; i++) {
+        c[i].req.temperature = i % 4 == 3 ? 0.8 : 0;
+        c[i].req.logprobs = c[i].req.prompt_logprobs = i % 5 == 0;
+    }
+    struct sv_engine_options o = {.target_dir = pair.target,
+                                  .draft_dir = drafts ? pair.draft : NULL,
+                                  .dtype = dtype,
+                                  .context = CONTEXT,
+                                  .n_threads = 1,
+                                  .no_prefix_cache = true};
+    struct sv_engine *e = run_open(&o, NULL);
+    struct run_out *ref = run_all(e, c, N);
+    sv_engine_close(e);
+    o.n_threads = 2;
+    for (size_t k = 0; k < sizeof settings / sizeof settings[0]; k++) {
+        const struct setting *s = &settings[k];
+        const struct sv_engine_tuning t = {
+            .cache_pages = s->positions / s->page, .run_ahead = s->ahead, .pad = s->ahead};
+        char what[96];
+        snprintf(what, sizeof what, "%s: batch %d page %d chunk %d positions %d", name, s->batch,
+                 s->page, s->chunk, s->positions);
+        o.max_sequences = s->batch;
+        o.page_size = s->page;
+        o.prefill_chunk = s->chunk;
+        o.no_prefix_cache = !s->keep;
+        e = run_open_tuned(&o, &t, NULL);
+        int64_t n_cached = 0, n_lost = 0;
+        for (int turn = 0; turn < 2; turn++) {
+            struct run_out *out = run_all(e, c, N);
+            run_same_steps(ref, out, N, what);
+            for (int32_t i = 0; i < N; i++) {
+                n_cached += out[i].n_cached;
+                n_lost += out[i].n_preemptions;
+            }
+            run_out_free(out, N);
+        }
+        print_message("%s: %lld found, %lld preemptions\n", what, (long long)n_cached,
+                      (long long)n_lost);
+        assert_true(n_cached > 0 || !s->keep || s->positions || s->page > 16);
+        assert_true(n_lost > 0 || !s->positions || s->batch < 8);
+        sv_engine_close(e);
+    }
+    run_out_free(ref, N);
+    run_cases_free(c, N);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void bits_f32(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    bits("qwen3_vl_bf16", SV_TYPE_F32, true);
+}
+static void bits_bf16(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    bits("qwen3_vl_bf16", SV_TYPE_BF16, false);
+    bits("qwen3_vl_moe_bf16", SV_TYPE_BF16, true);
+}
+static void bits_states(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    bits("qwen3_5_vl_bf16", SV_TYPE_BF16, true);
+}
+
+/* ---------------------------------------------------------------- prefixes */
+
+static int32_t found(struct sv_engine *e, struct sv_image *image, struct run_out **out)
+{
+    enum { BEFORE = 21, AFTER = 12 };
+    int32_t ids[BEFORE + 1 + AFTER];
+    for (int32_t i = 0; i < BEFORE + 1 + AFTER; i++)
+        ids[i] = i == BEFORE ? PICTURE_TOKEN : 3 + i * 7 % 200;
+    const struct run_case c = {
+        .prompt = ids,
+        .n_prompt = BEFORE + 1 + AFTER,
+        .max_tokens = 8,
+        .req = {.top_p = 1, .ignore_eos = true, .images = image, .n_images = 1}};
+    *out = run_all(e, &c, 1);
+    return (*out)->n_cached;
+}
+
+/* Prompts with the same ids and other pixels share what stands before the image. What is found of
+ * an image is not made again. */
+static void prefixes(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    const struct sv_engine_options o = {
+        .target_dir = dir_of(names[0]), .dtype = SV_TYPE_F32, .page_size = 1};
+    static uint8_t other[3 * 40 * 40];
+    struct sv_image a = picture(11), b = a;
+    const size_t n_bytes = 3 * (size_t)a.width * (size_t)a.height;
+    memcpy(other, a.rgb, n_bytes);
+    other[n_bytes - 1] ^= 0x80; /* one sample of the last pixel */
+    b.rgb = other;
+    struct run_out *first[2], *again[2];
+    struct sv_engine *e = run_open(&o, NULL);
+    const int32_t all = 21 + picture_rows(&a) + 12;
+    assert_int_equal(found(e, &a, &first[0]), 0);
+    assert_int_equal(found(e, &b, &first[1]), 21);
+    assert_int_equal(found(e, &a, &again[0]), all - 1);
+    assert_int_equal(found(e, &b, &again[1]), all - 1);
+    run_same(first[0], again[0], 1, "found again");
+    run_same(first[1], again[1], 1, "found again, the other");
+    /* Another shape of as many pixels is another image, too. */
+    struct sv_image turned = {a.rgb, a.height, a.width};
+    struct run_out *third;
+    assert_int_equal(found(e, &turned, &third), 21);
+    sv_engine_close(e);
+    run_out_free(third, 1);
+    for (int i = 0; i < 2; i++)
+        run_out_free(first[i], 1), run_out_free(again[i], 1);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+/* An image token that the model itself writes, or that a prompt without images has, is a token. */
+static void tokens_without_images(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    static const int32_t ids[] = {5, PICTURE_TOKEN, PICTURE_TOKEN, 7};
+    const struct sv_engine_options o = {.target_dir = dir_of(names[0]), .dtype = SV_TYPE_F32};
+    struct sv_engine *e = run_open(&o, NULL);
+    const struct run_case c = {.prompt = (int32_t *)(uintptr_t)ids,
+                               .n_prompt = 4,
+                               .max_tokens = 8,
+                               .req = {.top_p = 1, .ignore_eos = true}};
+    struct run_out *out = run_all(e, &c, 1);
+    assert_int_equal(out->n_tokens, 8);
+    run_out_free(out, 1);
+    sv_engine_close(e);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(golden_text), cmocka_unit_test(text_models),
+             cmocka_unit_test(what_does_not_fit), cmocka_unit_test(faults),
+             cmocka_unit_test(bits_f32), cmocka_unit_test(bits_bf16), cmocka_unit_test(bits_states),
+             cmocka_unit_test(prefixes), cmocka_unit_test(tokens_without_images))

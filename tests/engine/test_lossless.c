@@ -12,6 +12,7 @@
  */
 #include "testing.h"
 
+#include "engine/pictures.h"
 #include "engine/run.h"
 #include "engine/toy.h"
 
@@ -32,6 +33,8 @@ static void all_arrangements(const struct run_pair *pair, enum sv_isa isa, enum 
                              bool sampled, int n)
 {
     struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 42);
+    if (strstr(pair->target, "_vl_"))
+        pictures_add(c, n, 43);
     for (int i = 0; i < n && sampled; i++) {
         static const double temperature[] = {0.7, 1.0, 1.5, 0};
         c[i].req.temperature = temperature[i % 4];
@@ -108,7 +111,7 @@ static void on_moe(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n
 static void on_tiny(const char *target, enum sv_isa isa, enum sv_data_type dtype, bool sampled,
                     int n)
 {
-    if (strstr(target, "kimi") || strstr(target, "deepseek"))
+    if (strstr(target, "kimi") || strstr(target, "deepseek") || strstr(target, "_vl_"))
         run_needs_cpu();
     if (lacks(isa))
         skip();
@@ -352,6 +355,31 @@ static void latent_plain_f32(void **state)
     on_tiny("deepseek_bf16", SV_ISA_PLAIN, SV_TYPE_F32, false, 4);
 }
 
+/* Prompts with images among prompts without: the draft's positions are indices, those of the target
+ * are not. */
+static void images_auto_f32(void **state)
+{
+    (void)state;
+    on_tiny("qwen3_vl_bf16", SV_ISA_AUTO, SV_TYPE_F32, true, 40);
+}
+static void images_auto_bf16(void **state)
+{
+    (void)state;
+    on_tiny("qwen3_vl_bf16", SV_ISA_AUTO, SV_TYPE_BF16, false, 40);
+    on_tiny("qwen3_vl_moe_bf16", SV_ISA_AUTO, SV_TYPE_BF16, true, 20);
+}
+static void images_avx2_bf16(void **state)
+{
+    (void)state;
+    on_tiny("qwen3_vl_bf16", SV_ISA_AVX2, SV_TYPE_BF16, true, 12);
+}
+static void images_and_states(void **state)
+{
+    (void)state;
+    on_tiny("qwen3_5_vl_bf16", SV_ISA_AUTO, SV_TYPE_F32, false, 20);
+    on_tiny("qwen3_5_vl_bf16", SV_ISA_AUTO, SV_TYPE_BF16, true, 20);
+}
+
 /* A draft with more and wider heads than its target has, and a wider MLP: buffers are made for the
  * larger of both. */
 static void a_draft_of_another_shape(void **state)
@@ -433,5 +461,7 @@ SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_both), cmocka_un
              cmocka_unit_test(hybrid_experts_auto), cmocka_unit_test(hybrid_plain_f32),
              cmocka_unit_test(latent_auto_f32), cmocka_unit_test(latent_auto_bf16),
              cmocka_unit_test(latent_avx512_bf16), cmocka_unit_test(latent_avx2_bf16),
-             cmocka_unit_test(latent_plain_f32), cmocka_unit_test(a_draft_of_another_shape),
+             cmocka_unit_test(latent_plain_f32), cmocka_unit_test(images_auto_f32),
+             cmocka_unit_test(images_auto_bf16), cmocka_unit_test(images_avx2_bf16),
+             cmocka_unit_test(images_and_states), cmocka_unit_test(a_draft_of_another_shape),
              cmocka_unit_test(drafts_of_many_taps), cmocka_unit_test(drafts_that_are_too_large))

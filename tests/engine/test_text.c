@@ -272,7 +272,7 @@ static void bytes_behind_a_stop_string(void **state)
                                      .n_stop = 1,
                                      .include_stop = keep};
         struct sv_seq *q;
-        if (sv_seq_new(&q, 1, &r, &lim, &err))
+        if (sv_seq_new(&q, 1, &r, &lim, NULL, &err))
             fail_msg("%s", err.msg);
         assert_false(sv_seq_append(q, 0, &cfg));
         assert_true(sv_seq_append(q, 1, &cfg));
@@ -307,10 +307,10 @@ static void special_tokens_that_are_shown(void **state)
                                      .show_special = k == 2};
         struct sv_seq *q;
         if (k == 3) {
-            assert_int_equal(sv_seq_new(&q, 1, &r, &lim, &err), SV_EINVAL);
+            assert_int_equal(sv_seq_new(&q, 1, &r, &lim, NULL, &err), SV_EINVAL);
             break;
         }
-        assert_int_equal(sv_seq_new(&q, 1, &r, &lim, &err), 0);
+        assert_int_equal(sv_seq_new(&q, 1, &r, &lim, NULL, &err), 0);
         assert_false(sv_seq_append(q, 0, &cfg));
         assert_false(sv_seq_append(q, 1, &cfg));
         assert_int_equal(q->n_text_ready, strlen(want[k]));
