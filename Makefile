@@ -162,7 +162,7 @@ LIB_CFLAGS := $(call library,--cflags,$(LIBS),)
 LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit -levent_openssl -levent_extra -levent_core -lssl -lcrypto -lpng -ljpeg -lwebp) $(GPU_LIBS) $(MPI_LIBS) -lm -pthread
 ifeq ($(STATIC),1)
 # For a machine that lacks the libraries; the C library stays dynamic.
-LDLIBS := -Wl,-Bstatic $(shell pkg-config --static --libs $(LIBS)) $(if $(GPU_LIBS),-lstdc++) -Wl,-Bdynamic \
+LDLIBS := -Wl,-Bstatic $(filter-out -lm,$(shell pkg-config --static --libs $(LIBS))) $(if $(GPU_LIBS),-lstdc++) -Wl,-Bdynamic \
 	$(filter-out -lstdc++,$(GPU_LIBS)) $(MPI_LIBS) -lm -pthread
 endif
 TEST_LDLIBS := $(call library,--libs,cmocka,-lcmocka)
