@@ -45,6 +45,8 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
                "template)");
     sv_cli_opt(o, "reasoning-field", 0, SV_OPT_STRING, &s->reasoning_field, "NAME",
                "what answers call that: reasoning_content (default), reasoning or both");
+    sv_cli_opt(o, "media-dir", 0, SV_OPT_STRING, &s->media_dir, "DIR",
+               "images in requests may be file: URLs of files below DIR");
     sv_cli_opt(o, "api-key", 0, SV_OPT_STRING, &s->api_key, "KEY",
                "ask for this key (others can see it in the process list: prefer a file)");
     sv_cli_opt(o, "api-key-file", 0, SV_OPT_STRING, &s->api_key_file, "FILE",

@@ -36,6 +36,7 @@ static const struct sv_dialect *dialect_of(const char *path)
 int sv_serve_check_chat(const char *template, size_t n_template, const char *body, size_t n)
 {
     static const struct sv_serve_model m = {
+        .takes_images = true,
         .info = {.vocab_size = 6144, .context = 2048, .width = 16, .block_size = 16},
         .gen_config = {.temperature = 1, .top_p = 1}};
     struct sv_serve s = {.model = &m,

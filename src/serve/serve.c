@@ -8,6 +8,7 @@
 
 #include "serve/core/auth.h"
 #include "serve/core/grammars.h"
+#include "serve/core/images.h"
 #include "serve/core/log.h"
 #include "serve/core/send.h"
 #include "serve/core/tools.h"
@@ -342,6 +343,8 @@ static int open_all(struct sv_serve *s, struct sv_err *err)
         rc = sv_tools_check_options(o, err);
     if (!rc)
         rc = open_template(s, err);
+    if (!rc)
+        rc = sv_serve_images_open(s, err);
     if (!rc && (o->tls_cert || o->tls_key))
         rc = sv_tls_open(&s->tls, o->tls_cert, o->tls_key, err);
     ho.tls = s->tls;
@@ -468,6 +471,7 @@ void sv_serve_close(struct sv_serve *s)
     sv_stored_close(s->stored);
     sv_keys_close(s->keys);
     sv_chat_template_close(s->chat);
+    sv_free(s->media_dir);
     sv_enc_scratch_free(s->scratch);
     sv_buf_fini(&s->frames);
     sv_buf_fini(&s->unknown);

@@ -649,7 +649,7 @@ static void fields_that_are_wrong(void **state)
         {MSG(USER("[]")), "'messages[0].content' is empty"},
         {MSG(USER("\"a\"") "," OWN("\"b\"") "," USER(
              "[" TEXT("c") ",{\"type\":\"image\",\"source\":{}}]")),
-         "'messages[2].content[1].type': 'image' is not supported"},
+         "'messages[2].content[1]': this model takes no images"},
         {MSG(USER("[{\"type\":\"document\"}]")), "'messages[0].content[0].type': 'document'"},
         {MSG(USER("[{\"text\":\"a\"}]")), "'messages[0].content[0].type' must be a string"},
         {MSG(USER("[{\"type\":\"text\"}]")), "'messages[0].content[0].text' must be a string"},
@@ -659,7 +659,7 @@ static void fields_that_are_wrong(void **state)
         {MSG(USER(
              "[{\"type\":\"tool_result\",\"tool_use_id\":\"a\",\"content\":[{\"type\":\"text\","
              "\"text\":\"a\"},{\"type\":\"image\"}]}]")),
-         "'messages[0].content[0].content[1].type': 'image'"},
+         "'messages[0].content[0].content[1]': this model takes no images"},
         {MSG(USER("[{\"type\":\"tool_result\",\"tool_use_id\":\"a\",\"is_error\":\"no\"}]")),
          "'messages[0].content[0].is_error' must be a boolean"},
         {MSG(USER("\"a\"") "," OWN("[{\"type\":\"tool_result\",\"tool_use_id\":\"a\"}]")),

@@ -422,7 +422,7 @@ static void what_is_refused(void **state)
         {"{\"input\":[{\"role\":\"user\"}]}", "input[0].content"},
         {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"a\"},"
          "{\"type\":\"input_image\"}]}]}",
-         "input[0].content[1].type"},
+         "input[0].content[1]"},
         {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\"}]}]}",
          "input[0].content[0].text"},
         {"{\"input\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":5}]}]}",

@@ -85,7 +85,7 @@ static void write_usage(struct sv_buf *b, const struct sv_call *c, struct sv_cho
     sv_buf_printf(b,
                   ",\"usage\":{\"input_tokens\":%d,\"cache_creation_input_tokens\":0,"
                   "\"cache_read_input_tokens\":%d,\"output_tokens\":%lld",
-                  c->prompts[0].n_ids - ch->n_cached, ch->n_cached,
+                  sv_prompt_tokens(&c->prompts[0]) - ch->n_cached, ch->n_cached,
                   (long long)sv_n_shown_tokens(ch));
     if (c->p.think_format != SV_THINK_NONE)
         sv_buf_printf(b, ",\"output_tokens_details\":{\"thinking_tokens\":%lld}",

@@ -10,6 +10,7 @@
 #include "serve/anthropic/anthropic.h"
 #include "serve/core/body.h"
 #include "serve/core/fields.h"
+#include "serve/core/images.h"
 #include "serve/core/tools.h"
 
 #include <math.h>
@@ -22,10 +23,12 @@
  * changes. */
 struct reader {
     struct sv_api_err *e;
+    struct sv_params *p;
     json_t *out;
     const char *role; /* of the turn; NULL: none has begun */
     bool any;         /* it has content, if only an empty text */
-    struct sv_buf text, thought;
+    struct sv_content content;
+    struct sv_buf thought;
     json_t *calls;
     struct sv_buf system;
 };
@@ -93,7 +96,7 @@ static int push(struct reader *r, json_t *m)
 /* Whether memory ran out for a text, which then looks like an absent one. */
 static bool lost(const struct reader *r)
 {
-    return r->system.failed || r->text.failed || r->thought.failed;
+    return r->system.failed || r->content.text.failed || r->thought.failed;
 }
 
 static int end_turn(struct reader *r)
@@ -101,7 +104,8 @@ static int end_turn(struct reader *r)
     if (lost(r))
         return sv_api_no_memory(r->e);
     json_t *m =
-        r->any ? json_pack("{s:s, s:o}", "role", r->role, "content", text_of(&r->text)) : NULL;
+        r->any ? json_pack("{s:s, s:o}", "role", r->role, "content", sv_content_take(&r->content))
+               : NULL;
 
     if (m &&
         ((r->thought.len && json_object_set_new(m, "reasoning_content", text_of(&r->thought))) ||
@@ -113,7 +117,6 @@ static int end_turn(struct reader *r)
     json_decref(r->calls);
     r->calls = NULL;
     r->any = false;
-    sv_buf_clear(&r->text);
     sv_buf_clear(&r->thought);
     return rc;
 }
@@ -154,12 +157,28 @@ static json_t *block_text(const json_t *block, const char *place, struct reader 
     else if (!type)
         ill(r->e, place, ".type", "a string");
     else if (strcmp(type, "text") != 0)
-        unsupported_block(r, place, type, "this server reads text alone");
+        unsupported_block(r, place, type,
+                          strcmp(type, "image") == 0 ? "only text is"
+                                                     : "this server reads text and images");
     else if (!json_is_string(text))
         ill(r->e, place, ".text", "a string");
     else
         return text;
     return NULL;
+}
+
+/* A text block, joined to the text before it by a line break, or an image. */
+static int take_shown(struct reader *r, json_t *block, const char *place, struct sv_content *to)
+{
+    const char *type = json_string_value(json_object_get(block, "type"));
+
+    if (type && strcmp(type, "image") == 0)
+        return sv_content_image(to, r->p, block, place, r->e);
+    const json_t *text = block_text(block, place, r);
+    if (!text)
+        return -1;
+    add_line(&to->text, json_string_value(text), json_string_length(text));
+    return 0;
 }
 
 /* A string, or text blocks joined by line breaks. */
@@ -201,14 +220,46 @@ static int take_call(struct reader *r, const json_t *block, const char *place)
     return json_array_append_new(r->calls, call) ? sv_api_no_memory(r->e) : 0;
 }
 
-/* A tool's result: a message of its own, after what the user has said so far. A failed one is
- * marked. */
+/* Marks a failed tool's result. */
+static int mark_failed(struct sv_content *c)
+{
+    static const char mark[] = "Error: ";
+    struct sv_buf said = c->text;
+
+    if (c->parts)
+        return json_array_insert_new(c->parts, 0,
+                                     json_pack("{s:s, s:s}", "type", "text", "text", mark));
+    if (said.len && strncasecmp(said.data, mark, 5) == 0)
+        return 0;
+    sv_buf_init(&c->text);
+    sv_buf_lit(&c->text, "Error: ");
+    sv_buf_append(&c->text, said.data, said.len);
+    c->text.failed |= said.failed;
+    sv_buf_fini(&said);
+    return 0;
+}
+
+/* What a tool's result shows: a string, or blocks. */
+static int take_output(struct reader *r, const json_t *v, const char *place, struct sv_content *to)
+{
+    if (!json_is_array(v))
+        return take_text(r, v, place, &to->text);
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        char at[PLACE];
+        snprintf(at, sizeof at, "%.100s[%zu]", place, i);
+        if (take_shown(r, json_array_get(v, i), at, to))
+            return -1;
+    }
+    return 0;
+}
+
+/* A tool's result: a message of its own, after what the user has said so far. */
 static int take_result(struct reader *r, const json_t *block, const char *place)
 {
     json_t *id = json_object_get(block, "tool_use_id"), *content = present(block, "content");
     const json_t *error = present(block, "is_error");
     char at[PLACE];
-    struct sv_buf text;
+    struct sv_content shown;
 
     if (!json_string_length(id))
         return ill(r->e, place, ".tool_use_id", "a string");
@@ -217,20 +268,14 @@ static int take_result(struct reader *r, const json_t *block, const char *place)
     if (end_turn(r))
         return -1;
     snprintf(at, sizeof at, "%.100s.content", place);
-    sv_buf_init(&text);
-    int rc = content ? take_text(r, content, at, &text) : 0;
-    if (!rc && json_is_true(error) && (!text.len || strncasecmp(text.data, "error", 5) != 0)) {
-        struct sv_buf said = text;
-        sv_buf_init(&text);
-        sv_buf_lit(&text, "Error: ");
-        sv_buf_append(&text, said.data, said.len);
-        text.failed |= said.failed;
-        sv_buf_fini(&said);
-    }
+    sv_content_init(&shown);
+    int rc = content ? take_output(r, content, at, &shown) : 0;
+    if (!rc && json_is_true(error) && mark_failed(&shown))
+        rc = sv_api_no_memory(r->e);
     if (!rc)
         rc = push(r, json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content",
-                               text_of(&text)));
-    sv_buf_fini(&text);
+                               sv_content_take(&shown)));
+    sv_content_fini(&shown);
     return rc;
 }
 
@@ -246,7 +291,7 @@ static int take_thought(struct reader *r, const json_t *block, const char *place
     return 0;
 }
 
-static int take_block(struct reader *r, const json_t *block, const char *place)
+static int take_block(struct reader *r, json_t *block, const char *place)
 {
     const char *type = json_string_value(json_object_get(block, "type"));
     const bool own = strcmp(r->role, "assistant") == 0;
@@ -263,12 +308,10 @@ static int take_block(struct reader *r, const json_t *block, const char *place)
         r->any = true;
         return 0;
     }
-    const json_t *text = block_text(block, place, r);
-    if (!text)
-        return -1;
-    add_line(&r->text, json_string_value(text), json_string_length(text));
+    if (type && own && strcmp(type, "image") == 0)
+        return unsupported_block(r, place, type, "it belongs to the user's turn");
     r->any = true;
-    return 0;
+    return take_shown(r, block, place, &r->content);
 }
 
 /* ---------------------------------------------------------------- messages */
@@ -282,10 +325,10 @@ static int take_system_message(struct reader *r, const json_t *content, const ch
         return take_text(r, content, place, &r->system);
     if (begin_turn(r, "user"))
         return -1;
-    add_line(&r->text, "<system-reminder>", 17);
-    if (take_text(r, content, place, &r->text))
+    add_line(&r->content.text, "<system-reminder>", 17);
+    if (take_text(r, content, place, &r->content.text))
         return -1;
-    add_line(&r->text, "</system-reminder>", 18);
+    add_line(&r->content.text, "</system-reminder>", 18);
     r->any = true;
     return 0;
 }
@@ -313,7 +356,7 @@ static int take_message(struct reader *r, const json_t *m, size_t i)
         return sv_api_bad(r->e, "messages", "'%s' is empty", place);
     r->any = r->any || own || json_is_string(content);
     if (json_is_string(content))
-        return take_text(r, content, place, &r->text);
+        return take_text(r, content, place, &r->content.text);
     for (size_t k = 0; k < json_array_size(content); k++) {
         char at[PLACE];
         snprintf(at, sizeof at, "%.100s[%zu]", place, k);
@@ -384,7 +427,7 @@ static int read_all(struct sv_params *p, struct reader *r, const json_t *system,
 static int read_messages(struct sv_params *p, const json_t *body, struct sv_api_err *e)
 {
     const json_t *list = present(body, "messages");
-    struct reader r = {.e = e};
+    struct reader r = {.e = e, .p = p};
 
     if (!list)
         return sv_api_bad(e, "messages", "'messages' is missing");
@@ -392,14 +435,14 @@ static int read_messages(struct sv_params *p, const json_t *body, struct sv_api_
         return ill(e, "messages", "", "an array");
     if (!json_array_size(list))
         return sv_api_bad(e, "messages", "'messages' is empty");
-    sv_buf_init(&r.text);
+    sv_content_init(&r.content);
     sv_buf_init(&r.thought);
     sv_buf_init(&r.system);
     p->messages = r.out = json_array();
     int rc = sv_params_own(p, r.out) ? read_all(p, &r, present(body, "system"), list)
                                      : sv_api_no_memory(e);
     json_decref(r.calls);
-    sv_buf_fini(&r.text);
+    sv_content_fini(&r.content);
     sv_buf_fini(&r.thought);
     sv_buf_fini(&r.system);
     return rc;
@@ -625,6 +668,7 @@ static int count(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_
                  struct sv_buf *ignored, struct sv_buf *b, struct sv_api_err *e)
 {
     struct sv_params *p = sv_calloc(1, sizeof *p);
+    struct sv_prompt prompt = {.ids = NULL};
     struct sv_ids ids = {0};
     struct sv_buf text;
 
@@ -638,8 +682,10 @@ static int count(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_
              sv_params_read(p, &sv_dialect_messages, body, ignored, e) ||
              sv_check_model(s, p->model, e) || sv_render_chat(s, scratch, p, &text, e) ||
              sv_check_text(s, text.len, "messages", e) ||
-             sv_encode(s, scratch, text.data ? text.data : "", text.len, SV_ENC_SPECIAL, &ids, e);
-    sv_buf_printf(b, "{\"input_tokens\":%zu}\n", ids.n);
+             sv_encode(s, scratch, text.data ? text.data : "", text.len, SV_ENC_SPECIAL, &ids, e) ||
+             sv_serve_images_load(s, scratch, p, &prompt, e);
+    sv_buf_printf(b, "{\"input_tokens\":%zu}\n", ids.n + (size_t)prompt.n_more);
+    sv_serve_images_free(&prompt);
     sv_ids_fini(&ids);
     sv_buf_fini(&text);
     sv_params_fini(p);

@@ -93,8 +93,9 @@ void sv_get_props(struct sv_serve *s, struct sv_http_req *q)
     write_token(&b, s, "bos_token", info->bos_id);
     write_token(&b, s, "eos_token", info->n_eos ? info->eos_ids[0] : -1);
     write_caps(&b, s);
-    sv_buf_lit(&b, ",\"modalities\":{\"vision\":false,\"audio\":false},"
-                   "\"build_info\":\"salvo " SALVO_VERSION "\",\"is_sleeping\":false}\n");
+    sv_buf_printf(&b, ",\"modalities\":{\"vision\":%s,\"audio\":false},",
+                  truth(s->model->takes_images));
+    sv_buf_lit(&b, "\"build_info\":\"salvo " SALVO_VERSION "\",\"is_sleeping\":false}\n");
     sv_api_answer(q, 200, "application/json", &b);
 }
 

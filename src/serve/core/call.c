@@ -9,6 +9,7 @@
 #include "serve/core/body.h"
 #include "serve/core/deltas.h"
 #include "serve/core/grammars.h"
+#include "serve/core/images.h"
 #include "serve/core/log.h"
 #include "serve/core/send.h"
 #include "serve/core/token_lists.h"
@@ -229,6 +230,18 @@ static bool take_answer(struct sv_call *c, struct sv_choice *ch, const struct sv
     return kept;
 }
 
+/* With the first report of the last sequence the engine has its copies of the images. */
+static void drop_images(struct sv_call *c, struct sv_choice *ch)
+{
+    if (ch->taken)
+        return;
+    ch->taken = true;
+    if (++c->n_taken < c->n_choices)
+        return;
+    for (int32_t i = 0; i < c->n_prompts; i++)
+        sv_serve_images_free(&c->prompts[i]);
+}
+
 void sv_call_out(struct sv_serve *s, struct sv_out *o)
 {
     struct sv_choice *ch = o->choice;
@@ -243,6 +256,7 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o)
                  (o->finish == SV_FINISH_CANCELED && !c->aborted);
     bool kept = true;
 
+    drop_images(c, ch);
     if (o->kind == SV_OUT_EVENT) {
         take_figures(s, c, ch, o);
         sv_buf_append(&ch->ids, o->tokens, (size_t)o->n_tokens * sizeof(int32_t));
@@ -345,6 +359,8 @@ static int make_choices(struct sv_call *c, struct sv_api_err *e)
         ch->serial = ++s->next_serial;
         ch->r.prompt_ids = p->ids;
         ch->r.n_prompt_ids = p->n_ids;
+        ch->r.images = p->images;
+        ch->r.n_images = p->n_images;
         ch->r.grammar = c->grammar;
         if (sv_keys_count(s->keys) > 1 && !s->o.share_prefixes)
             sv_keys_salt(s->keys, c->key, ch->r.cache_salt);

@@ -33,6 +33,7 @@ struct sv_choice {
     enum sv_finish_reason finish;
     bool fresh, shown; /* there is something for a chunk; a chunk was written */
     bool begun, done, canceled;
+    bool taken;        /* the engine has its request, or refused it */
     bool lost_end;     /* its last report came while the call was written, and memory ran out */
     bool newline, cut; /* llama-server: the text has a line break; a limit has ended it */
     bool in_indent; /* llama-server: the text ends in a line's leading blanks, `indent` of them */
@@ -103,7 +104,7 @@ struct sv_call {
     const struct sv_dialect *dialect;
     int key; /* index of the client's API key, -1 when the server has none */
     struct sv_choice *choices;
-    int32_t n_choices, n_done;
+    int32_t n_choices, n_done, n_taken;
     struct sv_call *next_due;
     bool due;     /* in the server's list of calls with something to send or to end */
     bool started; /* stream: headers were sent */

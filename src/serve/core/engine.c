@@ -49,13 +49,22 @@ int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engin
                               const void *arg, struct sv_err *err)
 {
     (void)arg;
+    struct sv_vision_prep vision = {.patch = 0};
     char msg[400] = "";
     struct sv_engine *e;
     int rc = sv_open_engine(&e, o, msg, sizeof msg);
 
     if (rc)
         return sv_fail(err, rc, -1, "%s", msg[0] ? msg : sv_code_name(rc));
+    const bool takes_images = sv_engine_takes_images(e);
+    rc = takes_images ? sv_vision_prep_load(o->target_dir, &vision, err) : SV_OK;
+    if (rc) {
+        sv_close_engine(e);
+        return rc;
+    }
     *out = (struct sv_serve_engine){.impl = e,
+                                    .takes_images = takes_images,
+                                    .vision = vision,
                                     .submit = submit,
                                     .cancel = cancel,
                                     .step = step,

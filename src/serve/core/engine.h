@@ -8,11 +8,13 @@
 #ifndef SV_SERVE_CORE_ENGINE_H
 #define SV_SERVE_CORE_ENGINE_H
 
-#include "base/base.h"
+#include "media/media.h"
 #include "salvo.h"
 
 struct sv_serve_engine {
     void *impl;
+    bool takes_images;
+    struct sv_vision_prep vision; /* what it makes of them, if it takes any */
     int (*submit)(void *impl, const struct sv_request *r, uint64_t *id, char *err, size_t n);
     void (*cancel)(void *impl, uint64_t id);
     int (*step)(void *impl, char *err, size_t n); /* unfinished requests, or a negative code */
@@ -41,6 +43,10 @@ struct sv_serve_fake {
     int32_t open_us;      /* and of loading */
     int32_t fail_at_step; /* the device fails in this step; 0 = never */
     bool once;            /* the prompt's tokens once, and then an end-of-sequence token */
+    /* It takes images: patches of 8 pixels a side, blocks of 2, 256 to 65,536 pixels. */
+    bool images;
+    void (*on_submit)(void *user, const struct sv_request *r); /* may be NULL */
+    void *user;
 };
 /* arg is a struct sv_serve_fake, or NULL. The tokenizer is the target directory's. */
 int sv_serve_open_fake_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,

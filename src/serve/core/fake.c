@@ -150,6 +150,8 @@ static int submit(void *impl, const struct sv_request *r, uint64_t *id, char *er
     struct fake *f = impl;
     int32_t room = f->context - r->n_prompt_ids;
 
+    if (f->o.on_submit)
+        f->o.on_submit(f->o.user, r);
     if (r->n_prompt_ids < 1 || room < 1 || r->n_stop > 4 || r->n_shown_ids > 16) {
         snprintf(err, n, "the fake engine takes prompts of 1 to %d tokens and 4 stop strings",
                  f->context - 1);
@@ -405,6 +407,14 @@ int sv_serve_open_fake_engine(struct sv_serve_engine *out, const struct sv_engin
     f->vocab = sv_tokenizer_n_tokens(f->tok);
     f->stats.n_pages = 1;
     *out = (struct sv_serve_engine){.impl = f,
+                                    .takes_images = f->o.images,
+                                    .vision = {.patch = 8,
+                                               .merge = 2,
+                                               .temporal = 2,
+                                               .min_pixels = 256,
+                                               .max_pixels = 65536,
+                                               .mean = {0.5, 0.5, 0.5},
+                                               .std = {0.5, 0.5, 0.5}},
                                     .submit = submit,
                                     .cancel = cancel,
                                     .step = step,

@@ -25,6 +25,7 @@ struct sv_serve_options {
     const char *api_key, *api_key_file;
     const char *tls_cert, *tls_key;
     const char *cors_origin; /* "*" or one origin */
+    const char *media_dir;   /* file: URLs of images may name what lies below it; NULL = none */
     /* Names in Host besides IP addresses and localhost, with commas; NULL = none, and Host is
      * checked only on loopback addresses without keys. */
     const char *allowed_hosts;

@@ -100,6 +100,7 @@ struct sv_params {
     float bias[SV_API_BIAS];
     /* chat */
     json_t *messages, *tools, *documents, *template_args;
+    json_t *images; /* [part, its place in the body] for each; NULL: there are none */
     const char *reasoning_effort;
     bool add_generation_prompt, has_add_generation;
     bool continue_final;

@@ -8,6 +8,7 @@
  */
 #define _DEFAULT_SOURCE /* tm_gmtoff */
 
+#include "serve/core/images.h"
 #include "serve/core/prompt.h"
 #include "serve/core/server.h"
 #include "serve/core/tools.h"
@@ -68,35 +69,40 @@ static int set(json_t *m, const char *name, json_t *v, struct sv_api_err *e)
     return json_object_set_new(m, name, v) ? sv_api_no_memory(e) : 0;
 }
 
-/* Joins text parts by line breaks, which is what most templates expect. */
-static json_t *flatten(const json_t *parts, size_t message, struct sv_api_err *e)
+/* Joins text parts by line breaks, which is what most templates expect. With images the template
+ * gets parts. */
+static json_t *flatten(struct sv_params *p, const json_t *parts, size_t message,
+                       struct sv_api_err *e)
 {
-    struct sv_buf b;
-    json_t *text = NULL;
+    struct sv_content c;
+    json_t *content = NULL;
+    int rc = 0;
 
-    sv_buf_init(&b);
-    for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *t = sv_part_text(json_array_get(parts, i));
-        if (!t) {
-            sv_api_bad(e, "messages", "'messages[%zu].content[%zu]': only text parts are supported",
-                       message, i);
-            sv_buf_fini(&b);
-            return NULL;
-        }
-        if (i)
-            sv_buf_append(&b, "\n", 1);
-        sv_buf_append(&b, json_string_value(t), json_string_length(t));
+    sv_content_init(&c);
+    for (size_t i = 0; i < json_array_size(parts) && !rc; i++) {
+        json_t *part = json_array_get(parts, i);
+        const json_t *t = sv_part_text(part);
+        char place[64];
+        snprintf(place, sizeof place, "messages[%zu].content[%zu]", message, i);
+        if (t)
+            sv_content_text(&c, t);
+        else if (sv_part_is_image(part))
+            rc = sv_content_image(&c, p, part, place, e);
+        else
+            rc = sv_api_bad(e, "messages", "'%s': only text and images are supported", place);
     }
-    if (!b.failed)
-        text = json_stringn(b.data ? b.data : "", b.len);
-    if (!text)
-        sv_api_no_memory(e);
-    sv_buf_fini(&b);
-    return text;
+    if (!rc) {
+        content = sv_content_take(&c);
+        if (!content)
+            sv_api_no_memory(e);
+    }
+    sv_content_fini(&c);
+    return content;
 }
 
-static int check_message(const struct sv_chat_template *t, json_t *m, size_t i,
-                         struct sv_api_err *e)
+/* made: lists of parts are for the template already. */
+static int check_message(const struct sv_chat_template *t, struct sv_params *p, bool made,
+                         json_t *m, size_t i, struct sv_api_err *e)
 {
     if (!json_is_object(m))
         return sv_api_bad(e, "messages", "'messages[%zu]' must be an object", i);
@@ -105,8 +111,8 @@ static int check_message(const struct sv_chat_template *t, json_t *m, size_t i,
         return sv_api_bad(e, "messages", "'messages[%zu].role' must be a string", i);
     json_t *content = json_object_get(m, "content");
     if (json_is_array(content)) {
-        json_t *text = flatten(content, i, e);
-        if (!text || set(m, "content", text, e))
+        json_t *flat = made ? json_incref(content) : flatten(p, content, i, e);
+        if (!flat || set(m, "content", flat, e))
             return -1;
     } else if (content && !json_is_string(content) && !json_is_null(content)) {
         return sv_api_bad(e, "messages",
@@ -201,10 +207,11 @@ static int cut_after_last(const struct sv_params *p, struct sv_buf *text, struct
 }
 
 int sv_render_chat(const struct sv_serve *s, const struct sv_enc_scratch *scratch,
-                   const struct sv_params *p, struct sv_buf *text, struct sv_api_err *e)
+                   struct sv_params *p, struct sv_buf *text, struct sv_api_err *e)
 {
     const struct sv_chat_template *t = s->chat ? s->chat : s->model->chat;
     const bool on_loop = scratch && scratch == s->scratch;
+    const bool made = p->images; /* by a dialect that had them to turn into a chat's */
     struct sv_err err = {0};
     time_t now = time(NULL);
     struct tm local;
@@ -212,8 +219,10 @@ int sv_render_chat(const struct sv_serve *s, const struct sv_enc_scratch *scratc
     if (!t)
         return sv_api_bad(e, "messages", "this model has no chat template: %s", s->model->chat_why);
     for (size_t i = 0; i < json_array_size(p->messages); i++)
-        if (check_message(t, json_array_get(p->messages, i), i, e))
+        if (check_message(t, p, made, json_array_get(p->messages, i), i, e))
             return -1;
+    if (sv_serve_images_check(s, p, e))
+        return -1;
     struct sv_template_opts opts = s->render;
     if (on_loop) {
         opts.max_steps = LOOP_STEPS;
@@ -374,10 +383,10 @@ int sv_check_prompt(const struct sv_serve *s, const struct sv_prompt *pr, const 
 
     if (!pr->n_ids)
         return sv_api_bad(e, name, "'%s' has no tokens", name);
-    if (pr->n_ids < context)
+    if (sv_prompt_tokens(pr) < context)
         return 0;
     sv_api_bad(e, name, "'%s' has %d tokens; the context of %d leaves no room for an answer", name,
-               pr->n_ids, context);
+               sv_prompt_tokens(pr), context);
     e->code = "context_length_exceeded";
     return -1;
 }
@@ -486,6 +495,11 @@ static int take_chat(const struct taker *t, struct sv_params *p, const char *nam
     p->constraint.think_open = !rc && sv_think_is_open(p->constraint.think, text.data, text.len);
     if (!rc)
         rc = take_text(t, text.data ? text.data : "", text.len, prompt, name, e);
+    if (!rc && p->images && p->truncates)
+        rc = sv_api_bad(e, "truncate_prompt_tokens",
+                        "'truncate_prompt_tokens': a prompt with images is not truncated");
+    if (!rc)
+        rc = sv_serve_images_load(t->s, t->scratch, p, prompt, e);
     if (!rc) {
         truncate(t->s, p, prompt);
         rc = sv_check_prompt(t->s, prompt, name, e);
@@ -524,7 +538,9 @@ int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, st
 
 void sv_prompts_free(struct sv_prompt *prompts, int32_t n)
 {
-    for (int32_t i = 0; prompts && i < n; i++)
+    for (int32_t i = 0; prompts && i < n; i++) {
+        sv_serve_images_free(&prompts[i]);
         sv_free(prompts[i].ids);
+    }
     sv_free(prompts);
 }

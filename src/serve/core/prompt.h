@@ -15,9 +15,16 @@ struct sv_ids;
 struct sv_serve;
 
 struct sv_prompt {
-    int32_t *ids;
+    int32_t *ids; /* one for each image */
     int32_t n_ids;
+    struct sv_image *images; /* with their pixels */
+    int32_t n_images;
+    int32_t n_more; /* tokens that the images take beyond these ids */
 };
+static inline int32_t sv_prompt_tokens(const struct sv_prompt *p)
+{
+    return p->n_ids + p->n_more;
+}
 
 /* The number of prompts in a list, otherwise 1; sets p->batched. */
 int32_t sv_prompts_count(struct sv_params *p, enum sv_dialect_kind kind);
@@ -26,10 +33,11 @@ int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, st
                     struct sv_api_err *e);
 void sv_prompts_free(struct sv_prompt *prompts, int32_t n);
 
-/* The messages of p through the chat template. On the loop's thread, which is known by its scratch,
- * the template has limits that end it after some milliseconds with e->too_slow. */
+/* The messages of p through the chat template; p->images are those that they have. On the loop's
+ * thread, which is known by its scratch, the template has limits that end it after some
+ * milliseconds with e->too_slow. */
 int sv_render_chat(const struct sv_serve *s, const struct sv_enc_scratch *scratch,
-                   const struct sv_params *p, struct sv_buf *text, struct sv_api_err *e);
+                   struct sv_params *p, struct sv_buf *text, struct sv_api_err *e);
 /* harmony.c: the messages and tools for a template of gpt-oss; new lists, NULL: memory ran out. */
 json_t *sv_harmony_messages(const json_t *messages);
 json_t *sv_harmony_tools(const json_t *tools);

@@ -43,6 +43,7 @@ struct sv_serve {
     struct sv_prep *prep;
     struct sv_stored *stored;      /* answers of /v1/responses; NULL: none are stored */
     struct sv_chat_template *chat; /* given by option; NULL: the model's */
+    char *media_dir;               /* its real path; NULL: no files are read */
     enum sv_tool_format tool_format;
     enum sv_think_format think_format;
     bool harmony;                            /* the chat template is gpt-oss's */

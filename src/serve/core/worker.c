@@ -303,6 +303,8 @@ static int load(struct sv_worker *w, struct sv_err *err)
     w->opened = true;
     w->engine.info(w->engine.impl, &w->model.info);
     w->model.drafts = w->model.info.block_size > 1;
+    w->model.takes_images = w->engine.takes_images;
+    w->model.vision = w->engine.vision;
     stage(w, SV_LOAD_DONE);
     return SV_OK;
 }

@@ -25,7 +25,8 @@ struct sv_serve_model {
     size_t max_token_bytes;
     struct sv_gen_config gen_config;
     struct sv_engine_info info;
-    bool drafts;
+    bool drafts, takes_images;
+    struct sv_vision_prep vision; /* if it takes images */
 };
 
 enum sv_load_stage {

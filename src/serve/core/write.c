@@ -123,7 +123,7 @@ void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_c
         if (one && ch != one)
             continue;
         if (one || ch->index % c->p.n == 0) {
-            n_prompt += c->prompts[ch->prompt].n_ids;
+            n_prompt += sv_prompt_tokens(&c->prompts[ch->prompt]);
             n_cached += ch->n_cached;
         }
         n_out += sv_n_shown_tokens(ch);

@@ -15,9 +15,13 @@ static void write_model(const struct sv_serve *s, struct sv_buf *b)
                   (long long)s->created);
     sv_json_quote(b, s->o.engine.target_dir, strlen(s->o.engine.target_dir));
     sv_buf_lit(b, ",\"parent\":null");
-    if (s->model) /* the first is vLLM's, the second llama-server's */
-        sv_buf_printf(b, ",\"max_model_len\":%d,\"meta\":{\"n_vocab\":%d,\"n_ctx\":%d}",
-                      s->model->info.context, s->model->info.vocab_size, s->model->info.context);
+    if (s->model) /* the first is vLLM's, the second llama-server's, the last OpenRouter's */
+        sv_buf_printf(b,
+                      ",\"max_model_len\":%d,\"meta\":{\"n_vocab\":%d,\"n_ctx\":%d},"
+                      "\"architecture\":{\"input_modalities\":[\"text\"%s],"
+                      "\"output_modalities\":[\"text\"]}",
+                      s->model->info.context, s->model->info.vocab_size, s->model->info.context,
+                      s->model->takes_images ? ",\"image\"" : "");
     sv_buf_printf(b, "}");
 }
 

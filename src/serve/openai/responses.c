@@ -231,7 +231,7 @@ static const char *status_of(const struct sv_choice *ch)
 
 static void write_usage(struct sv_buf *b, const struct sv_call *c, struct sv_choice *ch)
 {
-    int64_t n_prompt = c->prompts[0].n_ids, n_out = sv_n_shown_tokens(ch);
+    int64_t n_prompt = sv_prompt_tokens(&c->prompts[0]), n_out = sv_n_shown_tokens(ch);
     bool thinks = c->p.think_format != SV_THINK_NONE;
 
     sv_buf_printf(

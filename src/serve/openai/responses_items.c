@@ -5,6 +5,7 @@
  * Called by responses_read.c and check.c, on the thread that reads the body. Each error names the
  * place. Must not: change the server, except for the store, which has a lock.
  */
+#include "serve/core/images.h"
 #include "serve/core/write.h"
 #include "serve/openai/responses.h"
 
@@ -14,6 +15,7 @@
 #define MAX_ID 64 /* of an item, as OpenAI has it */
 
 struct talk {
+    struct sv_params *p;
     json_t *messages;
     json_t *turn;        /* the assistant's message to which the next item may belong, or NULL */
     bool begun;          /* an item other than instructions has come */
@@ -47,8 +49,8 @@ static const json_t *part_text(const json_t *part, const char *place, size_t i,
         sv_api_bad(e, at, "'%s' must be a string", at);
     } else {
         snprintf(at, sizeof at, "%.60s[%zu].type", place, i);
-        sv_api_bad(e, at, "'%s': only parts that are text are supported, not \"%.40s\"", at,
-                   type ? type : "");
+        sv_api_bad(e, at, "'%s': \"%.40s\" is not supported here, only text%s", at,
+                   type ? type : "", sv_part_is_image(part) ? "" : " and images");
         e->code = "unsupported_parameter";
     }
     return NULL;
@@ -76,19 +78,34 @@ static bool take_text(const json_t *v, const char *place, struct sv_buf *b, stru
     return true;
 }
 
-static json_t *text_of(const json_t *v, const char *place, struct sv_api_err *e)
+/* The same with images; has_images false: they are refused. NULL with an error. */
+static json_t *content_of(struct talk *t, const json_t *v, const char *place, bool has_images,
+                          struct sv_api_err *e)
 {
-    struct sv_buf b;
-    json_t *text = NULL;
+    struct sv_content c;
+    json_t *content = NULL;
+    int rc = 0;
 
-    sv_buf_init(&b);
-    if (take_text(v, place, &b, e)) {
-        text = b.failed ? NULL : json_stringn(b.data ? b.data : "", b.len);
-        if (!text)
+    sv_content_init(&c);
+    if (!json_is_array(v))
+        rc = take_text(v, place, &c.text, e) ? 0 : -1;
+    for (size_t i = 0; i < json_array_size(v) && !rc; i++) {
+        json_t *part = json_array_get(v, i);
+        const bool image = has_images && sv_part_is_image(part);
+        const json_t *text = image ? NULL : part_text(part, place, i, e);
+        char at[PLACE];
+        snprintf(at, sizeof at, "%.60s[%zu]", place, i);
+        rc = image ? sv_content_image(&c, t->p, part, at, e) : text ? 0 : -1;
+        if (text)
+            sv_content_text(&c, text);
+    }
+    if (!rc) {
+        content = sv_content_take(&c);
+        if (!content)
             sv_api_no_memory(e);
     }
-    sv_buf_fini(&b);
-    return text;
+    sv_content_fini(&c);
+    return content;
 }
 
 /* Ends the instructions at the beginning: they become one message. */
@@ -129,7 +146,7 @@ static int take_message(struct talk *t, const json_t *item, const char *place, s
     static const char *const roles[] = {"system", "developer", "user", "assistant", NULL};
     const char *role = json_string_value(json_object_get(item, "role"));
     char at[PLACE];
-    json_t *text;
+    json_t *content;
 
     snprintf(at, sizeof at, "%s.role", place);
     if (!sv_is_one_of(role, roles))
@@ -142,19 +159,19 @@ static int take_message(struct talk *t, const json_t *item, const char *place, s
     }
     if (end_first(t, e))
         return -1;
-    text = text_of(json_object_get(item, "content"), at, e);
-    if (!text)
+    content = content_of(t, json_object_get(item, "content"), at, *role != 'a', e);
+    if (!content)
         return -1;
     if (*role != 'a')
-        return add_message(t, json_pack("{s:s,s:o}", "role", role, "content", text), e);
+        return add_message(t, json_pack("{s:s,s:o}", "role", role, "content", content), e);
     /* its reasoning came before it */
     bool goes_on = t->turn && !json_string_length(json_object_get(t->turn, "content")) &&
                    !json_object_get(t->turn, "tool_calls");
     if (!goes_on && begin_turn(t, e)) {
-        json_decref(text);
+        json_decref(content);
         return -1;
     }
-    return json_object_set_new(t->turn, "content", text) ? sv_api_no_memory(e) : 0;
+    return json_object_set_new(t->turn, "content", content) ? sv_api_no_memory(e) : 0;
 }
 
 /* A string that an item must have; NULL with an error. */
@@ -198,11 +215,11 @@ static int take_output(struct talk *t, const json_t *item, const char *place, st
     snprintf(at, sizeof at, "%s.output", place);
     if (!id || end_first(t, e))
         return -1;
-    json_t *text = text_of(json_object_get(item, "output"), at, e);
-    if (!text)
+    json_t *shown = content_of(t, json_object_get(item, "output"), at, true, e);
+    if (!shown)
         return -1;
     return add_message(
-        t, json_pack("{s:s,s:s,s:o}", "role", "tool", "tool_call_id", id, "content", text), e);
+        t, json_pack("{s:s,s:s,s:o}", "role", "tool", "tool_call_id", id, "content", shown), e);
 }
 
 /* The reasoning's content, or else its summary. */
@@ -424,7 +441,8 @@ int sv_responses_messages(const struct sv_serve *s, int key, struct sv_params *p
                           const struct sv_kept *previous, const char *name, struct sv_buf *items,
                           struct sv_api_err *e)
 {
-    struct talk t = {.messages = json_array(), .s = s, .key = key, .name = name, .items = items};
+    struct talk t = {
+        .p = p, .messages = json_array(), .s = s, .key = key, .name = name, .items = items};
 
     if (!sv_params_own(p, t.messages) || (items && !(t.ids = json_object())))
         return sv_api_no_memory(e);

@@ -125,7 +125,7 @@ for (const ask of [{ output_config: { format: form } }, { output_format: form }]
 const fails = (ask, check) => assert.rejects(client.messages.create({ ...base, ...ask }), check);
 await fails({ model: "claude" }, (e) => e instanceof Anthropic.NotFoundError && e.type === "not_found_error" && e.requestID === e.error.request_id);
 await fails({ messages: [{ role: "user", content: [{ type: "image", source: { type: "url", url: "http://x" } }] }] },
-  (e) => e instanceof Anthropic.BadRequestError && e.type === "invalid_request_error" && /messages\[0\]\.content\[0\]\.type/.test(e.message));
+  (e) => e instanceof Anthropic.BadRequestError && e.type === "invalid_request_error" && /'messages\[0\]\.content\[0\]': this model takes no images/.test(e.message));
 await fails({ max_tokens: 0 }, (e) => e.status === 400 && /max_tokens/.test(e.message));
 await fails({ stream: true, tools: [{ type: "bash_20250124", name: "bash" }] }, (e) => e.status === 400 && /tools\[0\]\.type/.test(e.message));
 await assert.rejects(client.messages.countTokens({ model, messages: [] }), (e) => e.status === 400);

@@ -106,7 +106,7 @@ for (let i = 0; i < 3; i++) {
 // what is refused
 const refused = async (more, param) => assert.rejects(client.responses.create({ ...ask, ...more }), (e) =>
   e instanceof OpenAI.BadRequestError && e.param === param && e.type === "invalid_request_error");
-await refused({ input: [{ role: "user", content: [{ type: "input_image", image_url: "x" }] }] }, "input[0].content[0].type");
+await refused({ input: [{ role: "user", content: [{ type: "input_image", image_url: "x" }] }] }, "input[0].content[0]");
 await refused({ tools: [{ type: "web_search" }] }, "tools[0].type");
 await refused({ background: true }, "background");
 await refused({ top_p: 2 }, "top_p");
