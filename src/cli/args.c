@@ -387,36 +387,46 @@ void sv_cli_sampling_rows(struct sv_cli_opts *o, struct sv_cli_sampling *s)
                "go on after the model's end token");
 }
 
-int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc, char **argv)
+int sv_cli_take_list(const struct sv_cli_list *l, const char *command, int *argc, char **argv)
 {
+    const size_t n_name = strlen(l->name);
     int n = 1;
 
     for (int i = 1; i < *argc; i++) {
+        const char *name = strncmp(argv[i], "--", 2) == 0 ? argv[i] + 2 : "";
+        const bool named = strncmp(name, l->name, n_name) == 0;
         const char *value = NULL;
         if (strcmp(argv[i], "--") == 0) {
             while (i < *argc)
                 argv[n++] = argv[i++];
             break;
         }
-        if (strncmp(argv[i], "--stop=", 7) == 0) {
-            value = argv[i] + 7;
-        } else if (strcmp(argv[i], "--stop") == 0) {
+        if (named && name[n_name] == '=') {
+            value = name + n_name + 1;
+        } else if (named && !name[n_name]) {
             if (i + 1 >= *argc)
-                return sv_cli_usage(command, "option --stop needs a value (TEXT)");
+                return sv_cli_usage(command, "option --%s needs a value (%s)", l->name, l->arg);
             value = argv[++i];
         } else {
             argv[n++] = argv[i];
             continue;
         }
         if (!*value)
-            return sv_cli_usage(command, "option --stop: the text is empty");
-        if (s->n_stop == SV_CLI_MAX_STOP)
-            return sv_cli_usage(command, "option --stop: at most %d of them", SV_CLI_MAX_STOP);
-        s->stop[s->n_stop++] = value;
+            return sv_cli_usage(command, "option --%s: the %s is empty", l->name, l->what);
+        if (*l->n == l->most)
+            return sv_cli_usage(command, "option --%s: at most %d of them", l->name, l->most);
+        l->values[(*l->n)++] = value;
     }
     *argc = n;
     argv[n] = NULL;
     return -1;
+}
+
+int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc, char **argv)
+{
+    const struct sv_cli_list list = {"stop", "TEXT", "text", s->stop, SV_CLI_MAX_STOP, &s->n_stop};
+
+    return sv_cli_take_list(&list, command, argc, argv);
 }
 
 int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,

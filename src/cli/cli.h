@@ -113,8 +113,14 @@ struct sv_cli_sampling {
 };
 struct sv_cli_sampling sv_cli_sampling_default(void);
 void sv_cli_sampling_rows(struct sv_cli_opts *o, struct sv_cli_sampling *s);
-/* Takes each `--stop TEXT` out of argv: the option tables keep one value an option, a list is
- * wanted. Returns -1 to go on, else the exit code. */
+/* An option that may be given more than once: the tables keep one value an option. */
+struct sv_cli_list {
+    const char *name, *arg, *what; /* "stop", "TEXT", "text" */
+    const char **values;
+    int32_t most, *n;
+};
+/* Takes each of them out of argv. Returns -1 to go on, else the exit code. */
+int sv_cli_take_list(const struct sv_cli_list *l, const char *command, int *argc, char **argv);
 int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc, char **argv);
 /* Checks ranges and fills the request's fields; -1 to go on. The strings are borrowed. */
 int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,

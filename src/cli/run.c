@@ -86,12 +86,17 @@ int sv_cli_run(int argc, char **argv)
     struct sv_cli_opts opts = {.n = 0};
     struct sv_engine_options eo;
     struct sv_cli_talk talk = {0};
-    const char *text = NULL, *file = NULL, *colour = "auto";
+    const char *text = NULL, *file = NULL, *colour = "auto", *images[SV_CLI_MAX_IMAGES] = {NULL};
+    int32_t n_images = 0;
+    const struct sv_cli_list image_list = {"image",           "FILE",   "name", images,
+                                           SV_CLI_MAX_IMAGES, &n_images};
     bool no_draft = false, converse;
     int code;
 
     sv_cli_opt(&opts, "prompt", 'p', SV_OPT_STRING, &text, "TEXT", "the prompt");
     sv_cli_opt(&opts, "file", 'f', SV_OPT_STRING, &file, "FILE", "the prompt is this file's text");
+    sv_cli_opt(&opts, "image", 0, SV_OPT_STRING, &images[0], "FILE",
+               "a PNG, JPEG or WebP image before the prompt; may be given more than once");
     sv_cli_opt(&opts, "chat", 0, SV_OPT_FLAG, &talk.chat, NULL,
                "the prompt is a message; also without a template, as <|im_start|>user ...");
     sv_cli_opt(&opts, "raw", 0, SV_OPT_FLAG, &talk.raw, NULL,
@@ -109,6 +114,8 @@ int sv_cli_run(int argc, char **argv)
     sv_cli_sampling_rows(&opts, &s);
     sv_cli_grammar_rows(&opts, &g);
     code = sv_cli_take_stops(&s, "run", &argc, argv);
+    if (code < 0)
+        code = sv_cli_take_list(&image_list, "run", &argc, argv);
     if (code < 0)
         code = sv_cli_parse(&opts, "run", usage, argc, argv, 0, NULL);
     if (code < 0)
@@ -130,6 +137,8 @@ int sv_cli_run(int argc, char **argv)
         return code;
     if (talk.raw && talk.system)
         return sv_cli_usage("run", "options --raw and --system exclude each other");
+    if (talk.raw && n_images)
+        return sv_cli_usage("run", "options --raw and --image exclude each other");
     const bool piped = file ? strcmp(file, "-") == 0 : !text && !isatty(STDIN_FILENO);
     if (piped && sv_cli_grammar_takes_stdin(&g))
         return sv_cli_usage("run", "prompt and what the answer must be cannot both be standard "
@@ -140,15 +149,15 @@ int sv_cli_run(int argc, char **argv)
     }
     talk.colour = sv_cli_colour(stdout, colour);
     code = sv_cli_grammar_apply(&g, "run", &talk.defaults);
+    for (int32_t i = 0; i < n_images && code < 0; i++)
+        if (sv_cli_talk_image(&talk, images[i]) != SV_CLI_OK)
+            code = SV_CLI_FAIL;
     if (code < 0 && sv_cli_engine_open(&talk.engine, &eo) != SV_CLI_OK)
         code = SV_CLI_FAIL;
-    if (code >= 0) {
-        sv_free_grammar(g.made);
-        return code;
-    }
     converse = !text && !file && isatty(STDIN_FILENO);
     talk.dir = eo.target_dir;
-    code = sv_cli_talk_open(&talk, converse);
+    if (code < 0)
+        code = sv_cli_talk_open(&talk, converse);
     if (code == SV_CLI_OK) {
         sv_cli_catch_interrupt();
         code = converse ? sv_cli_talk_converse(&talk) : answer_once(&talk, text, file);

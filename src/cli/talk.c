@@ -7,6 +7,7 @@
 #include "cli/talk.h"
 
 #include "load/load.h"
+#include "media/media.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -26,8 +27,37 @@ static const char plain_chat[] =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
+int sv_cli_talk_image(struct sv_cli_talk *t, const char *path)
+{
+    struct sv_err err = {0};
+    struct sv_buf bytes;
+    struct sv_pixels px = {.rgb = NULL};
+
+    SV_REQUIRE(t->n_images < SV_CLI_MAX_IMAGES);
+    sv_buf_init(&bytes);
+    int rc = sv_file_read_stream(&bytes, path, SV_IMAGE_MAX_BYTES, &err);
+    if (!rc) {
+        rc = sv_image_decode(bytes.data, bytes.len, NULL, &px, &err);
+        if (rc)
+            sv_err_prefix(&err, "%s", path);
+    }
+    sv_buf_fini(&bytes);
+    if (rc)
+        return sv_cli_fail("%s", err.msg);
+    t->images[t->n_images++] = (struct sv_image){px.rgb, px.width, px.height};
+    return SV_CLI_OK;
+}
+
+static void drop_images(struct sv_cli_talk *t)
+{
+    while (t->n_images)
+        sv_free((void *)(uintptr_t)t->images[--t->n_images].rgb);
+}
+
 void sv_cli_talk_forget(struct sv_cli_talk *t)
 {
+    if (t->images_told)
+        drop_images(t);
     json_decref(t->messages);
     t->messages = json_array();
     if (t->chat && t->system)
@@ -71,6 +101,10 @@ int sv_cli_talk_open(struct sv_cli_talk *t, bool conversation)
     code = open_chat(t, conversation);
     if (code == SV_CLI_OK && t->system && !t->chat)
         code = sv_cli_fail("--system needs a model with a chat template");
+    if (code == SV_CLI_OK && t->n_images && !sv_engine_takes_images(t->engine))
+        code = sv_cli_fail("--image: this model takes no images");
+    if (code == SV_CLI_OK && t->n_images && !t->chat_template)
+        code = sv_cli_fail("--image needs a model with a chat template");
     sv_cli_talk_forget(t);
     return code;
 }
@@ -78,6 +112,7 @@ int sv_cli_talk_open(struct sv_cli_talk *t, bool conversation)
 void sv_cli_talk_close(struct sv_cli_talk *t)
 {
     sv_close_engine(t->engine);
+    drop_images(t);
     sv_chat_template_close(t->chat_template);
     sv_template_free(t->plain_chat);
     json_decref(t->messages);
@@ -91,6 +126,24 @@ static json_t *message(const char *role, const char *text, size_t n)
     return content ? json_pack("{s:s, s:o}", "role", role, "content", content) : NULL;
 }
 
+/* The first message has the images before its text. */
+static json_t *question(const struct sv_cli_talk *t, const char *text, size_t n)
+{
+    json_t *parts;
+
+    if (!t->n_images || t->images_told)
+        return message("user", text, n);
+    parts = json_array();
+    for (int32_t i = 0; i <= t->n_images; i++)
+        if (json_array_append_new(parts, i < t->n_images ? json_pack("{s:s}", "type", "image")
+                                                         : json_pack("{s:s, s:s%}", "type", "text",
+                                                                     "text", text, n))) {
+            json_decref(parts);
+            return NULL;
+        }
+    return json_pack("{s:s, s:o}", "role", "user", "content", parts);
+}
+
 /* The conversation with the new message as the model's prompt; the message has joined it. */
 static int render(struct sv_cli_talk *t, const char *text, size_t n, struct sv_buf *prompt)
 {
@@ -99,7 +152,7 @@ static int render(struct sv_cli_talk *t, const char *text, size_t n, struct sv_b
     if (sv_utf8_valid(text, n) < n)
         return sv_cli_fail("%s: byte %zu: not valid UTF-8", t->source ? t->source : "the message",
                            sv_utf8_valid(text, n));
-    if (json_array_append_new(t->messages, message("user", text, n)))
+    if (json_array_append_new(t->messages, question(t, text, n)))
         return sv_cli_fail("out of memory");
     return sv_cli_chat_render(t->chat_template, t->plain_chat, t->messages, prompt, &err)
                ? sv_cli_fail("%s", err.msg)
@@ -119,6 +172,8 @@ static int answer(struct sv_cli_talk *t, const struct sv_buf *prompt)
     }
     r.prompt = prompt->len ? prompt->data : "";
     r.prompt_bytes = prompt->len;
+    r.images = t->images;
+    r.n_images = t->n_images;
     rc = sv_cli_answer_run(t->engine, &r, 1, 1, &t->answer, &err);
     if (t->answer.text.len)
         fputc('\n', stdout);
@@ -153,6 +208,7 @@ int sv_cli_talk_turn(struct sv_cli_talk *t, const char *text, size_t n)
                               message("assistant", t->answer.text.len ? t->answer.text.data : "",
                                       t->answer.text.len)))
         code = sv_cli_fail("out of memory");
+    t->images_told = t->images_told || code == SV_CLI_OK;
     /* A canceled or failed answer leaves the conversation as it was before the question. */
     while (code != SV_CLI_OK && json_array_size(t->messages) > before)
         json_array_remove(t->messages, before);

@@ -9,6 +9,8 @@
 #include "cli/cli.h"
 #include "jinja/jinja.h"
 
+#define SV_CLI_MAX_IMAGES 16
+
 struct sv_cli_talk {
     struct sv_engine *engine; /* owned: closed by sv_cli_talk_close */
     struct sv_request defaults;
@@ -20,6 +22,9 @@ struct sv_cli_talk {
     struct sv_chat_template *chat_template; /* the model directory's, or NULL */
     struct sv_template *plain_chat; /* <|im_start|>role ... <|im_end|>, where there is none */
     json_t *messages;               /* the conversation so far */
+    struct sv_image images[SV_CLI_MAX_IMAGES]; /* of its first message, with their pixels */
+    int32_t n_images;
+    bool images_told; /* the first message was answered */
     struct sv_cli_painter painter;
     struct sv_cli_answer answer; /* the latest */
     struct sv_cli_accept accept; /* of all answers */
@@ -32,6 +37,8 @@ struct sv_cli_talk {
  * an exit code. */
 int sv_cli_talk_open(struct sv_cli_talk *t, bool conversation);
 void sv_cli_talk_close(struct sv_cli_talk *t);
+/* Reads an image for the first message, before open. Returns an exit code. */
+int sv_cli_talk_image(struct sv_cli_talk *t, const char *path);
 void sv_cli_talk_forget(struct sv_cli_talk *t); /* a new conversation */
 /* Answers one message, streaming to stdout; in chat form it joins the conversation. Returns an
  * exit code. */

@@ -54,6 +54,16 @@ run 2 run -m "$target" -p hi --stop ''
 err_says "--stop"
 run 2 run -m "$target" -p hi --stop
 err_says "--stop"
+run 2 run -m "$target" -p hi --image ''
+err_says "--image: the name is empty"
+run 2 run -m "$target" -p hi --raw --image x.png
+err_says "--raw and --image exclude each other"
+run 1 run -m "$target" -p hi --image /no/such.png
+err_says "/no/such.png"
+run 1 run -m "$target" -p hi --image README.md
+err_says "README.md: no known image; PNG, JPEG and WebP are read"
+run 1 run -m "$target" -p hi --image=tests/golden/images/rgb.png --image tests/golden/images/444.jpg
+err_says "--image: this model takes no images"
 run 2 run -m "$target" -p hi --colour sometimes
 err_says "--colour"
 run 2 run -m "$target" -p hi more
