@@ -28,6 +28,7 @@ else
 fi
 if command -v node >/dev/null && [ -d $clients/node_modules/playwright-core ] && [ -x /usr/bin/chromium ]; then
     out=$(timeout 140 node $clients/page.mjs "$url" 2>&1) || fail "page: $out"
+    out=$(timeout 140 node $clients/images.mjs "$url" 2>&1) || fail "images: $out"
     out=$(timeout 140 node $clients/turns.mjs "$url" "$keyed" secret 2>&1) || fail "turns: $out"
     n_run=$((n_run + 1))
 else

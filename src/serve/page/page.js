@@ -9,6 +9,8 @@ const ideas = [
   "Write a Python function that adds two numbers.",
 ];
 let messages = []; // of the conversation on the page; a new chat has an array of its own
+let images = []; // of the next message, as data: URLs
+let takesImages = false;
 let busy = null; // AbortController of the running answer
 let model = "";
 let block = 16;
@@ -23,12 +25,63 @@ function headers() {
 const show = (id, value) => { $(id).textContent = value; };
 const fixed = (v, n) => (Number.isFinite(v) ? v.toFixed(n) : "0");
 
+// ---------------------------------------------------------------- images
+
+function picture(url) {
+  const el = document.createElement("img");
+  el.src = url;
+  el.alt = "image";
+  return el;
+}
+
+// Each is a button that takes it away again.
+function drawImages() {
+  $("images").replaceChildren(...images.map((url, i) => {
+    const el = document.createElement("button");
+    el.type = "button";
+    el.title = "Remove";
+    el.append(picture(url));
+    el.addEventListener("click", () => { images.splice(i, 1); drawImages(); });
+    return el;
+  }));
+  $("images").hidden = !images.length;
+}
+
+function readFile(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+}
+
+async function addImages(files) {
+  for (const file of files) {
+    if (!/^image\/(png|jpeg|webp)$/.test(file.type)) {
+      bubble("fail", file.name + " is not a PNG, JPEG or WebP image.");
+      continue;
+    }
+    const url = await readFile(file).catch(() => null);
+    if (url) images.push(url);
+    else bubble("fail", file.name + " cannot be read.");
+  }
+  drawImages();
+  $("input").focus();
+}
+
+const filesOf = (transfer) => (takesImages && transfer ? [...transfer.files] : []);
+const imagesOf = (message) => (Array.isArray(message.content) ? message.content : [])
+  .filter((part) => part.type === "image_url").map((part) => part.image_url.url);
+
 // ---------------------------------------------------------------- the answer
 
-function bubble(kind, text) {
+function bubble(kind, text, shown) {
   const el = document.createElement("div");
   el.className = "msg " + kind;
-  el.textContent = text || "";
+  if (shown && shown.length) el.append(document.createElement("div"));
+  if (shown && shown.length) el.firstChild.append(...shown.map(picture));
+  el.append(text || "");
   $("empty").hidden = true;
   $("log").append(el);
   $("log").scrollTop = $("log").scrollHeight;
@@ -142,7 +195,9 @@ function requestBody() {
 }
 
 // The message as text to edit and send again, before what has been typed meanwhile.
-function takeBack(question) {
+function takeBack(question, shown) {
+  images = shown.concat(images);
+  drawImages();
   $("input").value = question + ($("input").value && "\n" + $("input").value);
   fitInput();
   $("input").focus();
@@ -182,10 +237,10 @@ async function answer(talk, question, asked) {
     talk.push({ role: "assistant", content: a.text });
   } else {
     // No answer: the question is no part of the conversation, or each later request would carry it.
-    talk.pop();
+    const message = talk.pop();
     asked.remove();
     a.el.remove();
-    if (talk === messages) takeBack(question);
+    if (talk === messages) takeBack(question, imagesOf(message));
   }
   if (talk === messages) {
     if (locked) problem += ": enter it in the field \u201cAPI key\u201d and send the message again.";
@@ -203,10 +258,15 @@ function idle() {
 }
 
 function ask(text) {
-  if (!text.trim() || busy) return;
+  if ((!text.trim() && !images.length) || busy) return;
   for (const el of $("log").querySelectorAll(".fail")) el.remove();
-  messages.push({ role: "user", content: text });
-  answer(messages, text, bubble("user", text));
+  const shown = images;
+  images = [];
+  drawImages();
+  const parts = shown.map((url) => ({ type: "image_url", image_url: { url } }));
+  if (text.trim()) parts.push({ type: "text", text });
+  messages.push({ role: "user", content: shown.length ? parts : text });
+  answer(messages, text, bubble("user", text, shown));
 }
 
 // ---------------------------------------------------------------- the server
@@ -271,6 +331,9 @@ async function hello() {
   if (!list.ok) return;
   model = (await list.json()).data[0].id;
   show("model", model);
+  const props = await fetch("props", { headers: headers() });
+  takesImages = props.ok && (await props.json()).modalities.vision;
+  $("attach").hidden = !takesImages;
   const info = await fetch("server_info", { headers: headers() });
   if (!info.ok) return;
   const i = await info.json();
@@ -300,10 +363,29 @@ function fitInput() {
   if ($("input").value) $("input").style.height = $("input").scrollHeight + 2 + "px";
 }
 $("input").addEventListener("input", fitInput);
+$("attach").addEventListener("click", () => $("pick").click());
+$("pick").addEventListener("change", () => {
+  addImages([...$("pick").files]);
+  $("pick").value = ""; // the same file may be picked again
+});
+$("input").addEventListener("paste", (e) => {
+  const files = filesOf(e.clipboardData);
+  if (!files.length) return;
+  e.preventDefault();
+  addImages(files);
+});
+document.addEventListener("dragover", (e) => { if (takesImages) e.preventDefault(); });
+document.addEventListener("drop", (e) => {
+  if (!takesImages) return;
+  e.preventDefault();
+  addImages(filesOf(e.dataTransfer));
+});
 $("clear").addEventListener("click", () => {
   if (busy) busy.abort();
   idle();
   messages = [];
+  images = [];
+  drawImages();
   for (const el of [...$("log").children]) if (el.id !== "empty") el.remove();
   $("empty").hidden = false;
 });
