@@ -40,7 +40,12 @@ static void ids(void **state)
     int32_t *row_ids = rig_new(13 * 4);
     for (int i = 0; i < 13; i++)
         row_ids[i] = 1000 + i;
-    struct sv_p_block_ids p = {b.rows, kind, len, anchor, 777, row_ids};
+    struct sv_p_block_ids p = {.rows = b.rows,
+                               .seg_kind = kind,
+                               .slot_len = len,
+                               .slot_anchor = anchor,
+                               .mask_id = 777,
+                               .row_ids = row_ids};
     sv_op_block_ids(dev, &p);
     const int32_t base[] = {12, 0, 99, 10, 7};
     assert_memory_equal(b.seg_base, base, sizeof base);
