@@ -33,6 +33,8 @@ int sv_images_open(struct sv_engine *e, const char *dir, struct sv_err *err)
     struct sv_err why = {0};
     if (e->model.no_tower)
         return refuse(m, e->model.no_tower);
+    if (e->ranks) /* what the tower makes is told to nothing else */
+        return refuse(m, "a record of plans has no images");
     const struct sv_vision_config *v = &e->model.tower->cfg;
     if (sv_vision_prep_load(dir, &m->prep, &why))
         return refuse(m, why.msg);
