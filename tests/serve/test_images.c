@@ -320,6 +320,10 @@ static void what_is_refused(void **state)
          "{\"truncate_prompt_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[" CHAT_URL(
              "data:image/png;base64,A") "]}]}",
          "truncate_prompt_tokens", "is not truncated"},
+        {CHAT,
+         "{\"prompt_logprobs\":1,\"messages\":[{\"role\":\"user\",\"content\":[" CHAT_URL(
+             "data:image/png;base64,A") "]}]}",
+         "prompt_logprobs", "there are none of a prompt with images"},
     };
     static const struct {
         const char *body, *message;

@@ -478,6 +478,19 @@ static void add_header(const char *header, struct sv_buf *text)
     sv_buf_append(text, header, strlen(header));
 }
 
+/* What counts or names the ids of a prompt one by one: an image is one id and many tokens. */
+static int check_beside_images(const struct sv_params *p, struct sv_api_err *e)
+{
+    if (p->images && p->truncates)
+        return sv_api_unsupported(e, "truncate_prompt_tokens",
+                                  "'truncate_prompt_tokens': a prompt with images is not "
+                                  "truncated");
+    if (p->images && p->r.prompt_logprobs)
+        return sv_api_unsupported(e, "prompt_logprobs",
+                                  "'prompt_logprobs': there are none of a prompt with images");
+    return 0;
+}
+
 /* name: the API's field for the conversation. */
 static int take_chat(const struct taker *t, struct sv_params *p, const char *name,
                      struct sv_prompt *prompt, struct sv_api_err *e)
@@ -495,9 +508,8 @@ static int take_chat(const struct taker *t, struct sv_params *p, const char *nam
     p->constraint.think_open = !rc && sv_think_is_open(p->constraint.think, text.data, text.len);
     if (!rc)
         rc = take_text(t, text.data ? text.data : "", text.len, prompt, name, e);
-    if (!rc && p->images && p->truncates)
-        rc = sv_api_bad(e, "truncate_prompt_tokens",
-                        "'truncate_prompt_tokens': a prompt with images is not truncated");
+    if (!rc)
+        rc = check_beside_images(p, e);
     if (!rc)
         rc = sv_serve_images_load(t->s, t->scratch, p, prompt, e);
     if (!rc) {
