@@ -71,14 +71,12 @@ struct sv_cli_model sv_cli_model_default(void);
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m);
 /* --record-plan, of commands that answer requests. */
 void sv_cli_record_row(struct sv_cli_opts *o, struct sv_cli_model *m);
-/* An option's value in its range, one of the words (absent is fine): -1 to go on, else the exit
- * code. */
+/* A value in its range, one of the words (absent is fine): -1 to go on, else the exit code. */
 int sv_cli_in_range(const char *command, const char *name, int64_t v, int64_t lo, int64_t hi);
 int sv_cli_num_in_range(const char *command, const char *name, double v, double lo, double hi);
 int sv_cli_one_of(const char *command, const char *name, const char *value,
                   const char *const *words);
-/* The next item of a comma-separated list, which may be empty; false behind the last, when *text
- * has become NULL. */
+/* The next item of a list with commas; false behind the last, when *text has become NULL. */
 bool sv_cli_next_item(const char **text, char *item, size_t size);
 /* Whether results can go to the file of option `name` (NULL and "-" are fine), asked before minutes
  * of loading and measuring and not after: -1 to go on, else the exit code. */
@@ -113,13 +111,12 @@ struct sv_cli_sampling {
 };
 struct sv_cli_sampling sv_cli_sampling_default(void);
 void sv_cli_sampling_rows(struct sv_cli_opts *o, struct sv_cli_sampling *s);
-/* An option that may be given more than once: the tables keep one value an option. */
+/* An option that may be given more than once: the tables keep one value an option. Takes each of
+ * them out of argv. Returns -1 to go on, else the exit code. */
 struct sv_cli_list {
-    const char *name, *arg, *what; /* "stop", "TEXT", "text" */
-    const char **values;
+    const char *name, *arg, *what, **values; /* "stop", "TEXT", "text" */
     int32_t most, *n;
 };
-/* Takes each of them out of argv. Returns -1 to go on, else the exit code. */
 int sv_cli_take_list(const struct sv_cli_list *l, const char *command, int *argc, char **argv);
 int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc, char **argv);
 /* Checks ranges and fills the request's fields; -1 to go on. The strings are borrowed. */
