@@ -53,9 +53,8 @@ struct sv_engine_options {
     int32_t gpu; /* which GPU */
     int32_t tp;  /* ranks that share the model (docs/parallel.md), threads here. 0 = 1 */
     bool ep;     /* ranks have some experts each, instead of a part of every expert */
-    /* File for a record of all plans and uploads, which salvo-bench replay runs once more; NULL */
-    const char *record_plan;
-    bool no_graphs; /* GPUs: launch every kernel of every step by itself */
+    const char *record_plan; /* file for plans and uploads, for salvo-bench replay; NULL */
+    bool no_graphs;          /* GPUs: launch every kernel of every step by itself */
     /* GPUs, and ranks: seconds to wait without any progress until the device counts as failed; 0 =
      * 60, -1 = for ever. Such a GPU cannot be closed: end the process with _exit */
     int32_t device_timeout;
@@ -151,9 +150,8 @@ int sv_make_search(struct sv_search **search, const char *const *expressions, si
                    size_t err_size);
 void sv_free_search(struct sv_search *search); /* NULL is fine; requests that have it keep it */
 
-/* 8-bit RGB, rows without padding */
 struct sv_image {
-    const uint8_t *rgb;
+    const uint8_t *rgb; /* 8 bits each, rows without padding */
     int32_t width, height;
 };
 
