@@ -49,6 +49,26 @@ static int take_copy(struct sv_engine *e, const void *data, uint32_t n, struct s
     return SV_OK;
 }
 
+static int take_snapshot(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
+{
+    struct sv_cache *c = &e->cache;
+    struct sv_tell_snapshot s;
+    bool fits = n == sizeof s;
+    memcpy(&s, data, fits ? sizeof s : 0);
+    fits = fits && s.seg >= 0 && s.seg < e->batch.max_segs && s.slot >= 0 && s.slot < c->n_slots;
+    for (int32_t i = 0; i < c->n_groups && fits; i++)
+        fits = !c->group[i].pending || (s.pending[i] >= 0 && s.pending[i] < c->group[i].d.n_pages);
+    if (!fits)
+        return sv_fail(err, SV_EDEVICE, -1, "a snapshot does not fit the cache");
+    c->pending_at[s.slot] = s.at;
+    for (int32_t i = 0; i < c->n_groups; i++)
+        if (c->group[i].pending)
+            c->group[i].pending[s.slot] = s.pending[i];
+    sv_ranks_snapshot(e, s.seg, s.slot);
+    sv_cache_snapshot_passed(c, s.slot, e->batch.n_commit.dev + s.seg, e->slot_len);
+    return SV_OK;
+}
+
 static int run_pass(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
 {
     struct sv_plan_seg *seg = e->plan.seg;
@@ -84,6 +104,8 @@ int sv_ranks_obey(struct sv_engine *e, uint32_t kind, const void *data, uint32_t
         return take_upload(e, data, n, err);
     case SV_TELL_COPY:
         return take_copy(e, data, n, err);
+    case SV_TELL_SNAPSHOT:
+        return take_snapshot(e, data, n, err);
     default:
         SV_REQUIRE(kind == SV_TELL_PASS);
         return run_pass(e, data, n, err);

@@ -302,6 +302,17 @@ void sv_ranks_pass(struct sv_engine *e, enum sv_pass_kind kind)
         sv_stream_flush(&e->ranks->world);
 }
 
+void sv_ranks_snapshot(struct sv_engine *e, int32_t seg, int32_t slot)
+{
+    struct sv_tell_snapshot s = {.seg = seg, .slot = slot};
+    if (!e->ranks || sv_dev_ranks(e->dev).rank)
+        return;
+    s.at = e->cache.pending_at[slot];
+    for (int32_t i = 0; i < e->cache.n_groups; i++)
+        s.pending[i] = e->cache.group[i].pending ? e->cache.group[i].pending[slot] : -1;
+    tell(e, SV_TELL_SNAPSHOT, &s, sizeof s, NULL, 0);
+}
+
 void sv_ranks_read(struct sv_engine *e)
 {
     if (e->ranks && e->ranks->record)

@@ -10,6 +10,7 @@
 #ifndef SV_ENGINE_RANKS_H
 #define SV_ENGINE_RANKS_H
 
+#include "cache/cache.h"
 #include "dist/dist.h"
 #include "engine/plan.h"
 
@@ -65,6 +66,8 @@ int sv_ranks_least(struct sv_engine *e, int32_t *value, int32_t n, struct sv_err
 /* Rank 0: a pass is about to be enqueued by the plan at work; it is enqueued. */
 void sv_ranks_pass(struct sv_engine *e, enum sv_pass_kind kind);
 void sv_ranks_passed(struct sv_engine *e, enum sv_pass_kind kind);
+/* Snapshots of a slot's states are about to be taken behind a pass. */
+void sv_ranks_snapshot(struct sv_engine *e, int32_t seg, int32_t slot);
 /* A step was read, by the plan at work. */
 void sv_ranks_read(struct sv_engine *e);
 void sv_ranks_fail(struct sv_engine *e, const char *text);
@@ -78,7 +81,14 @@ int sv_ranks_obey(struct sv_engine *e, uint32_t kind, const void *data, uint32_t
                   struct sv_err *err);
 
 /* What messages say. */
-enum { SV_TELL_UPLOAD = 1, SV_TELL_COPY, SV_TELL_PASS, SV_TELL_END, SV_TELL_RESULTS };
+enum {
+    SV_TELL_UPLOAD = 1,
+    SV_TELL_COPY,
+    SV_TELL_PASS,
+    SV_TELL_END,
+    SV_TELL_RESULTS,
+    SV_TELL_SNAPSHOT
+};
 struct sv_tell_upload {
     uint32_t place, n_bytes;
     uint64_t at; /* bytes from the place's begin */
@@ -86,6 +96,10 @@ struct sv_tell_upload {
 struct sv_tell_copy {
     uint32_t to, from; /* places; from SV_NO_PLACE: zeros */
     uint64_t to_at, from_at, n_bytes;
+};
+/* See sv_cache_snapshot_passed; of a segment of the pass before. */
+struct sv_tell_snapshot {
+    int32_t seg, slot, at, pending[SV_MAX_GROUPS];
 };
 struct sv_tell_pass {
     uint32_t kind, n_joins; /* joins before it */

@@ -160,6 +160,7 @@ static int run_message(const struct run *run, const struct sv_plan_record_messag
         run->sums->n_upload_bytes += m->n_bytes;
         break;
     case SV_TELL_COPY:
+    case SV_TELL_SNAPSHOT:
         run->sums->n_copies++;
         break;
     default:

@@ -289,9 +289,11 @@ static int prune(struct sv_engine *e, struct sv_err *err)
 static void take_snapshots(struct sv_engine *e)
 {
     for (int32_t s = 0; s < e->plan.n_segs; s++)
-        if (e->plan.seg[s].snapshot_at)
+        if (e->plan.seg[s].snapshot_at) {
+            sv_ranks_snapshot(e, s, e->plan.seg[s].slot);
             sv_cache_snapshot_passed(&e->cache, e->plan.seg[s].slot, e->batch.n_commit.dev + s,
                                      e->slot_len);
+        }
 }
 
 /* ---------------------------------------------------------------- one step ahead */

@@ -10,6 +10,8 @@
 #include "engine/ranked.h"
 #include "engine/toy.h"
 
+#include <string.h>
+
 /* Sizes that 2 and 4 ranks divide, not always evenly. */
 static struct run_pair gptoss(void)
 {
@@ -106,6 +108,73 @@ static void snapshots(void **state)
     ranked_together(&(struct ranked){&pair, SV_TYPE_BF16, false, 2, 4, false}, true);
 }
 
+/* A prompt that goes on from an answer finds the state that a step kept, on every rank: the answer
+ * is that of an engine that keeps nothing. */
+static void answers_go_on(void **state)
+{
+    enum { N = 66 }; /* states fade: at once behind the 64 */
+    int32_t prompt[N];
+    (void)state;
+    const struct run_pair pair = qwen3_5();
+    struct sv_engine_options o = {.target_dir = pair.target,
+                                  .draft_dir = pair.draft,
+                                  .context = 256,
+                                  .n_threads = 1,
+                                  .page_size = 4,
+                                  .tp = 2};
+    const struct sv_engine_tuning tuning = {.compare_ranks = true};
+    struct run_case *c = run_cases(1, RUN_VOCAB, 20, 150, 8), next = {prompt, N, 24, {0}};
+    struct run_out *out[2];
+    for (int keeps = 0; keeps < 2; keeps++) {
+        o.no_prefix_cache = !keeps;
+        struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
+        struct run_out *first = run_all(e, c, 1);
+        assert_in_range(N, c->n_prompt + 1, c->n_prompt + first->n_tokens);
+        memcpy(prompt, c->prompt, (size_t)c->n_prompt * sizeof *prompt);
+        memcpy(prompt + c->n_prompt, first->tokens, (size_t)(N - c->n_prompt) * sizeof *prompt);
+        next.req = c->req;
+        out[keeps] = run_all(e, &next, 1);
+        run_out_free(first, 1);
+        sv_engine_close(e);
+    }
+    assert_true(out[1]->n_cached > c->n_prompt && !out[0]->n_cached);
+    run_same(out[0], out[1], 1, "from a state that a step kept");
+    run_out_free(out[0], 1);
+    run_out_free(out[1], 1);
+    run_cases_free(c, 1);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+/* Allocations that an open makes fail one by one, on whatever rank it is. */
+static void no_memory(void **state)
+{
+    (void)state;
+    const struct run_pair pair[] = {gptoss(), qwen3_next(), deepseek()};
+    for (size_t i = 0; i < sizeof pair / sizeof pair[0]; i++) {
+        const struct sv_engine_options o = {.device = "cpu",
+                                            .target_dir = pair[i].target,
+                                            .context = 64,
+                                            .n_threads = 1,
+                                            .tp = 2,
+                                            .ep = i == 1};
+        int n_failed = 0;
+        bool reached = true;
+        for (int64_t nth = 1; reached; nth += 1 + nth / 4) {
+            struct sv_engine *e = NULL;
+            struct sv_err err = {0};
+            sv_fault_arm(nth);
+            const int rc = sv_engine_open(&e, &o, NULL, &err);
+            reached = sv_fault_calls() >= nth;
+            sv_fault_arm(0);
+            sv_engine_close(e);
+            assert_int_equal(sv_alloc_live(), 0);
+            assert_true(!rc || err.msg[0]);
+            n_failed += rc != 0;
+        }
+        assert_true(n_failed > 10);
+    }
+}
+
 static void close_to_one(void **state)
 {
     (void)state;
@@ -131,4 +200,5 @@ static void close_to_one(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(packed_experts), cmocka_unit_test(delta_rules),
              cmocka_unit_test(latents), cmocka_unit_test(experts_by_number),
-             cmocka_unit_test(snapshots), cmocka_unit_test(close_to_one))
+             cmocka_unit_test(snapshots), cmocka_unit_test(answers_go_on),
+             cmocka_unit_test(no_memory), cmocka_unit_test(close_to_one))
