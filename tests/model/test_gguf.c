@@ -31,6 +31,8 @@ static void same_config(const char *dir, const char *file)
     a.n_mtp_layers = 0;
     a.norm_topk = b.norm_topk;
     a.stored_dtype = b.stored_dtype;
+    a.vision = b.vision; /* no towers, and no positions of images */
+    memcpy(a.mrope_section, b.mrope_section, sizeof a.mrope_section);
     assert_memory_equal(&a, &b, sizeof a);
 }
 
