@@ -153,11 +153,12 @@ shown() {
     echo "'$1' is not shown: $(cat -v "$tmp/typescript")" >>"$tmp/missing"
 }
 # typed CODE FUNCTION COMMAND: the function writes what is typed while the command runs on a terminal, and then Ctrl-D.
+# Ctrl-C goes to the shell between as well, and dash ends by it where bash waits for the command.
 typed() {
     local code=0
     rm -f "$tmp/.salvo_history" "$tmp/missing"
     : >"$tmp/typescript"
-    "$2" | timeout 60 script -qefc "$3; exit \$?" "$tmp/typescript" >/dev/null 2>&1 || code=$?
+    "$2" | SHELL=/bin/bash timeout 60 script -qefc "$3; exit \$?" "$tmp/typescript" >/dev/null 2>&1 || code=$?
     screen=$(tr -d '\0' <"$tmp/typescript")
     [ "$code" = "$1" ] || fail "$2: exit code $code, not $1: $(cat -v <<<"$screen")"
     [ ! -e "$tmp/missing" ] || fail "$2: $(cat "$tmp/missing")"
