@@ -402,7 +402,7 @@ define SALVO_PC_TEXT
 Name: salvo
 Description: LLM inference with DFlash speculative decoding
 Version: $(shell sed -n 's/.*SALVO_VERSION "\(.*\)"/\1/p' include/salvo.h)
-Requires: jansson libpcre2-8 libutf8proc
+Requires: jansson libpcre2-8 libutf8proc libpng libjpeg libwebp
 Cflags: -I$(PREFIX)/include
 Libs: -L$(PREFIX)/lib -lsalvo $(GPU_LIBS) $(MPI_LIBS) -lm -pthread
 endef
