@@ -220,8 +220,7 @@ static bool expand_codes(struct sv_cuda *cu, int32_t n_rows, int32_t k, struct s
     size_t at = 0;
     for (int32_t p = 0; p < a->n_parts; p++)
         at += sv_packed_bytes(a->part[p].n_out, k);
-    if (n_rows <= (g->tune_codes ? g->tune_codes : (int32_t)SV_GEMM_CODES_ROWS) ||
-        at > g->expanded_bytes)
+    if (n_rows <= (int32_t)SV_GEMM_CODES_ROWS || at > g->expanded_bytes)
         return false;
     at = 0;
     for (int32_t p = 0; p < a->n_parts; p++) {

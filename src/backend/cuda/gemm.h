@@ -110,7 +110,6 @@ struct sv_cuda_gemm_state {
     int32_t tune_round; /* portable: 1 = two tiles a round */
     int32_t tune_early; /* compressed weights: see n_early */
     int32_t tune_wcomp; /* most rows that take compressed weights */
-    int32_t tune_codes; /* most rows that read codes pass by pass */
 #ifdef SV_GEMM_TRACE
     uint64_t *trace;
     int32_t n_traced;

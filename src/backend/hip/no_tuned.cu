@@ -85,6 +85,16 @@ bool sv_gemm_wcomp(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_g
     return false;
 }
 
+int sv_gemm_codes_open(struct sv_cuda *, struct sv_err *)
+{
+    never();
+    return SV_EDEVICE;
+}
+void sv_gemm_codes(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
+{
+    never();
+}
+
 const struct sv_moe_width *sv_moe_sm90(void)
 {
     never();
@@ -98,6 +108,16 @@ void sv_cuda_fp8_pack(struct sv_cuda *, const void *, int32_t, int32_t, int32_t,
     never();
 }
 void sv_cuda_fp8_rows(struct sv_cuda *, const void *, int64_t, int32_t, int32_t, void *, float *)
+{
+    never();
+}
+void sv_cuda_codes_pack(struct sv_cuda *, const void *, const float *, int32_t, int32_t, int32_t,
+                        enum sv_codes_code, void *)
+{
+    never();
+}
+void sv_cuda_codes_expand(struct sv_cuda *, const void *, int32_t, int32_t, enum sv_codes_code,
+                          void *)
 {
     never();
 }
