@@ -23,6 +23,8 @@ fresh() {
         'asm("red.relaxed.gpu.global.max.u64 [%0], %1;");'
     put src/backend/cuda/a.cuh '#ifdef __CUDA_ARCH__' '#endif'
     put src/backend/hip/gpu_amd.cuh 'x = __shfl_xor(x, 16, 64);'
+    put src/backend/cuda/tuned_sm90.cu 'void sv_tuned(int n)' && put src/backend/hip/none.cu 'void sv_tuned(int)'
+    put src/backend/cuda/a.cu '    sv_tuned(1);'
     put Makefile 'C_FLAGS := -O2 -ffp-contract=off' 'CUDA_FLAGS = -O3 \' '	-Xcompiler -ffp-contract=off' 'HIP_FLAGS = -ffp-contract=off'
     put tests/hip/a.test.sh 'clang++-19 -x hip -O2 \' '    -ffp-contract=off -c a.cu'
     put tests/cuda/emulated/run.sh 'g++ -std=gnu++20 -ffp-contract=off a.cpp'
@@ -59,4 +61,5 @@ put Makefile 'HIP_FLAGS = -O3' && expect contraction
 put Makefile 'C_FLAGS := -ffp-contract=off' 'CUDA_FLAGS = -use_fast_math -ffp-contract=off' && expect contraction
 put tests/hip/b.test.sh 'clang++-21 -x hip -O2 -c b.cu' && expect contraction
 put tests/cuda/emulated/run.sh 'g++ -std=gnu++20 -ffp-contract=fast b.cpp' && expect contraction
+put src/backend/cuda/b_nvidia.cu 'int sv_other(void)' && put src/backend/cuda/b.cu '    rc = sv_other();' && expect stand-in
 [ $n_failed = 0 ]
