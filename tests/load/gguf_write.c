@@ -414,7 +414,7 @@ static const struct sv_host_tensor *find(const struct from *f, int layer, const 
 static void stack(const struct from *f, int layer, const char *what, int type, int64_t rows,
                   int64_t cols, const struct sv_buf *b)
 {
-    char name[64];
+    char name[96];
     snprintf(name, sizeof name, "blk.%d.%s.weight", layer, what);
     gguf_tensor(f->g, name, type, 3, (int64_t[]){f->c->n_experts, rows, cols}, b->data, b->len);
 }
