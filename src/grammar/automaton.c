@@ -64,7 +64,7 @@ int sv_automaton_get(struct sv_automaton **out, struct sv_grammar *g, struct sv_
 {
     struct sv_automaton *a;
 
-    for (a = g->automata; a; a = a->next) {
+    for (a = atomic_load_explicit(&g->automata, memory_order_acquire); a; a = a->next) {
         if (a->v == v) {
             *out = a;
             return SV_OK;
@@ -86,8 +86,10 @@ int sv_automaton_get(struct sv_automaton **out, struct sv_grammar *g, struct sv_
         sv_automaton_close(a);
         return sv_fail(err, SV_EFULL, -1, "the grammar has too many beginnings");
     }
-    a->next = g->automata;
-    g->automata = a;
+    a->next = atomic_load_explicit(&g->automata, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&g->automata, &a->next, a, memory_order_release,
+                                                  memory_order_relaxed)) {
+    }
     *out = a;
     return SV_OK;
 }

@@ -78,7 +78,9 @@ struct sv_grammar {
     /* Bytes that no edge tells apart are one class. */
     uint8_t class_of[256], byte_of[256]; /* byte to class, class to one of its bytes */
     uint32_t n_classes;
-    struct sv_automaton *automata; /* one for each vocabulary; the matchers' thread's alone */
+    /* One for each vocabulary, that is for each engine, whose thread alone uses it. Added at the
+     * front, by any thread. */
+    _Atomic(struct sv_automaton *) automata;
 };
 
 /* ---------------------------------------------------------------- expressions */
