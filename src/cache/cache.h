@@ -215,6 +215,9 @@ void sv_cache_set_salt(struct sv_cache *c, int32_t slot, const uint64_t salt[2])
  * below them. Returns how many. */
 int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_tokens,
                         uint32_t required);
+/* How many positions attach would give a slot of this salt just now. Any thread may ask. */
+int32_t sv_cache_known(const struct sv_cache *c, const uint64_t salt[2], const int32_t *tokens,
+                       int32_t n_tokens);
 /* Makes the slot's full pages below n_positions findable: they are committed and say tokens. Before
  * sv_cache_slide. Pages that another sequence published meanwhile replace the slot's own. */
 void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_positions);

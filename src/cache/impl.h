@@ -51,6 +51,7 @@ void sv_state_count(const struct sv_cache *c, int32_t group, int32_t *n_users);
 /* ---------------------------------------------------------------- prefix.c */
 
 /* All of them do nothing useful, cheaply, when no prefixes are kept. */
+void sv_prefix_close(struct sv_cache *c);
 void sv_prefix_evict(struct sv_cache *c); /* the oldest unused node, with its pages in all groups */
 void sv_prefix_evict_page(struct sv_cache *c, int32_t group, int32_t page); /* that page alone */
 void sv_prefix_leave(struct sv_cache *c, int32_t slot); /* before a slot's pages are released */

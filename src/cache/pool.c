@@ -182,6 +182,7 @@ void sv_cache_close(struct sv_cache *c)
         sv_dev_free(c->dev, c->group[i].dev_table);
     }
     sv_dev_host_free(c->dev, c->stage);
+    sv_prefix_close(c);
     sv_arena_fini(&c->arena);
     memset(c, 0, sizeof *c);
 }

@@ -16,6 +16,10 @@
  * list by last use. A sequence that leaves puts its path there leaf first, so a child is always
  * older than its parent, the oldest idle node never has children, and evicting takes it without a
  * search. Must not: keep a page that is not full and committed, or allocate after open.
+ *
+ * One function may be called by another thread, sv_cache_known. What it reads (nodes in buckets,
+ * their tokens, pages and masks) is written with the lock held; the engine's thread, which alone
+ * writes, reads without.
  */
 #include "cache/impl.h"
 
@@ -47,6 +51,7 @@ struct sv_prefix {
     int32_t *end;        /* (n_slots) last node of the slot's path, NONE at the beginning */
     int32_t *n_path;     /* (n_slots) nodes of it, or LEFT_OUT */
     uint64_t (*salt)[2]; /* (n_slots) */
+    struct sv_lock *lock;
 };
 
 static int32_t gcd(int32_t a, int32_t b)
@@ -110,10 +115,20 @@ int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err)
     }
     if (!x || !x->node || !x->tokens || !x->page || !x->bucket || !x->end || !x->n_path || !x->salt)
         return sv_fail(err, SV_ENOMEM, -1, "prefix index of %d nodes", n);
+    int rc = sv_lock_open(&x->lock, err);
+    if (rc)
+        return rc;
     c->prefix = x;
     memset(x->salt, 0, slots * sizeof *x->salt);
     sv_cache_flush(c);
     return SV_OK;
+}
+
+void sv_prefix_close(struct sv_cache *c)
+{
+    if (c->prefix)
+        sv_lock_close(c->prefix->lock);
+    c->prefix = NULL;
 }
 
 /* ---------------------------------------------------------------- idle list */
@@ -223,6 +238,7 @@ static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent,
     if (i == NONE)
         return NONE;
     struct node *n = &x->node[i];
+    sv_lock_take(x->lock);
     x->unused = n->next;
     uint32_t b = hash(x, parent, x->salt[slot], tokens);
     *n = (struct node){
@@ -245,6 +261,7 @@ static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent,
             SV_REQUIRE(held[k] != SV_NO_PAGE || sv_cache_is_apart(g));
         }
     }
+    sv_lock_leave(x->lock);
     if (parent != NONE)
         x->node[parent].n_children++;
     return i;
@@ -257,6 +274,7 @@ void sv_prefix_evict(struct sv_cache *c)
     struct node *n = &x->node[i];
     SV_REQUIRE(n->n_seqs == 0 && n->n_children == 0);
     idle_remove(x, i);
+    sv_lock_take(x->lock);
     int32_t *link = &x->bucket[n->bucket];
     while (*link != i)
         link = &x->node[*link].next;
@@ -268,6 +286,7 @@ void sv_prefix_evict(struct sv_cache *c)
             let_go(&c->group[g], &held_by(x, i, &c->group[g])[k]);
     n->used = false;
     n->next = x->unused;
+    sv_lock_leave(x->lock);
     x->unused = i;
 }
 
@@ -277,7 +296,9 @@ void sv_prefix_evict_page(struct sv_cache *c, int32_t group, int32_t page)
     int32_t *held = held_by(c->prefix, g->page[page].node, g);
     while (*held != page)
         held++;
+    sv_lock_take(c->prefix->lock);
     let_go(g, held);
+    sv_lock_leave(c->prefix->lock);
 }
 
 /* ---------------------------------------------------------------- sequences */
@@ -341,6 +362,44 @@ static void share(struct sv_cache *c, int32_t slot, int32_t p, int32_t i, bool l
     }
 }
 
+/* The longest path of known nodes for these tokens that can be gone on from: how many nodes, the
+ * last of them, and how many are known in all. */
+struct path {
+    int32_t n, end, n_known;
+};
+
+static struct path longest(const struct sv_cache *c, const uint64_t *salt, const int32_t *tokens,
+                           int32_t n_tokens, uint32_t required)
+{
+    const struct sv_prefix *x = c->prefix;
+    struct path path = {.end = NONE};
+    int32_t run[SV_MAX_GROUPS] = {0}, i = NONE;
+    required |= c->owned[SV_CACHE_TARGET];
+    for (int32_t n = 0; (n + 1) * x->grid <= n_tokens; n++) {
+        i = find(x, i, salt, tokens + (size_t)n * (size_t)x->grid);
+        if (i == NONE)
+            break;
+        path.n_known = n + 1;
+        extend(c, i, required, run);
+        if (!is_complete(c, (n + 1) * x->grid, run))
+            continue;
+        path.end = i;
+        path.n = n + 1;
+    }
+    return path;
+}
+
+int32_t sv_cache_known(const struct sv_cache *c, const uint64_t salt[2], const int32_t *tokens,
+                       int32_t n_tokens)
+{
+    if (!c->prefix)
+        return 0;
+    sv_lock_take(c->prefix->lock);
+    const struct path path = longest(c, salt, tokens, n_tokens, 0);
+    sv_lock_leave(c->prefix->lock);
+    return path.n * c->prefix->grid;
+}
+
 int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_tokens,
                         uint32_t required)
 {
@@ -348,19 +407,9 @@ int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens,
     SV_REQUIRE(slot >= 0 && slot < c->n_slots && c->n_backed[slot] == 0);
     if (!x)
         return 0;
-    int32_t run[SV_MAX_GROUPS] = {0}, end = NONE, n_path = 0, n_known = 0, i = NONE;
-    required |= c->owned[SV_CACHE_TARGET];
-    for (int32_t n = 0; (n + 1) * x->grid <= n_tokens; n++) {
-        i = find(x, i, x->salt[slot], tokens + (size_t)n * (size_t)x->grid);
-        if (i == NONE)
-            break;
-        n_known = n + 1;
-        extend(c, i, required, run);
-        if (!is_complete(c, (n + 1) * x->grid, run))
-            continue;
-        end = i;
-        n_path = n + 1;
-    }
+    const struct path path = longest(c, x->salt[slot], tokens, n_tokens, required);
+    const int32_t n_path = path.n, end = path.end, n_known = path.n_known;
+    int32_t i;
     for (int32_t g = 0; g < c->n_groups; g++)
         c->group[g].n_dropped[slot] = sv_cache_n_unseen(&c->group[g], n_path * x->grid);
     int32_t p = n_path - 1;
@@ -401,6 +450,7 @@ static void meet(struct sv_cache *c, int32_t slot, int32_t p, int32_t i)
 {
     struct sv_prefix *x = c->prefix;
     const uint32_t valid = valid_of(c, slot, p);
+    sv_lock_take(x->lock);
     for (int32_t gi = 0; gi < c->n_groups; gi++) {
         struct sv_cache_group *g = &c->group[gi];
         const bool mine = valid >> gi & 1,
@@ -418,6 +468,7 @@ static void meet(struct sv_cache *c, int32_t slot, int32_t p, int32_t i)
         if (!is_valid(x, i, gi) && g->valid_to[slot] > p * x->grid)
             g->valid_to[slot] = p * x->grid;
     }
+    sv_lock_leave(x->lock);
     c->dirty[slot] = true;
 }
 
@@ -460,8 +511,10 @@ void sv_cache_invalidate(struct sv_cache *c, int32_t slot, uint32_t groups, int3
     if (!x || !less)
         return;
     int32_t n = x->n_path[slot];
+    sv_lock_take(x->lock);
     for (int32_t i = x->end[slot]; i != NONE && n * x->grid > from; i = x->node[i].parent, n--)
         x->node[i].valid &= ~less;
+    sv_lock_leave(x->lock);
 }
 
 int32_t sv_cache_valid_to(const struct sv_cache *c, int32_t slot, uint32_t groups)
@@ -518,8 +571,10 @@ void sv_prefix_take_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positio
         if (sv_cache_is_paged(g) || g->snapshot[slot] == SV_NO_PAGE)
             continue;
         int32_t *held = held_by(c->prefix, i, g);
+        sv_lock_take(c->prefix->lock);
         if (*held == SV_NO_PAGE)
             hold(g, held, g->snapshot[slot], i);
+        sv_lock_leave(c->prefix->lock);
         sv_cache_drop_page(g, g->snapshot[slot]);
         g->snapshot[slot] = SV_NO_PAGE;
     }
@@ -532,6 +587,7 @@ void sv_cache_flush(struct sv_cache *c)
     struct sv_prefix *x = c->prefix;
     if (!x)
         return;
+    sv_lock_take(x->lock);
     for (int32_t i = 0; i < x->n_nodes; i++)
         for (int32_t g = 0; x->node[i].used && g < c->n_groups; g++)
             for (int32_t k = 0; k < c->group[g].node_pages; k++)
@@ -540,6 +596,7 @@ void sv_cache_flush(struct sv_cache *c)
         x->node[i] = (struct node){.next = i + 1 < x->n_nodes ? i + 1 : NONE};
     for (uint32_t b = 0; b <= x->bucket_mask; b++)
         x->bucket[b] = NONE;
+    sv_lock_leave(x->lock);
     x->unused = 0;
     x->oldest = x->newest = NONE;
     x->n_idle = 0;

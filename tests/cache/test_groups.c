@@ -306,7 +306,9 @@ static void arrive(struct model *m, int32_t s)
                                                                   : below(m, 2) ? draft
                                                                                 : 1u << DRAFT;
     const int32_t want = m->ample ? predict(m, t, ask, required) : 0;
+    const int32_t known = sv_cache_known(&m->c, salt, t->tokens, ask);
     const int32_t n = sv_cache_attach(&m->c, s, t->tokens, ask, required);
+    assert_true(required ? n <= known : n == known);
     if (m->ample)
         assert_int_equal(n, want);
     assert_true(n % GRID == 0 && n <= ask);

@@ -179,6 +179,7 @@ static void arrive(struct model *m, int32_t s)
     int32_t ask = (int32_t)sv_rng_below(&m->rng, POSITIONS), want = 0;
     for (int32_t n = m->page; n <= ask && known_at(m, t, n) >= 0; n += m->page)
         want = n;
+    assert_int_equal(sv_cache_known(&m->c, salts[t->salt], t->tokens, ask), want);
     assert_int_equal(sv_cache_attach(&m->c, s, t->tokens, ask, 0), want);
     m->n_found += want;
     t->n = want;
