@@ -53,8 +53,9 @@ struct sv_engine_options {
     int32_t gpu; /* which GPU */
     int32_t tp;  /* ranks that share the model (docs/parallel.md), threads here. 0 = 1 */
     bool ep;     /* ranks have some experts each, instead of a part of every expert */
-    const char *record_plan; /* file for plans and uploads, for salvo-bench replay; NULL */
-    bool no_graphs;          /* GPUs: launch every kernel of every step by itself */
+    int32_t replica, replicas; /* which of so many engines that share RAM and GPUs; 0 = 1 */
+    const char *record_plan;   /* file for plans and uploads, for salvo-bench replay; NULL */
+    bool no_graphs;            /* GPUs: launch every kernel of every step by itself */
     /* GPUs, and ranks: seconds to wait without any progress until the device counts as failed; 0 =
      * 60, -1 = for ever. Such a GPU cannot be closed: end the process with _exit */
     int32_t device_timeout;
@@ -68,9 +69,8 @@ struct sv_engine_options {
     int32_t max_sequences; /* running at once; others wait. 0 = 1 */
     int32_t context;       /* longest sequence in tokens; 0 = the model's, at most 8192 */
     int32_t page_size;     /* positions per cache page; 0 = 16 */
-    /* K/V pages of target and draft together; 0 = all sequences at full length, limited to 40 % of
-     * the machine's memory (GPUs: four times that, limited by gpu_memory); what they do not need
-     * keeps prefixes */
+    /* K/V pages of target and draft together; 0 = all sequences at full length, at most 40 % of the
+     * RAM (GPUs: four times that, limited by gpu_memory); what they do not need keeps prefixes */
     int64_t cache_mib;
     int32_t prefill_chunk; /* prompt rows per step; 0 = 512, on a GPU 2048 */
     int32_t width;   /* verify width, anchor included; 0 = the draft's block, 1 = no drafting */
@@ -238,7 +238,7 @@ int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_
 
 /* Why a sequence got its width, and the steps whose cost is told; "plain", "draft", ... */
 #define SV_WIDTH_REASONS 8
-#define SV_STEP_COSTS 4
+#define SV_STEP_COSTS 5
 const char *sv_width_reason_name(int reason);
 const char *sv_step_cost_name(int which);
 

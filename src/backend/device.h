@@ -46,7 +46,8 @@ struct sv_dev_opts {
     /* draft_quant ON where the device cannot: sv_dev_quantizes is false, for the caller to report;
      * AUTO goes by weight_bytes and usual_rows */
     struct sv_tuning tuning;
-    int32_t ordinal; /* which GPU */
+    int32_t ordinal; /* which GPU: the first one of all replicas, */
+    int32_t n_taken; /* behind which so many are those of other replicas; the CPU is shared */
     bool no_graphs;  /* GPUs: graph_run calls enqueue every time; the same bits */
     int n_threads;   /* 0 = all processors */
     /* SV_F32: exact f32 products; SV_BF16: inputs of GEMMs rounded to bf16 */

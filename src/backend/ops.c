@@ -93,8 +93,10 @@ static int open_named(struct sv_dev **dev, const char *name, const struct sv_dev
 int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
 {
     const char *name = opts->backend ? opts->backend : best_backend(opts);
+    struct sv_dev_opts own = *opts;
     *dev = NULL;
-    int rc = open_named(dev, name, opts, err);
+    own.ordinal += strcmp(name, "cpu") == 0 ? 0 : opts->n_taken;
+    int rc = open_named(dev, name, &own, err);
     if (!rc && (rc = sv_table_check((*dev)->be, err)) != SV_OK) {
         sv_dev_close(*dev);
         *dev = NULL;

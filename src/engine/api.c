@@ -132,13 +132,14 @@ const char *sv_width_reason_name(int reason)
 const char *sv_step_cost_name(int which)
 {
     static const char *const names[SV_STEP_COSTS] = {"plain_one", "plain_all", "block",
-                                                     "draft_block"};
+                                                     "draft_block", "prompt_row"};
     return which >= 0 && which < SV_STEP_COSTS ? names[which] : "?";
 }
 
 /* What the width policy did and why; from its table, one number for each kind of step. */
-static void policy_stats(const struct sv_policy *p, struct sv_engine_stats *out)
+static void policy_stats(const struct sv_engine *e, struct sv_engine_stats *out)
 {
+    const struct sv_policy *p = e->policy;
     const struct sv_cost *c = &p->cost;
     memcpy(out->width_reason, p->n_reason, sizeof out->width_reason);
     out->n_chosen_beside_prompts = p->n_beside_prompt;
@@ -148,13 +149,15 @@ static void policy_stats(const struct sv_policy *p, struct sv_engine_stats *out)
     out->chosen_us = p->expected_us;
     out->plain_us = p->expected_plain_us;
     memcpy(out->draft_chance, p->hazard, sizeof out->draft_chance);
-    const struct sv_load load[SV_STEP_COSTS - 1] = {{.n_segs = 1, .n_rows = 1},
-                                                    {.n_segs = p->n_slots, .n_rows = p->n_slots},
-                                                    {.n_segs = 1, .n_rows = p->block}};
-    for (int i = 0; i < SV_STEP_COSTS - 1; i++)
+    const struct sv_load load[] = {{.n_segs = 1, .n_rows = 1},
+                                   {.n_segs = p->n_slots, .n_rows = p->n_slots},
+                                   {.n_segs = 1, .n_rows = p->block}};
+    for (int i = 0; i < 3; i++)
         out->step_cost_us[i] = (float)sv_cost_us(c, &load[i]);
     out->step_cost_us[3] =
         (float)(sv_curve_at(&c->draft_rows, p->block) + sv_curve_at(&c->draft_out, p->block - 2));
+    const int32_t chunk = e->sched.prefill_rows < e->context ? e->sched.prefill_rows : e->context;
+    out->step_cost_us[4] = (float)(sv_policy_restore_us(p, chunk, chunk) / chunk);
 }
 
 void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats *out)
@@ -162,7 +165,7 @@ void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats 
     const struct sv_accept_stats *a = &engine->accept;
     *out = engine->stats;
     if (engine->policy)
-        policy_stats(engine->policy, out);
+        policy_stats(engine, out);
     out->n_preemptions = engine->sched.n_preemptions;
     for (const struct sv_seq *q = engine->sched.head; q; q = q->next) {
         out->n_waiting += q->state == SV_SEQ_WAITING;

@@ -23,7 +23,7 @@ enum { SLACK = 2 * SV_MAX_BLOCK };
 
 /* Options with their defaults resolved. */
 struct resolved {
-    int32_t n_slots, context, page_size, chunk;
+    int32_t n_slots, context, page_size, chunk, replicas;
     int64_t cache_bytes;
     bool keep_prefixes;
     bool kv_f8[SV_CACHE_OWNERS];
@@ -66,6 +66,7 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
                            .context = o->context,
                            .page_size = o->page_size ? o->page_size : DEFAULT_PAGE,
                            .share = o->gpu_memory,
+                           .replicas = o->replicas > 1 ? o->replicas : 1,
                            .keep_prefixes = !o->no_prefix_cache,
                            .kv_f8 = {o->kv_dtype == SV_KV_FP8, o->draft_kv_dtype == SV_KV_FP8},
                            .chunk = o->prefill_chunk};
@@ -86,6 +87,10 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
         rc = in_range(o->device_timeout, -1, 86400, "device_timeout", err);
     if (!rc)
         rc = in_range(o->tp, 0, SV_MAX_RANKS, "tp", err);
+    if (!rc)
+        rc = in_range(o->replicas, 0, SV_MAX_RANKS, "replicas", err);
+    if (!rc)
+        rc = in_range(o->replica, 0, r->replicas - 1, "replica", err);
     if (!rc && o->ep && o->tp < 2)
         rc = sv_fail(err, SV_EINVAL, -1, "ep divides experts among ranks: it needs tp");
     if (!rc && o->tp > 1 && o->copy_weights)
@@ -126,6 +131,7 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
     struct sv_dev_opts d = {.backend = o->device,
                             .tuning = o->tuning,
                             .ordinal = o->gpu,
+                            .n_taken = o->replica * (o->tp > 1 ? o->tp : 1),
                             .no_graphs = o->no_graphs,
                             .timeout_s = o->device_timeout,
                             .n_threads = o->n_threads,
@@ -277,6 +283,7 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
                                 .group = desc,
                                 .n_groups = n};
     sv_memory_ask_device(&ask, e, e->batch.max_rows);
+    ask.ram_bytes /= r->replicas;
     int rc = sv_memory_pages(&ask, err);
     int32_t n_pages[SV_MAX_GROUPS];
     for (int32_t i = 0; i < n; i++)
@@ -677,6 +684,16 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
     if (id)
         *id = q->id;
     return SV_OK;
+}
+
+int32_t sv_engine_known(const struct sv_engine *e, const struct sv_request *r)
+{
+    int32_t n = r->n_prompt_ids - 1; /* the last one is always computed */
+    for (int32_t i = 0; r->n_images && i < n; i++)
+        if (r->prompt_ids[i] == e->model.cfg.vision.image_token)
+            n = i;
+    return r->prompt_logprobs || n < 1 ? 0
+                                       : sv_cache_known(&e->cache, r->cache_salt, r->prompt_ids, n);
 }
 
 void sv_engine_deliver(struct sv_engine *e)

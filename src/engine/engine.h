@@ -111,6 +111,10 @@ int sv_engine_follow(const struct sv_engine_options *opts, struct sv_err *err);
 void sv_engine_close(struct sv_engine *e);
 int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *id,
                      struct sv_err *err);
+/* How many tokens of a request's prompt, given as ids, the prefix cache would spare it just now; up
+ * to its first image at most, as no other image is known before it is prepared. Any thread may ask,
+ * from open to close. */
+int32_t sv_engine_known(const struct sv_engine *e, const struct sv_request *r);
 
 /* Another drafter from the next step on, NULL = none (benchmarks); nothing may be in flight. */
 void sv_engine_set_drafter(struct sv_engine *e, struct sv_drafter *d);
