@@ -197,7 +197,7 @@ BENCH_CU := $(if $(filter 1,$(CUDA)),$(call sources,bench/*.cu))
 BENCH_BIN := $(patsubst %.c,$(O)/%,$(BENCH_C)) $(patsubst %.cu,$(O)/%,$(BENCH_CU))
 TEST_SH := $(call sources,$(FOLDERS:%=tests/%/*.test.sh))
 # TSan is for the code that shares memory between threads.
-TSAN_AREAS := base backend dist engine serve
+TSAN_AREAS := base backend cache dist engine serve
 
 object = $(patsubst %.c,$(O)/obj/%.o,$(patsubst %.cu,$(O)/obj/%.o,$(1)))
 program = $(patsubst %.c,$(O)/%,$(1))

@@ -10,6 +10,7 @@
 
 #include "cache/cache.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -398,6 +399,61 @@ static void open_survives_faults(void **state)
     sv_dev_close(dev);
 }
 
+struct asker {
+    const struct sv_cache *c;
+    const int32_t *tokens;
+    atomic_bool stop;
+    atomic_int n_asked;
+    int32_t n_found;
+    bool odd; /* an answer that was never true */
+};
+
+static void *ask(void *arg)
+{
+    struct asker *a = arg;
+
+    while (!atomic_load(&a->stop)) {
+        const int32_t n = sv_cache_known(a->c, salts[0], a->tokens, POSITIONS);
+        a->odd |= n < 0 || n > 40 || n % 4;
+        a->n_found += n > 0;
+        atomic_fetch_add_explicit(&a->n_asked, 1, memory_order_relaxed);
+    }
+    return NULL;
+}
+
+/* While a thread publishes, evicts and flushes, another one asks what is known (make tsan). */
+static void asked_by_another_thread(void **state)
+{
+    (void)state;
+    int32_t tokens[POSITIONS] = {0}, others[POSITIONS] = {1};
+    struct sv_dev *dev = open_dev();
+    struct sv_err err = {0};
+    struct sv_thread *thread;
+    struct sv_cache c;
+    open_cache(&c, dev, 4, 12, true);
+    struct asker a = {.c = &c, .tokens = tokens};
+    assert_int_equal(sv_thread_start(&thread, ask, &a, &err), SV_OK);
+    for (int i = 0; i < 2000 || atomic_load(&a.n_asked) < 2000; i++) {
+        int32_t *t = i % 3 ? tokens : others;
+        const int32_t n = sv_cache_attach(&c, 0, t, 39, 0);
+        assert_true(sv_cache_reserve(&c, 0, 40));
+        sv_cache_publish(&c, 0, t, n + 4 < 40 ? n + 4 : 40);
+        sv_cache_slide(&c, 0, 40);
+        sv_cache_publish(&c, 0, t, 40);
+        sv_cache_invalidate(&c, 0, c.owned[SV_CACHE_DRAFT], i % 40);
+        sv_cache_release(&c, 0);
+        if (i % 7 == 0)
+            sv_cache_flush(&c);
+    }
+    atomic_store(&a.stop, true);
+    sv_thread_join(thread);
+    assert_true(a.n_found > 0 && !a.odd);
+    sv_cache_check(&c);
+    sv_cache_close(&c);
+    sv_dev_close(dev);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(random_page_1), cmocka_unit_test(random_page_4),
              cmocka_unit_test(random_page_16), cmocka_unit_test(equal_pages_are_shared),
-             cmocka_unit_test(without_the_drafts_part), cmocka_unit_test(open_survives_faults))
+             cmocka_unit_test(without_the_drafts_part), cmocka_unit_test(asked_by_another_thread),
+             cmocka_unit_test(open_survives_faults))
