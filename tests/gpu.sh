@@ -137,6 +137,13 @@ demo eager --device cuda -b 8 --no-graphs "${draft[@]}"
 demo portable --device cuda -b 8 --kernels portable
 demo portable-dflash --device cuda -b 5 --kernels portable "${draft[@]}"
 finish
+# Replicas on two GPUs.
+if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] && [ -x "$B/tests/serve/test_replicas" ]; then
+    for test in the_same_text prefixes; do
+        SALVO_TEST_DEVICE=cuda start "replicas-$test" 120 "$B/tests/serve/test_replicas" "$test"
+    done
+    finish
+fi
 # Alone: it looks at all of the device's memory.
 SALVO_TEST_DEVICE=cuda start engine/test_memory-cuda 60 "$B/tests/engine/test_memory"
 finish

@@ -63,6 +63,19 @@ void sv_cli_opt(struct sv_cli_opts *o, const char *name, char letter, enum sv_op
     o->row[o->n] = (struct sv_opt){0};
 }
 
+/* An option of servers in the command line of another command. */
+static bool wants_replicas(const struct sv_cli_opts *o, int argc, char **argv)
+{
+    bool wants = false;
+
+    for (int i = 0; i < o->n; i++)
+        if (strcmp(o->row[i].name, "dp") == 0)
+            return false;
+    for (int i = 1; i < argc; i++)
+        wants |= strcmp(argv[i], "--dp") == 0 || strncmp(argv[i], "--dp=", 5) == 0;
+    return wants;
+}
+
 int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *usage, int argc,
                  char **argv, int max_pos, int *n_pos)
 {
@@ -74,6 +87,8 @@ int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *u
         return SV_CLI_OK;
     if (status != SV_OK && ours)
         return sv_cli_usage(command, "unknown option --%s; here it is --%s", theirs, ours);
+    if (status != SV_OK && wants_replicas(o, argc, argv))
+        return sv_cli_usage(command, "option --dp: a server has replicas (salvo serve)");
     if (status != SV_OK)
         return sv_cli_usage(command, "%s", err.msg);
     if (n > max_pos && o->n && strcmp(o->row[0].name, "model") == 0)

@@ -38,7 +38,7 @@ int sv_cli_usage(const char *command, const char *fmt, ...) __attribute__((forma
 
 /* ---------------------------------------------------------------- options (args.c) */
 
-#define SV_CLI_MAX_OPTS 64
+#define SV_CLI_MAX_OPTS 72
 
 /* An option table that grows by groups of rows. */
 struct sv_cli_opts {

@@ -24,6 +24,8 @@ static const struct {
     {"alias", "name"},
     {"tensor-parallel-size", "tp"},
     {"tp-size", "tp"},
+    {"data-parallel-size", "dp"},
+    {"dp-size", "dp"},
     {"enable-expert-parallel", "ep"},
     {"ep-size", "ep"},
     {"expert-parallel-size", "ep"},

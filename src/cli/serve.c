@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "cli/cli.h"
+#include "dist/dist.h"
 #include "load/load.h"
 #include "serve/serve.h"
 
@@ -23,12 +24,15 @@ static const char usage[] =
 /* What is read into 64-bit options first. */
 struct numbers {
     int64_t port, queue, body_mib, connections, max_tokens, max_choices, idle, ping, gap, drain,
-        log_every, cache_mib, stored, stored_mib;
+        log_every, cache_mib, stored, stored_mib, dp;
 };
 
 static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbers *n,
                  const char **spec, const char **unknown)
 {
+    sv_cli_opt(o, "dp", 0, SV_OPT_INT, &n->dp, "N",
+               "data parallel: N replicas of the model behind this server, which share threads, "
+               "memory and sequences evenly, and use GPUs one after the other (default 1)");
     sv_cli_opt(o, "host", 0, SV_OPT_STRING, &s->host, "ADDR", "listen there (default 127.0.0.1)");
     sv_cli_opt(o, "port", 'p', SV_OPT_INT, &n->port, "N", "port, 0 = any free one (default 8000)");
     sv_cli_opt(o, "unix", 0, SV_OPT_STRING, &s->unix_path, "PATH",
@@ -110,6 +114,7 @@ static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
         int64_t v, lo, hi;
         int32_t *to;
     } list[] = {
+        {"dp", n->dp, 1, SV_MAX_RANKS, &s->replicas},
         {"port", n->port, 0, 65535, &s->port},
         {"queue", n->queue, 1, 100000, &s->max_queue},
         {"max-connections", n->connections, 0, 1000000, &s->max_connections},
@@ -228,19 +233,34 @@ static int serve(const struct sv_serve_options *o)
     sv_cli_catch_server(s);
     rc = sv_serve_run(s, &err);
     sv_cli_leave_server();
-    if (!rc && sv_serve_is_loading(s)) {
+    if (sv_serve_is_loading(s)) {
         sv_serve_leave(s);
         fflush(NULL);
-        _exit(SV_CLI_OK); /* a large model loads for minutes, and nobody will use it */
+        _exit(rc ? SV_CLI_FAIL : SV_CLI_OK); /* a model loads for minutes, and nobody will use it */
     }
     sv_serve_close(s);
     return rc ? SV_CLI_FAIL : SV_CLI_OK; /* the log has said why */
+}
+
+/* What replicas do not go with. */
+static int check_replicas(const struct sv_cli_model *m)
+{
+    if (m->record_plan)
+        return sv_cli_usage("serve", "options --dp and --record-plan exclude each other: there "
+                                     "would be a record of each replica");
+    if (sv_mpi_ranks().n > 1)
+        return sv_cli_usage("serve",
+                            "option --dp: replicas are threads of one process, and mpirun "
+                            "started %d",
+                            sv_mpi_ranks().n);
+    return -1;
 }
 
 int sv_cli_serve(int argc, char **argv)
 {
     struct sv_serve_options s = {.port = 0};
     struct numbers n = {
+        .dp = 1,
         .port = 8000,
         .queue = 4096,
         .body_mib = 16,
@@ -272,6 +292,8 @@ int sv_cli_serve(int argc, char **argv)
     code = sv_cli_parse(&opts, "serve", usage, argc, argv, 0, NULL);
     if (code < 0)
         code = sv_cli_in_range("serve", "sequences", m.batch, 1, 4096);
+    if (code < 0 && n.dp > 1)
+        code = check_replicas(&m);
     if (code < 0)
         code = sv_cli_model_options(&m, "serve", &s.engine);
     if (code < 0)

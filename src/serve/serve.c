@@ -1,5 +1,5 @@
 /*
- * serve.c - the server's life: opening, the event loop, the worker's reports, draining, closing.
+ * serve.c - the server's life: opening, the event loop, the workers' reports, draining, closing.
  *
  * Called by cli and tests through serve.h. One thread runs everything here; only sv_serve_stop may
  * be called from another. Must not: block, except in close, which waits for the other threads.
@@ -79,7 +79,7 @@ static void log_figures(struct sv_serve *s, int64_t now)
 
     if (s->o.log_seconds < 0 || now - s->last_us < (int64_t)s->o.log_seconds * 1000000)
         return;
-    sv_worker_snapshot(s->worker, &snap);
+    sv_replicas_snapshot(s, &snap);
     const struct sv_engine_stats *a = &s->last.stats, *b = &snap.stats;
     double seconds = (double)(now - s->last_us) / 1e6;
     int64_t verify = b->n_verify_steps - a->n_verify_steps, drafted = b->n_drafted - a->n_drafted;
@@ -111,7 +111,7 @@ static void log_loading(struct sv_serve *s, int64_t now)
     s->last_us = s->last_us ? s->last_us : s->start_us;
     if (s->o.log_seconds < 0 || now - s->last_us < (int64_t)s->o.log_seconds * 1000000)
         return;
-    sv_worker_snapshot(s->worker, &snap);
+    sv_replicas_snapshot(s, &snap);
     struct sv_log_field f[] = {
         SV_LOG_S("stage", sv_load_stage_name(snap.stage)),
         SV_LOG_F("progress", sv_load_progress(snap.stage, snap.stage_share)),
@@ -152,13 +152,16 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     check_drained(s);
 }
 
-/* ---------------------------------------------------------------- the worker's reports */
+/* ---------------------------------------------------------------- the workers' reports */
 
-static void on_loaded(struct sv_serve *s)
+static void on_loaded(struct sv_serve *s, int32_t replica)
 {
     const struct sv_engine_info *info;
 
-    s->model = sv_worker_model(s->worker);
+    s->replicas[replica].loaded = true;
+    if (sv_replicas_are_loading(s) || s->state == SV_BROKEN)
+        return;
+    s->model = sv_worker_model(s->replicas[0].worker);
     info = &s->model->info;
     sv_tools_open(s);
     if (s->state == SV_LOADING)
@@ -170,20 +173,34 @@ static void on_loaded(struct sv_serve *s)
         SV_LOG_S("dtype", info->dtype),
         SV_LOG_I("context", info->context),
         SV_LOG_I("verify_width", info->width),
+        SV_LOG_I("replicas", s->n_replicas),
         SV_LOG_F("seconds", (double)(sv_clock_us() - s->start_us) / 1e6),
     };
     sv_serve_log(s, "ready", f, (int)(sizeof f / sizeof f[0]));
     s->last_us = sv_clock_us();
 }
 
+/* The server lives as long as one of its replicas. */
 static void on_failed(struct sv_serve *s, const struct sv_out *o)
 {
-    snprintf(s->broken, sizeof s->broken, "%.*s", (int)o->n_message, o->message);
-    struct sv_log_field f[] = {SV_LOG_S("message", s->broken)};
-    sv_serve_log(s, "error", f, 1);
+    struct sv_replica *x = &s->replicas[o->replica];
+
+    sv_replicas_lose(s, o->replica, o->message, o->n_message);
+    struct sv_log_field f[] = {SV_LOG_S("message", x->why), SV_LOG_I("replica", o->replica)};
+    sv_serve_log(s, "error", f, s->n_replicas > 1 ? 2 : 1);
     if (s->state == SV_LOADING)
         event_base_loopbreak(s->base);
+    else if (sv_replicas_live(s))
+        return;
+    memcpy(s->broken, x->why, sizeof s->broken);
     s->state = SV_BROKEN;
+}
+
+/* Takes what was reported since the last call; without `all`, events that are not urgent stay. */
+static void collect(struct sv_serve *s, bool all)
+{
+    sv_mail_take(s->mail, &s->inbox.taken);
+    sv_inbox_begin(&s->inbox, all);
 }
 
 static void on_mail(evutil_socket_t fd, short what, void *arg)
@@ -193,21 +210,22 @@ static void on_mail(evutil_socket_t fd, short what, void *arg)
 
     (void)fd, (void)what;
     bool all = sv_call_streams_due(s);
-    sv_worker_collect(s->worker, all);
-    while (sv_worker_next(s->worker, &o)) {
+    collect(s, all);
+    while (sv_inbox_next(&s->inbox, &o)) {
         switch (o.kind) {
         case SV_OUT_EVENT:
         case SV_OUT_REJECTED:
             sv_call_out(s, &o);
             break;
         case SV_OUT_LOADED:
-            on_loaded(s);
+            on_loaded(s, o.replica);
             break;
         case SV_OUT_FAILED:
             on_failed(s, &o);
             break;
         case SV_OUT_FLUSHED:
-            sv_flushed(s);
+            if (sv_replicas_flushed(s, o.replica))
+                sv_flushed(s);
             break;
         }
     }
@@ -233,6 +251,7 @@ static void take_options(struct sv_serve *s, const struct sv_serve_options *o)
 {
     s->o = *o;
     s->o.host = o->host ? o->host : "127.0.0.1";
+    s->o.replicas = o->replicas > 1 ? o->replicas : 1;
     s->o.max_queue = o->max_queue ? o->max_queue : 4096;
     s->o.max_body_bytes = o->max_body_bytes ? o->max_body_bytes : (int64_t)16 << 20;
     s->o.max_kept_bytes = o->max_kept_bytes                ? o->max_kept_bytes
@@ -284,7 +303,7 @@ static int add_event(struct sv_serve *s, struct event **ev, int fd, short what,
 
 static int open_events(struct sv_serve *s, struct sv_err *err)
 {
-    int rc = add_event(s, &s->on_mail, sv_worker_fd(s->worker), EV_READ | EV_PERSIST, on_mail, err);
+    int rc = add_event(s, &s->on_mail, sv_mail_fd(s->mail), EV_READ | EV_PERSIST, on_mail, err);
 
     if (!rc)
         rc = add_event(s, &s->on_prep, sv_prep_fd(s->prep), EV_READ | EV_PERSIST, on_prep, err);
@@ -356,7 +375,7 @@ static int open_all(struct sv_serve *s, struct sv_err *err)
     if (!rc)
         rc = sv_prep_start(&s->prep, err);
     if (!rc)
-        rc = sv_worker_start(&s->worker, o, s->max_live, err);
+        rc = sv_replicas_start(s, err);
     return rc ? rc : open_events(s, err);
 }
 
@@ -422,7 +441,7 @@ bool sv_serve_is_stopping(const struct sv_serve *s)
 
 bool sv_serve_is_loading(const struct sv_serve *s)
 {
-    return s->state == SV_LOADING;
+    return sv_replicas_are_loading(s);
 }
 
 void sv_serve_leave(struct sv_serve *s)
@@ -446,11 +465,11 @@ void sv_serve_close(struct sv_serve *s)
     if (s->prep)
         sv_prep_finish(s->prep);
     sv_call_unblock(s);
-    if (s->worker) {
+    if (s->mail) {
         struct sv_out o;
-        sv_worker_finish(s->worker); /* every sequence gets its last event */
-        sv_worker_collect(s->worker, true);
-        while (sv_worker_next(s->worker, &o))
+        sv_replicas_finish(s); /* every sequence gets its last event */
+        collect(s, true);
+        while (sv_inbox_next(&s->inbox, &o))
             if (o.kind == SV_OUT_EVENT || o.kind == SV_OUT_REJECTED)
                 sv_call_out(s, &o);
         sv_call_flush(s, true);
@@ -461,7 +480,7 @@ void sv_serve_close(struct sv_serve *s)
     free_event(s->on_stop);
     free_event(s->on_tick);
     sv_grammars_close(s);
-    sv_worker_free(s->worker);
+    sv_replicas_free(s);
     sv_prep_free(s->prep);
     if (s->base)
         event_base_free(s->base);

@@ -2,10 +2,11 @@
  * serve.h - front header of src/serve: an HTTP server in the APIs of OpenAI, SGLang and
  * llama-server.
  *
- * Called by cli and tests. Two threads: the caller's runs the event loop (HTTP, JSON, tokenizing,
- * templates), the worker's opens the engine and steps it. They share nothing but a bounded queue of
- * commands, batches of results and a snapshot of statistics (base/channel.c). Must not: touch the
- * engine outside the worker's thread.
+ * Called by cli and tests. The caller's thread runs the event loop (HTTP, JSON, tokenizing,
+ * templates); each replica's worker has one of its own that opens an engine and steps it. Loop and
+ * worker share a bounded queue of commands, batches of results, a snapshot of statistics
+ * (base/channel.c), and the engine's answer to how much of a prompt is in its prefix cache. Must
+ * not: touch an engine otherwise outside its worker's thread.
  */
 #ifndef SV_SERVE_H
 #define SV_SERVE_H
@@ -26,7 +27,7 @@ void sv_serve_stop(struct sv_serve *s);
 /* Whether the event loop has seen a call of sv_serve_stop. From any thread or signal handler. */
 bool sv_serve_is_stopping(const struct sv_serve *s);
 void sv_serve_close(struct sv_serve *s);
-/* Whether it was stopped before the model was there. Close would wait for that: sv_serve_leave only
+/* Whether an engine is still being opened. Close would wait for that: sv_serve_leave only
  * lets go of what others see (sockets), and the process must end with _exit. */
 bool sv_serve_is_loading(const struct sv_serve *s);
 void sv_serve_leave(struct sv_serve *s);

@@ -164,6 +164,9 @@ while read -r option value; do
 done <<END
 --sequences 5000
 --sequences 0
+--dp 0
+--dp 17
+--dp two
 --tool-parser parrot
 --reasoning-parser parrot
 --reasoning-field parrot
@@ -171,6 +174,12 @@ done <<END
 END
 run 2 serve -m "$target" --unix ''
 err_says "option --unix: the path is empty"
+run 2 serve -m "$target" --dp 2 --record-plan "$tmp/plans"
+err_says "options --dp and --record-plan exclude each other"
+run 2 run -m "$target" -p hi --dp 2
+err_says "option --dp: a server has replicas (salvo serve)"
+run 2 serve -m "$target" --data-parallel-size 2
+err_says "unknown option --data-parallel-size; here it is --dp"
 run 2 serve -m "$target" --unix "$tmp/sock" --host ::1
 err_says "--unix and --host exclude each other"
 for name in num-prompts=5000000000 num-prompts=-1 max-concurrency=0 max-tokens=0 input-len=0 input-len=99999999 temperature=-1 \

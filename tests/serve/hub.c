@@ -50,7 +50,7 @@ void hub_open(struct hub *r, bool no_wait)
         r->o.engine.draft_dir = sv_test_path("models/demo/draft");
         r->o.engine.width = 8;
     } else {
-        r->o.open_engine = sv_serve_open_fake_engine;
+        r->o.open_engine = r->o.open_engine ? r->o.open_engine : sv_serve_open_fake_engine;
         r->o.open_arg = &r->fake;
     }
     r->o.model_name = "fake";

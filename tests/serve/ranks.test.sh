@@ -1,7 +1,7 @@
 #!/bin/bash
 # ranks.test.sh - a server whose model is divided among ranks: threads, and, where they were built (MPI=1), processes
-# that mpirun starts. A draft changes no answer, threads and processes give the same ones, and a process that stops
-# answering ends requests with an error and shows in /health.
+# that mpirun starts; replicas of it beside each other. A draft changes no answer, threads and processes give the same
+# ones, and a process that stops answering ends requests with an error and shows in /health.
 # timeout: 180
 . tests/serve/lib.sh
 need curl perl
@@ -24,6 +24,15 @@ stop
 out=$("${SALVO_BENCH:-build/salvo-bench}" replay "$tmp/plans" 2>"$tmp/err") || fail "$(cat "$tmp/err")"
 holds "$out" ', 0 of them with other tokens than recorded'
 
+
+# replicas of several ranks each
+serve -b 2 --dp 2 --tp 5 -t 10 -w 0
+equal "$(ask)" "$drafting"
+get /health
+holds "$body" '"replicas":[{"replica":0,"status":"ok"'
+stop
+equal "$?" 0
+
 "$salvo" serve -m "$demo/target" -d "$demo/draft" -p 0 --tp 2 >"$tmp/out" 2>&1 </dev/null
 equal "$?" 1
 holds "$(cat "$tmp/out")" 'cannot be divided among 2 ranks; the numbers of ranks that fit: 1, 5'
@@ -38,6 +47,8 @@ run="mpirun --oversubscribe --bind-to none -n"
 $run 2 "$salvo" run -m "$demo/target" --tp 5 -p hi >"$tmp/out" 2>&1 </dev/null && fail "2 processes for 5 ranks"
 grep -q 'this build has no MPI' "$tmp/out" && { echo 'left out: built without MPI=1'; finish; }
 holds "$(cat "$tmp/out")" 'option --tp: 5, and mpirun started 2 processes'
+$run 2 "$salvo" serve -m "$demo/target" --dp 2 >"$tmp/out" 2>&1 </dev/null && fail "replicas under mpirun"
+holds "$(cat "$tmp/out")" 'option --dp: replicas are threads of one process, and mpirun started 2'
 printf '#!/bin/bash\nexec %s 5 %q "$@"\n' "$run" "$salvo" >"$tmp/ranks"
 chmod +x "$tmp/ranks"
 salvo=$tmp/ranks

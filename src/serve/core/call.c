@@ -75,11 +75,11 @@ void sv_call_free(struct sv_call *c)
     sv_free(c);
 }
 
-/* Only once: the worker's queue has room for one cancel of each sequence. */
+/* Only once: a worker's queue has room for one cancel of each sequence. */
 static void cancel_choice(struct sv_choice *ch)
 {
     if (!ch->done && !ch->canceled)
-        sv_worker_cancel(ch->call->s->worker, ch->serial);
+        sv_replicas_cancel(ch->call->s, ch);
     ch->canceled = true;
 }
 
@@ -193,13 +193,51 @@ static void take_error(struct sv_call *c, const struct sv_out *o)
 
     if (c->failed || !c->req)
         return;
-    if (o->kind == SV_OUT_REJECTED && c->s->state != SV_BROKEN)
+    if (o->lost && c->s->n_replicas > 1)
+        sv_api_fail(&e, 500, NULL, "replica %d: %.*s", o->replica, n, o->message);
+    else if (o->kind == SV_OUT_REJECTED && !o->lost)
         sv_api_bad(&e, NULL, "%.*s", n, o->message);
     else if (o->finish == SV_FINISH_CANCELED)
         sv_api_fail(&e, 503, NULL, "the server is shutting down");
     else
         sv_api_fail(&e, 500, NULL, "%.*s", n, n ? o->message : "");
     sv_call_fail(c, &e);
+}
+
+/* Nothing of its answer has come yet. */
+static int begin_choice(struct sv_choice *ch)
+{
+    const int32_t most = ch->r.max_tokens, usual = most > 0 && most < 1024 ? most : 1024;
+
+    ch->stop_id = ch->stop_index = -1;
+    sv_detok_init(&ch->detok, ch->call->s->model->tok, true);
+    return sv_deltas_open(ch) || sv_buf_reserve(&ch->ids, (size_t)usual * sizeof(int32_t));
+}
+
+/* Its replica has failed. If the client has nothing of its text yet, another replica gives the same
+ * text from the start. */
+static bool run_elsewhere(struct sv_call *c, struct sv_choice *ch)
+{
+    struct sv_serve *s = c->s;
+    const bool has_images = !ch->r.n_images || !ch->taken;
+
+    if (!c->req || c->failed || ch->canceled || ch->shown || !has_images || !sv_replicas_live(s))
+        return false;
+    struct sv_choice fresh = {.call = c,
+                              .index = ch->index,
+                              .prompt = ch->prompt,
+                              .taken = ch->taken,
+                              .replica = ch->replica,
+                              .n_rows = ch->n_rows,
+                              .serial = ch->serial,
+                              .r = ch->r};
+    choice_free(ch);
+    *ch = fresh;
+    if (begin_choice(ch))
+        return false;
+    sv_replicas_left(s, ch);
+    sv_replicas_submit(s, ch, 1);
+    return true;
 }
 
 /* A sequence that a limit of its dialect ends is canceled, and its finish reason is its length. */
@@ -251,6 +289,11 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o)
         sv_call_hold(c, o);
         return;
     }
+    if (o->lost) {
+        sv_replicas_lose(s, o->replica, o->message, o->n_message);
+        if (run_elsewhere(c, ch))
+            return;
+    }
     check_limits(c, ch, o);
     bool error = o->kind == SV_OUT_REJECTED || o->finish == SV_FINISH_ERROR ||
                  (o->finish == SV_FINISH_CANCELED && !c->aborted);
@@ -277,10 +320,13 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o)
         s->newest_us = o->at_us;
     }
     ch->begun = ch->begun || o->n_tokens;
+    if (ch->begun)
+        sv_replicas_begun(s, ch);
     if (o->kind == SV_OUT_EVENT && o->finish == SV_FINISH_NONE)
         return;
     ch->done = true;
     s->n_live--;
+    sv_replicas_left(s, ch);
     if (++c->n_done == c->n_choices)
         sv_call_set_due(c);
 }
@@ -333,7 +379,6 @@ static int make_choices(struct sv_call *c, struct sv_api_err *e)
 {
     struct sv_serve *s = c->s;
     int64_t n = (int64_t)c->n_prompts * c->p.n;
-    int32_t usual = c->p.r.max_tokens > 0 && c->p.r.max_tokens < 1024 ? c->p.r.max_tokens : 1024;
     uint64_t seed = sv_serve_random(s) >> 11; /* 53 bits: exact in JavaScript */
 
     if (n > s->o.max_choices)
@@ -355,7 +400,6 @@ static int make_choices(struct sv_call *c, struct sv_api_err *e)
         *ch = (struct sv_choice){.call = c, .index = i, .prompt = i / c->p.n};
         const struct sv_params *own = sv_call_params(c, ch);
         ch->r = own->r;
-        ch->stop_id = ch->stop_index = -1;
         ch->serial = ++s->next_serial;
         ch->r.prompt_ids = p->ids;
         ch->r.n_prompt_ids = p->n_ids;
@@ -367,8 +411,7 @@ static int make_choices(struct sv_call *c, struct sv_api_err *e)
         sv_logprob_ids_set(c->logprob_ids, ch->prompt, &ch->r);
         /* each choice of a prompt has a seed of its own */
         ch->r.seed = (own->has_seed ? own->r.seed : seed) + (uint64_t)(i % c->p.n);
-        sv_detok_init(&ch->detok, s->model->tok, true);
-        if (sv_deltas_open(ch) || sv_buf_reserve(&ch->ids, (size_t)usual * sizeof(int32_t)))
+        if (begin_choice(ch))
             return sv_api_no_memory(e);
     }
     return 0;
@@ -420,8 +463,7 @@ static void call_go(struct sv_call *c, int rc, struct sv_api_err *e)
     }
     name_call(c);
     s->n_live += c->n_choices;
-    for (int32_t i = 0; i < c->n_choices; i++)
-        sv_worker_submit(s->worker, &c->choices[i]);
+    sv_replicas_submit(s, c->choices, c->n_choices);
 }
 
 /* Back on the loop's thread, after the body was read or the grammar compiled. */

@@ -58,6 +58,7 @@ struct sv_choice {
     int32_t stop_id, stop_index;
     int32_t n_prompt, n_cached, n_preemptions;
     int64_t queue_us, prefill_us, decode_us;
+    int32_t replica, n_rows; /* where it runs; rows of its prompt, until they are computed */
     uint64_t serial;
     struct sv_request r; /* submitted to the worker; what it points to lives in the call */
 };

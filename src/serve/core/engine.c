@@ -5,6 +5,8 @@
  */
 #include "serve/core/engine.h"
 
+#include "engine/engine.h"
+
 static int submit(void *e, const struct sv_request *r, uint64_t *id, char *err, size_t n)
 {
     return sv_submit_request(e, r, id, err, n);
@@ -28,6 +30,11 @@ static void flush(void *e)
 static int request_stats(void *e, uint64_t id, struct sv_request_stats *out)
 {
     return sv_get_request_stats(e, id, out);
+}
+
+static int32_t known(const void *e, const struct sv_request *r)
+{
+    return sv_engine_known(e, r);
 }
 
 static void engine_stats(void *e, struct sv_engine_stats *out)
@@ -70,6 +77,7 @@ int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engin
                                     .step = step,
                                     .flush = flush,
                                     .request_stats = request_stats,
+                                    .known = known,
                                     .engine_stats = engine_stats,
                                     .info = info,
                                     .close = close_engine};

@@ -2,8 +2,8 @@
  * engine.h - the engine as the worker sees it: a table of functions, filled by the real engine or
  * by a fake one.
  *
- * Included by options.h. All functions of the table are called on the worker's thread. Must not:
- * know requests of HTTP.
+ * Included by options.h. All functions of the table but `known` are called on the worker's thread.
+ * Must not: know requests of HTTP.
  */
 #ifndef SV_SERVE_CORE_ENGINE_H
 #define SV_SERVE_CORE_ENGINE_H
@@ -20,6 +20,8 @@ struct sv_serve_engine {
     int (*step)(void *impl, char *err, size_t n); /* unfinished requests, or a negative code */
     void (*flush)(void *impl);
     int (*request_stats)(void *impl, uint64_t id, struct sv_request_stats *out);
+    /* Tokens of its prompt that the prefix cache has. Called by the loop while the engine works. */
+    int32_t (*known)(const void *impl, const struct sv_request *r);
     void (*engine_stats)(void *impl, struct sv_engine_stats *out);
     /* What *out points to lives as long as impl. */
     void (*info)(void *impl, struct sv_engine_info *out);

@@ -383,6 +383,13 @@ static void close_fake(void *impl)
     sv_free(f);
 }
 
+/* It has no cache. */
+static int32_t known(const void *impl, const struct sv_request *r)
+{
+    (void)impl, (void)r;
+    return 0;
+}
+
 int sv_serve_open_fake_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
                               const void *arg, struct sv_err *err)
 {
@@ -420,6 +427,7 @@ int sv_serve_open_fake_engine(struct sv_serve_engine *out, const struct sv_engin
                                     .step = step,
                                     .flush = flush,
                                     .request_stats = request_stats,
+                                    .known = known,
                                     .engine_stats = engine_stats,
                                     .info = info,
                                     .close = close_fake};

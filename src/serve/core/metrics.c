@@ -8,6 +8,7 @@
 #include "serve/core/prep.h"
 #include "serve/core/server.h"
 
+#include <stddef.h>
 #include <string.h>
 
 /* Seconds: the buckets of vLLM's histograms, for its dashboards. */
@@ -73,12 +74,6 @@ static void counter(struct sv_buf *b, const char *name, const char *help, int64_
 {
     sv_metric_head(b, name, "counter", help);
     sv_buf_printf(b, "%s %lld\n", name, (long long)v);
-}
-
-static void seconds(struct sv_buf *b, const char *name, const char *help, int64_t us)
-{
-    sv_metric_head(b, name, "counter", help);
-    sv_buf_printf(b, "%s %.6f\n", name, (double)us / 1e6);
 }
 
 void sv_metric_gauge(struct sv_buf *b, const char *name, const char *help, double v)
@@ -171,88 +166,177 @@ static void forms(struct sv_buf *b, const struct sv_metrics *m)
                         &m->making);
 }
 
-static void by_position(struct sv_buf *b, const char *name, const char *help, const char *label,
-                        const int64_t *v, int from, int to)
+/* An engine's figures: of several replicas, each line has a label with its number. */
+struct engines {
+    const struct sv_snapshot *of;
+    int32_t n, block;
+};
+
+/* name{replica="r",labels}, and a blank. labels: "" or what stands between the braces. */
+static void begin_line(struct sv_buf *b, const struct engines *e, int32_t r, const char *name,
+                       const char *labels)
 {
+    if (e->n > 1)
+        sv_buf_printf(b, "%s{replica=\"%d\"%s%s} ", name, r, *labels ? "," : "", labels);
+    else if (*labels)
+        sv_buf_printf(b, "%s{%s} ", name, labels);
+    else
+        sv_buf_printf(b, "%s ", name);
+}
+
+/* How a member of struct sv_snapshot is written. */
+enum form { COUNT, SECONDS, US, GAUGE };
+struct figure {
+    const char *name, *help;
+    size_t at;
+    enum form form;
+};
+#define STAT(member) offsetof(struct sv_snapshot, stats.member)
+
+static void write_figure(struct sv_buf *b, const void *at, enum form form)
+{
+    if (form == COUNT)
+        sv_buf_printf(b, "%lld\n", (long long)*(const int64_t *)at);
+    else if (form == GAUGE)
+        sv_buf_printf(b, "%d\n", *(const int32_t *)at);
+    else if (form == US)
+        sv_buf_printf(b, "%.6f\n", *(const double *)at / 1e6);
+    else
+        sv_buf_printf(b, "%.6f\n", (double)*(const int64_t *)at / 1e6);
+}
+
+static void figures(struct sv_buf *b, const struct engines *e, const struct figure *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        sv_metric_head(b, list[i].name, list[i].form == GAUGE ? "gauge" : "counter", list[i].help);
+        for (int32_t r = 0; r < e->n; r++) {
+            begin_line(b, e, r, list[i].name, "");
+            write_figure(b, (const char *)&e->of[r] + list[i].at, list[i].form);
+        }
+    }
+}
+
+/* An array of int64_t, an entry for each position from `from` to `to`. */
+static void by_position(struct sv_buf *b, const struct engines *e, const char *name,
+                        const char *help, const char *label, size_t at, int from, int to)
+{
+    char labels[32];
+
     sv_metric_head(b, name, "counter", help);
-    for (int i = from; i <= to; i++)
-        sv_buf_printf(b, "%s{%s=\"%d\"} %lld\n", name, label, i, (long long)v[i]);
+    for (int32_t r = 0; r < e->n; r++)
+        for (int i = from; i <= to; i++) {
+            snprintf(labels, sizeof labels, "%s=\"%d\"", label, i);
+            begin_line(b, e, r, name, labels);
+            write_figure(b, (const char *)&e->of[r] + at + (size_t)i * sizeof(int64_t), COUNT);
+        }
 }
 
 /* The width policy's choices and their reasons. */
-static void widths(struct sv_buf *b, const struct sv_engine_stats *st, int block)
+static void widths(struct sv_buf *b, const struct engines *e)
 {
+    static const struct figure list[] = {
+        {"salvo_width_choices_beside_prompts_total", "Of these, beside rows of prompts.",
+         STAT(n_chosen_beside_prompts), COUNT},
+        {"salvo_pruned_steps_total", "Steps whose drafts were pruned once they were drafted.",
+         STAT(n_pruned_steps), COUNT},
+        {"salvo_rows_pruned_total", "Drafts the drafter was not sure enough of to be verified.",
+         STAT(n_rows_pruned), COUNT},
+        {"salvo_drafting_given_up_total", "Sequences whose drafts were in vain for long.",
+         STAT(n_given_up), COUNT},
+        {"salvo_width_expected_seconds_total", "Expected time of the steps chosen.",
+         STAT(chosen_us), US},
+        {"salvo_width_expected_plain_seconds_total",
+         "Expected time of the same tokens decoded plainly.", STAT(plain_us), US},
+    };
+    char labels[48];
+
     sv_metric_head(b, "salvo_width_choices_total", "counter",
                    "Widths the policy chose, by reason.");
-    for (int i = 0; i < SV_WIDTH_REASONS; i++)
-        sv_buf_printf(b, "salvo_width_choices_total{reason=\"%s\"} %lld\n", sv_width_reason_name(i),
-                      (long long)st->width_reason[i]);
-    counter(b, "salvo_width_choices_beside_prompts_total", "Of these, beside rows of prompts.",
-            st->n_chosen_beside_prompts);
-    counter(b, "salvo_pruned_steps_total", "Steps whose drafts were pruned once they were drafted.",
-            st->n_pruned_steps);
-    counter(b, "salvo_rows_pruned_total",
-            "Drafts the drafter was not sure enough of to be verified.", st->n_rows_pruned);
-    counter(b, "salvo_drafting_given_up_total", "Sequences whose drafts were in vain for long.",
-            st->n_given_up);
-    seconds(b, "salvo_width_expected_seconds_total", "Expected time of the steps chosen.",
-            (int64_t)st->chosen_us);
-    seconds(b, "salvo_width_expected_plain_seconds_total",
-            "Expected time of the same tokens decoded plainly.", (int64_t)st->plain_us);
+    for (int32_t r = 0; r < e->n; r++)
+        for (int i = 0; i < SV_WIDTH_REASONS; i++) {
+            snprintf(labels, sizeof labels, "reason=\"%s\"", sv_width_reason_name(i));
+            begin_line(b, e, r, "salvo_width_choices_total", labels);
+            sv_buf_printf(b, "%lld\n", (long long)e->of[r].stats.width_reason[i]);
+        }
+    figures(b, e, list, sizeof list / sizeof list[0]);
     sv_metric_head(b, "salvo_draft_chance", "gauge",
                    "That a draft is kept once the one before it was.");
-    for (int j = 1; j < block; j++)
-        sv_buf_printf(b, "salvo_draft_chance{position=\"%d\"} %.4f\n", j,
-                      (double)st->draft_chance[j]);
+    for (int32_t r = 0; r < e->n; r++)
+        for (int j = 1; j < e->block; j++) {
+            snprintf(labels, sizeof labels, "position=\"%d\"", j);
+            begin_line(b, e, r, "salvo_draft_chance", labels);
+            sv_buf_printf(b, "%.4f\n", (double)e->of[r].stats.draft_chance[j]);
+        }
     sv_metric_head(b, "salvo_step_cost_seconds", "gauge",
                    "What a step is thought to cost just now.");
-    for (int i = 0; i < SV_STEP_COSTS; i++)
-        sv_buf_printf(b, "salvo_step_cost_seconds{step=\"%s\"} %.9f\n", sv_step_cost_name(i),
-                      (double)st->step_cost_us[i] / 1e6);
+    for (int32_t r = 0; r < e->n; r++)
+        for (int i = 0; i < SV_STEP_COSTS; i++) {
+            snprintf(labels, sizeof labels, "step=\"%s\"", sv_step_cost_name(i));
+            begin_line(b, e, r, "salvo_step_cost_seconds", labels);
+            sv_buf_printf(b, "%.9f\n", (double)e->of[r].stats.step_cost_us[i] / 1e6);
+        }
 }
 
-static void speculation(struct sv_buf *b, const struct sv_engine_stats *st, int block)
+static void speculation(struct sv_buf *b, const struct engines *e)
 {
-    counter(b, "salvo_verify_steps_total", "Verified blocks that held drafts.", st->n_verify_steps);
-    counter(b, "salvo_draft_tokens_total", "Tokens drafted.", st->n_drafted);
-    counter(b, "salvo_accepted_tokens_total", "Drafted tokens the target confirmed.",
-            st->n_accepted);
-    if (block < 2)
+    static const struct figure list[] = {
+        {"salvo_verify_steps_total", "Verified blocks that held drafts.", STAT(n_verify_steps),
+         COUNT},
+        {"salvo_draft_tokens_total", "Tokens drafted.", STAT(n_drafted), COUNT},
+        {"salvo_accepted_tokens_total", "Drafted tokens the target confirmed.", STAT(n_accepted),
+         COUNT},
+    };
+
+    figures(b, e, list, sizeof list / sizeof list[0]);
+    if (e->block < 2)
         return;
-    by_position(b, "salvo_accept_length_total",
+    by_position(b, e, "salvo_accept_length_total",
                 "Verified blocks by accept length, the target's own token included.", "length",
-                st->accept_length, 1, block);
-    by_position(b, "salvo_accepted_at_position_total", "Accepted drafts by position in the block.",
-                "position", st->accepted_at, 1, block - 1);
-    by_position(b, "salvo_drafted_at_position_total", "Drafts by position in the block.",
-                "position", st->drafted_at, 1, block - 1);
-    by_position(b, "salvo_verify_width_total", "Decode segments by the width that was chosen.",
-                "width", st->width_chosen, 1, block);
-    widths(b, st, block);
+                STAT(accept_length), 1, e->block);
+    by_position(b, e, "salvo_accepted_at_position_total",
+                "Accepted drafts by position in the block.", "position", STAT(accepted_at), 1,
+                e->block - 1);
+    by_position(b, e, "salvo_drafted_at_position_total", "Drafts by position in the block.",
+                "position", STAT(drafted_at), 1, e->block - 1);
+    by_position(b, e, "salvo_verify_width_total", "Decode segments by the width that was chosen.",
+                "width", STAT(width_chosen), 1, e->block);
+    widths(b, e);
 }
 
-static void engine(struct sv_buf *b, const struct sv_engine_stats *st,
-                   const struct sv_snapshot *snap)
+static void engine(struct sv_buf *b, const struct engines *e)
 {
-    counter(b, "salvo_steps_total", "Steps of the engine.", st->n_steps);
-    seconds(b, "salvo_step_seconds_total", "Time in steps.", snap->busy_us);
-    seconds(b, "salvo_draft_seconds_total", "Time in drafting passes.", st->draft_us);
-    seconds(b, "salvo_forward_seconds_total", "Time in target passes.", st->forward_us);
-    seconds(b, "salvo_context_seconds_total", "Time in the draft's context updates.",
-            st->context_us);
-    seconds(b, "salvo_host_seconds_total", "Step time on the host.", st->host_us);
-    counter(b, "salvo_prefix_queries_total", "Prompt tokens looked up in the prefix cache.",
-            st->n_cache_queries);
-    counter(b, "salvo_prefix_hits_total", "Prompt tokens found in the prefix cache.",
-            st->n_cache_hits);
-    counter(b, "salvo_preemptions_total", "Sequences put back to make room.", st->n_preemptions);
-    sv_metric_gauge(b, "salvo_running_sequences", "Sequences with a seat.", st->n_running);
-    sv_metric_gauge(b, "salvo_waiting_sequences", "Sequences without one.", st->n_waiting);
-    sv_metric_gauge(b, "salvo_cache_pages", "Cache pages there are.", st->n_pages);
-    sv_metric_gauge(b, "salvo_cache_pages_used", "Cache pages that sequences hold.",
-                    st->n_pages_used);
-    sv_metric_gauge(b, "salvo_cache_pages_reusable", "Cache pages kept for prefixes only.",
-                    st->n_pages_cached);
+    static const struct figure list[] = {
+        {"salvo_steps_total", "Steps of the engine.", STAT(n_steps), COUNT},
+        {"salvo_step_seconds_total", "Time in steps.", offsetof(struct sv_snapshot, busy_us),
+         SECONDS},
+        {"salvo_draft_seconds_total", "Time in drafting passes.", STAT(draft_us), SECONDS},
+        {"salvo_forward_seconds_total", "Time in target passes.", STAT(forward_us), SECONDS},
+        {"salvo_context_seconds_total", "Time in the draft's context updates.", STAT(context_us),
+         SECONDS},
+        {"salvo_host_seconds_total", "Step time on the host.", STAT(host_us), SECONDS},
+        {"salvo_prefix_queries_total", "Prompt tokens looked up in the prefix cache.",
+         STAT(n_cache_queries), COUNT},
+        {"salvo_prefix_hits_total", "Prompt tokens found in the prefix cache.", STAT(n_cache_hits),
+         COUNT},
+        {"salvo_preemptions_total", "Sequences put back to make room.", STAT(n_preemptions), COUNT},
+        {"salvo_running_sequences", "Sequences with a seat.", STAT(n_running), GAUGE},
+        {"salvo_waiting_sequences", "Sequences without one.", STAT(n_waiting), GAUGE},
+        {"salvo_cache_pages", "Cache pages there are.", STAT(n_pages), GAUGE},
+        {"salvo_cache_pages_used", "Cache pages that sequences hold.", STAT(n_pages_used), GAUGE},
+        {"salvo_cache_pages_reusable", "Cache pages kept for prefixes only.", STAT(n_pages_cached),
+         GAUGE},
+    };
+
+    figures(b, e, list, sizeof list / sizeof list[0]);
+}
+
+static void replicas(struct sv_buf *b, const struct sv_serve *s)
+{
+    if (s->n_replicas < 2)
+        return;
+    sv_metric_head(b, "salvo_replica_up", "gauge", "1 unless it has failed.");
+    for (int32_t r = 0; r < s->n_replicas; r++)
+        sv_buf_printf(b, "salvo_replica_up{replica=\"%d\"} %d\n", r, !s->replicas[r].failed);
 }
 
 /* ---------------------------------------------------------------- all of it */
@@ -273,7 +357,6 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
 {
     struct sv_snapshot snap;
 
-    sv_worker_snapshot(s->worker, &snap);
     sv_metric_head(b, "salvo_build_info", "gauge", "Always 1; what is running.");
     sv_buf_printf(b, "salvo_build_info{version=\"" SALVO_VERSION "\",");
     sv_metric_label(b, "model", s->model_name);
@@ -294,8 +377,20 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
     forms(b, &s->metrics);
     if (!s->model)
         return;
-    engine(b, &snap.stats, &snap);
-    speculation(b, &snap.stats, s->model->info.block_size);
-    if (!s->o.no_vllm_metrics)
-        sv_metrics_other_names(s, &snap, b);
+    struct sv_snapshot *each = sv_calloc((size_t)s->n_replicas, sizeof *each);
+    if (!each) {
+        b->failed = true;
+        return;
+    }
+    for (int32_t r = 0; r < s->n_replicas; r++)
+        sv_worker_snapshot(s->replicas[r].worker, &each[r]);
+    const struct engines e = {each, s->n_replicas, s->model->info.block_size};
+    replicas(b, s);
+    engine(b, &e);
+    speculation(b, &e);
+    sv_free(each);
+    if (s->o.no_vllm_metrics)
+        return;
+    sv_replicas_snapshot(s, &snap);
+    sv_metrics_other_names(s, &snap, b);
 }

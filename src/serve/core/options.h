@@ -12,7 +12,8 @@
 enum sv_spec_metrics { SV_SPEC_NONE, SV_SPEC_SUMMARY, SV_SPEC_DETAILED };
 
 struct sv_serve_options {
-    struct sv_engine_options engine;
+    struct sv_engine_options engine;     /* numbers are those of all replicas together */
+    int32_t replicas;                    /* engines behind the server; 0 = 1 */
     sv_serve_open_engine_fn open_engine; /* NULL = the real one */
     const void *open_arg;
     const char *host;                           /* NULL = 127.0.0.1 */

@@ -113,6 +113,15 @@ void sv_out_copy(struct sv_buf *b, const struct sv_out *o)
             o->choice; /* NULL if it was forgotten */
 }
 
+void sv_out_lose(struct sv_buf *b, size_t from)
+{
+    for (size_t at = from; at < b->len;) {
+        struct head *h = (struct head *)(void *)(b->data + at);
+        h->o.lost = h->o.finish == SV_FINISH_ERROR;
+        at += h->n_bytes;
+    }
+}
+
 void sv_out_forget(struct sv_buf *b, size_t at)
 {
     ((struct head *)(void *)(b->data + at))->o.choice = NULL;

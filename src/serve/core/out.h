@@ -15,7 +15,7 @@ struct sv_choice;
 
 enum sv_out_kind { SV_OUT_EVENT, SV_OUT_REJECTED, SV_OUT_LOADED, SV_OUT_FAILED, SV_OUT_FLUSHED };
 
-/* One report. Pointers are valid until the next sv_worker_next. */
+/* One report. Pointers are valid until the next sv_inbox_next. */
 struct sv_out {
     enum sv_out_kind kind;
     struct sv_choice *choice;
@@ -24,6 +24,8 @@ struct sv_out {
     uint32_t n_text, n_message;
     bool has_logprobs;
     bool urgent; /* the first or last report of its sequence */
+    bool lost;   /* its last: the engine has failed, and nothing is wrong with the request */
+    int32_t replica;
     int32_t stop_id, stop_index;
     int32_t n_cached; /* with the first tokens and with the last report */
     /* With the last report, as is n_steps. */
@@ -54,6 +56,8 @@ struct sv_out_mark {
     bool urgent;
 };
 bool sv_out_peek(const struct sv_buf *batch, size_t at, struct sv_out_mark *m);
+/* Marks the errors among the records from this place on as lost. */
+void sv_out_lose(struct sv_buf *batch, size_t from);
 /* Marks the record at this place as handled: it no longer has a choice. */
 void sv_out_forget(struct sv_buf *batch, size_t at);
 

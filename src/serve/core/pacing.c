@@ -81,7 +81,7 @@ bool sv_call_streams_due(const struct sv_serve *s)
 
 void sv_call_flush(struct sv_serve *s, bool all)
 {
-    int64_t kept_us = sv_worker_kept_since(s->worker), gap;
+    int64_t kept_us = s->inbox.kept_us, gap;
 
     send_due(s, sv_call_has_ended);
     send_due(s, is_first);
@@ -96,6 +96,6 @@ void sv_call_flush(struct sv_serve *s, bool all)
     if (kept_us && (!s->oldest_us || kept_us < s->oldest_us))
         s->oldest_us = kept_us;
     gap = stream_gap(s);
-    sv_worker_quiet(s->worker, next_write_us(s, gap), gap,
-                    s->due || kept_us ? s->oldest_us + gap : INT64_MAX);
+    sv_mail_quiet(s->mail, next_write_us(s, gap), gap,
+                  s->due || kept_us ? s->oldest_us + gap : INT64_MAX);
 }

@@ -203,7 +203,7 @@ static void log_call(struct sv_call *c)
         n_cached += ch->n_cached;
         n_tokens += (int64_t)(ch->ids.len / sizeof(int32_t));
     }
-    struct sv_log_field f[11] = {
+    struct sv_log_field f[12] = {
         SV_LOG_S("id", c->request_id),
         SV_LOG_S("api", c->dialect->name),
         SV_LOG_I("status", c->status),
@@ -218,6 +218,8 @@ static void log_call(struct sv_call *c)
     int n = 10;
     if (c->p.constraint.kind)
         f[n++] = (struct sv_log_field)SV_LOG_S("form", sv_constraint_name(c->p.constraint.kind));
+    if (c->s->n_replicas > 1)
+        f[n++] = (struct sv_log_field)SV_LOG_I("replica", c->choices[0].replica);
     sv_serve_log(c->s, "request", f, n);
 }
 

@@ -72,6 +72,22 @@ double sv_load_progress(enum sv_load_stage stage, double share)
     return start[stage] + share * (start[stage + 1] - start[stage]);
 }
 
+/* Ends the object: of several replicas, how each of them is. */
+static void end_health(struct sv_buf *b, const struct sv_serve *s)
+{
+    for (int32_t r = 0; r < s->n_replicas && s->n_replicas > 1; r++) {
+        const struct sv_replica *x = &s->replicas[r];
+        sv_buf_printf(b, "%s{\"replica\":%d,\"status\":\"%s\",\"unfinished\":%d",
+                      r ? "," : ",\"replicas\":[", r, x->failed ? "failed" : "ok", x->n_live);
+        if (x->failed) {
+            sv_buf_lit(b, ",\"message\":");
+            sv_json_quote(b, x->why, strlen(x->why));
+        }
+        sv_buf_printf(b, r + 1 < s->n_replicas ? "}" : "}]");
+    }
+    sv_buf_lit(b, "}\n");
+}
+
 /* 200 when requests are accepted; 503 with the state while loading, draining or broken. */
 void sv_get_health(struct sv_serve *s, struct sv_http_req *q)
 {
@@ -80,13 +96,15 @@ void sv_get_health(struct sv_serve *s, struct sv_http_req *q)
 
     sv_buf_init(&b);
     if (s->state == SV_READY) {
-        sv_buf_printf(&b, "{\"status\":\"ok\"}\n");
+        sv_buf_printf(&b, "{\"status\":\"%s\"",
+                      sv_replicas_live(s) == s->n_replicas ? "ok" : "degraded");
+        end_health(&b, s);
         reply(q, 200, &b);
         return;
     }
-    sv_worker_snapshot(s->worker, &snap);
     sv_http_add_header(q, "Retry-After", "1");
     if (s->state == SV_LOADING) {
+        sv_replicas_snapshot(s, &snap);
         sv_buf_printf(&b,
                       "{\"status\":\"loading\",\"stage\":\"%s\",\"stage_progress\":%.3f,"
                       "\"progress\":%.3f,\"seconds\":%.1f,"
@@ -96,11 +114,12 @@ void sv_get_health(struct sv_serve *s, struct sv_http_req *q)
                       sv_load_progress(snap.stage, snap.stage_share),
                       (double)(sv_clock_us() - s->start_us) / 1e6);
     } else if (s->state == SV_DRAINING) {
-        sv_buf_printf(&b, "{\"status\":\"draining\",\"unfinished\":%d}\n", s->n_live);
+        sv_buf_printf(&b, "{\"status\":\"draining\",\"unfinished\":%d", s->n_live);
+        end_health(&b, s);
     } else {
         sv_buf_printf(&b, "{\"status\":\"failed\",\"message\":");
         sv_json_quote(&b, s->broken, strlen(s->broken));
-        sv_buf_printf(&b, "}\n");
+        end_health(&b, s);
     }
     reply(q, 503, &b);
 }

@@ -10,7 +10,7 @@
 #include "jinja/jinja.h"
 #include "serve/core/metrics.h"
 #include "serve/core/options.h"
-#include "serve/core/worker.h"
+#include "serve/core/replicas.h"
 #include "serve/http/http.h"
 #include "serve/http/tls.h"
 
@@ -37,7 +37,10 @@ struct sv_serve {
     struct sv_tls_stamp tls_seen[2]; /* certificate, key */
     struct sv_keys *keys;            /* NULL: no key is needed */
     bool checks_host;                /* requests must name this server in Host */
-    struct sv_worker *worker;
+    struct sv_replica *replicas;
+    int32_t n_replicas;
+    struct sv_mail *mail;               /* what they report, */
+    struct sv_inbox inbox;              /* and what of it is being handled */
     const struct sv_serve_model *model; /* NULL until it is loaded */
     struct sv_enc_scratch *scratch;     /* the loop thread's */
     struct sv_prep *prep;
@@ -54,10 +57,10 @@ struct sv_serve {
     struct sv_call *calls, *due, *blocked;
     struct sv_compiled *grammars; /* cached or being compiled, the last used first */
     int32_t n_compiling;
-    int32_t n_live, max_live; /* sequences that the worker has */
+    int32_t n_live, max_live; /* sequences that the workers have */
     uint64_t next_serial;
     uint64_t random_key, n_random;
-    struct sv_http_req *flushing[32]; /* ring of requests that wait for the worker to flush */
+    struct sv_http_req *flushing[32]; /* ring of requests that wait for all caches to be flushed */
     int32_t first_flushing, n_flushing;
     struct sv_metrics metrics;
     struct sv_buf frames;                /* one buffer for all answers, so that it stays in cache */

@@ -17,7 +17,7 @@ static void on_changed(void *user, const char *path, bool changed)
 
     if (changed) {
         snprintf(why, sizeof why, "the model file %.300s was changed while it was in use", path);
-        sv_worker_fail(s->worker, why); /* comes back as SV_OUT_FAILED, which is logged */
+        sv_replicas_fail(s, why); /* comes back as SV_OUT_FAILED, which is logged */
         return;
     }
     struct sv_log_field f[] = {SV_LOG_S("file", path)};

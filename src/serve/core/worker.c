@@ -1,9 +1,9 @@
 /*
- * worker.c - the engine's thread: loads the model, takes commands, steps, reports.
+ * worker.c - the thread of an engine: loads the model, takes commands, steps, reports.
  *
- * Called by the loop (start, submit, cancel, flush, collect, finish); everything below "the thread"
- * runs on the worker's own. Commands are read before each step, so a cancel takes effect within
- * one. Must not: block the loop, or touch a choice after its last event has been posted.
+ * Called by replicas.c for the loop (start, submit, cancel, flush, finish); everything below "the
+ * thread" runs on the worker's own. Commands are read before each step, so a cancel takes effect
+ * within one. Must not: block the loop, or touch a choice after its last event has been posted.
  */
 #include "serve/core/call.h"
 
@@ -29,12 +29,12 @@ struct live {
 
 struct sv_worker {
     struct sv_queue *commands;
-    struct sv_mail *mail;
+    struct sv_mail *mail; /* the loop's, which all workers post to */
     struct sv_cell *cell;
     struct sv_thread *thread;
     struct sv_serve_options o;
-    /* the thread's */
-    struct sv_serve_engine engine;
+    int32_t replica;
+    struct sv_serve_engine engine; /* the thread's, but for `known` */
     bool opened, stopping, broken;
     bool failing;  /* by sv_worker_fail: running and new sequences end with an error */
     char why[400]; /* why the engine broke */
@@ -44,9 +44,8 @@ struct sv_worker {
     struct sv_buf batch;
     struct sv_snapshot snap;
     int64_t snap_us;
-    bool ended;            /* a request has, since the last report */
-    bool urgent;           /* the batch must not wait for the loop's next look */
-    struct sv_inbox inbox; /* the loop's */
+    bool ended;     /* a request has, since the last report */
+    bool urgent;    /* the batch must not wait for the loop's next look */
     char told[400]; /* the reason given to sv_worker_fail: written once by the loop, before FAIL */
 };
 
@@ -61,7 +60,6 @@ static void publish(struct sv_worker *w, bool now)
     w->snap_us = t;
     if (w->opened)
         w->engine.engine_stats(w->engine.impl, &w->snap.stats);
-    w->snap.n_live = w->n_live;
     sv_cell_set(w->cell, &w->snap);
 }
 
@@ -75,7 +73,12 @@ static void post(struct sv_worker *w)
 static void report(struct sv_worker *w, enum sv_out_kind kind, struct sv_choice *ch,
                    const char *message)
 {
-    struct sv_out o = {.kind = kind, .choice = ch, .message = message, .at_us = sv_clock_us()};
+    struct sv_out o = {.kind = kind,
+                       .choice = ch,
+                       .replica = w->replica,
+                       .lost = kind == SV_OUT_REJECTED && (w->broken || w->failing),
+                       .message = message,
+                       .at_us = sv_clock_us()};
 
     o.n_message = message ? (uint32_t)strlen(message) : 0;
     w->urgent = true;
@@ -88,6 +91,7 @@ static void on_event(void *user, const struct sv_event *ev)
     struct sv_worker *w = l->w;
     struct sv_out o = {.kind = SV_OUT_EVENT,
                        .choice = l->choice,
+                       .replica = w->replica,
                        .finish = ev->finish,
                        .n_tokens = ev->n_tokens,
                        .n_drafted = ev->n_drafted,
@@ -219,12 +223,14 @@ static void refuse_rest(struct sv_worker *w)
 static void step(struct sv_worker *w)
 {
     int64_t start = sv_clock_us();
+    size_t before = w->batch.len;
     int rc = w->engine.step(w->engine.impl, w->why, sizeof w->why);
 
     w->snap.busy_us += sv_clock_us() - start;
     if (rc >= 0)
         return;
     w->broken = true; /* every running request has its error event */
+    sv_out_lose(&w->batch, before);
     if (!w->why[0])
         snprintf(w->why, sizeof w->why, "%s", sv_code_name(rc));
     report(w, SV_OUT_FAILED, NULL, w->why);
@@ -292,7 +298,7 @@ static int load(struct sv_worker *w, struct sv_err *err)
     sv_serve_open_engine_fn open = w->o.open_engine ? w->o.open_engine : sv_serve_open_real_engine;
 
     stage(w, SV_LOAD_TOKENIZER);
-    int rc = load_texts(w, err);
+    int rc = w->replica ? SV_OK : load_texts(w, err); /* the first one's are the loop's */
     stage(w, SV_LOAD_WEIGHTS);
     w->o.engine.on_progress = on_progress;
     w->o.engine.progress_user = w;
@@ -340,8 +346,8 @@ static void *run(void *arg)
 
 /* ---------------------------------------------------------------- the loop's side */
 
-int sv_worker_start(struct sv_worker **out, const struct sv_serve_options *o, int32_t max_live,
-                    struct sv_err *err)
+int sv_worker_start(struct sv_worker **out, const struct sv_serve_options *o, int32_t replica,
+                    int32_t max_live, struct sv_mail *mail, struct sv_err *err)
 {
     struct sv_worker *w = sv_calloc(1, sizeof *w);
 
@@ -349,13 +355,13 @@ int sv_worker_start(struct sv_worker **out, const struct sv_serve_options *o, in
     if (!w)
         return sv_fail(err, SV_ENOMEM, -1, "worker");
     w->o = *o;
+    w->replica = replica;
+    w->mail = mail;
     w->max_live = max_live;
     w->live = sv_calloc((size_t)max_live, sizeof *w->live);
     /* At most one submit and one cancel for each counted sequence, a few flushes, one failure. */
     int rc = w->live ? sv_queue_open(&w->commands, 4 * max_live + 64, sizeof(struct command), err)
                      : sv_fail(err, SV_ENOMEM, -1, "worker");
-    if (!rc)
-        rc = sv_mail_open(&w->mail, err);
     if (!rc)
         rc = sv_cell_open(&w->cell, sizeof w->snap, err);
     if (!rc)
@@ -376,9 +382,13 @@ static void command(struct sv_worker *w, enum command_kind kind, struct sv_choic
         sv_panic("the queue of commands is full");
 }
 
-void sv_worker_finish(struct sv_worker *w)
+void sv_worker_stop(struct sv_worker *w)
 {
     command(w, STOP, NULL, 0);
+}
+
+void sv_worker_join(struct sv_worker *w)
+{
     sv_thread_join(w->thread);
     w->thread = NULL;
 }
@@ -387,23 +397,15 @@ void sv_worker_free(struct sv_worker *w)
 {
     if (!w)
         return;
-    if (w->thread)
-        sv_worker_finish(w);
+    SV_REQUIRE(!w->thread);
     sv_chat_template_close(w->model.chat);
     json_decref(w->model.tokenizer_config);
     sv_tokenizer_close(w->model.tok);
     sv_queue_close(w->commands);
-    sv_mail_close(w->mail);
     sv_cell_close(w->cell);
     sv_buf_fini(&w->batch);
-    sv_inbox_fini(&w->inbox);
     sv_free(w->live);
     sv_free(w);
-}
-
-int sv_worker_fd(const struct sv_worker *w)
-{
-    return sv_mail_fd(w->mail);
 }
 
 void sv_worker_submit(struct sv_worker *w, struct sv_choice *ch)
@@ -434,25 +436,9 @@ void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out)
     sv_cell_get(w->cell, out);
 }
 
-void sv_worker_quiet(struct sv_worker *w, int64_t until_us, int64_t hold_us, int64_t wake_us)
+int32_t sv_worker_known(const struct sv_worker *w, const struct sv_request *r)
 {
-    sv_mail_quiet(w->mail, until_us, hold_us, wake_us);
-}
-
-void sv_worker_collect(struct sv_worker *w, bool all)
-{
-    sv_mail_take(w->mail, &w->inbox.taken);
-    sv_inbox_begin(&w->inbox, all);
-}
-
-bool sv_worker_next(struct sv_worker *w, struct sv_out *out)
-{
-    return sv_inbox_next(&w->inbox, out);
-}
-
-int64_t sv_worker_kept_since(const struct sv_worker *w)
-{
-    return w->inbox.kept_us;
+    return w->engine.known(w->engine.impl, r);
 }
 
 const struct sv_serve_model *sv_worker_model(const struct sv_worker *w)

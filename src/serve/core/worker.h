@@ -1,7 +1,8 @@
 /*
- * worker.h - the engine's thread: it loads the model, takes commands, steps and reports.
+ * worker.h - the thread of an engine: it loads the model, takes commands, steps and reports.
  *
- * Called by the loop; the worker itself runs on a thread of its own. Must not: block the loop.
+ * Called by replicas.c for the loop; the worker itself runs on a thread of its own. Must not: block
+ * the loop.
  */
 #ifndef SV_SERVE_CORE_WORKER_H
 #define SV_SERVE_CORE_WORKER_H
@@ -41,38 +42,28 @@ enum sv_load_stage {
 /* Written by the worker now and then, read for /metrics, /health and log lines. */
 struct sv_snapshot {
     struct sv_engine_stats stats;
-    int32_t n_live; /* sequences that the engine has */
     enum sv_load_stage stage;
     double stage_share; /* how much of the stage is done, 0 to 1 */
     int64_t busy_us;    /* time in steps */
 };
 
-int sv_worker_start(struct sv_worker **w, const struct sv_serve_options *o, int32_t max_live,
-                    struct sv_err *err);
-/* Ends the thread and closes the engine. Each submitted sequence gets its last report, which can
- * still be collected before sv_worker_free. */
-void sv_worker_finish(struct sv_worker *w);
-void sv_worker_free(struct sv_worker *w);
+/* Reports go to mail, which outlives the worker. */
+int sv_worker_start(struct sv_worker **w, const struct sv_serve_options *o, int32_t replica,
+                    int32_t max_live, struct sv_mail *mail, struct sv_err *err);
+/* Stop ends the thread and closes the engine, join waits for that. Each submitted sequence gets its
+ * last report. */
+void sv_worker_stop(struct sv_worker *w);
+void sv_worker_join(struct sv_worker *w);
+void sv_worker_free(struct sv_worker *w); /* after join */
 /* The choice belongs to the worker until its last event or rejection has been read. */
 void sv_worker_submit(struct sv_worker *w, struct sv_choice *ch);
 void sv_worker_cancel(struct sv_worker *w, uint64_t serial);
 void sv_worker_flush(struct sv_worker *w);
 /* Ends all sequences with this error and rejects later ones; reports SV_OUT_FAILED once. */
 void sv_worker_fail(struct sv_worker *w, const char *why);
+/* Tokens of the request's prompt that the engine's prefix cache has. Once it is loaded. */
+int32_t sv_worker_known(const struct sv_worker *w, const struct sv_request *r);
 void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out);
-const struct sv_serve_model *sv_worker_model(const struct sv_worker *w);
-
-/* Readable when there are reports. */
-int sv_worker_fd(const struct sv_worker *w);
-/* Reports of steps that end before until_us are delayed, each by at most hold_us, so that one
- * wake-up serves many steps. The first and last event of a sequence, and reports that are no event,
- * are never delayed. At wake_us the descriptor is readable in any case (INT64_MAX = never). */
-void sv_worker_quiet(struct sv_worker *w, int64_t until_us, int64_t hold_us, int64_t wake_us);
-/* Takes what was reported since the last call: collect once, then next until it returns false.
- * Without `all`, events that are not urgent stay; kept_since is the time of the oldest of them, or
- * 0. */
-void sv_worker_collect(struct sv_worker *w, bool all);
-bool sv_worker_next(struct sv_worker *w, struct sv_out *out);
-int64_t sv_worker_kept_since(const struct sv_worker *w);
+const struct sv_serve_model *sv_worker_model(const struct sv_worker *w); /* the first replica's */
 
 #endif

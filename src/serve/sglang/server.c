@@ -2,7 +2,7 @@
  * server.c - SGLang's endpoints about the server: /server_info, /model_info, /flush_cache and
  * /abort_request.
  *
- * Called by route.c, and by serve.c once the worker has flushed. Must not: wait for the engine.
+ * Called by route.c, and by serve.c once all workers have flushed. Must not: wait for the engine.
  */
 #include "serve/core/auth.h"
 #include "serve/core/body.h"
@@ -55,7 +55,7 @@ void sv_get_server_info(struct sv_serve *s, struct sv_http_req *q)
     struct sv_snapshot snap;
     struct sv_buf b;
 
-    sv_worker_snapshot(s->worker, &snap);
+    sv_replicas_snapshot(s, &snap);
     const struct sv_engine_stats *st = &snap.stats;
     double seconds = (double)snap.busy_us / 1e6;
     sv_buf_init(&b);
@@ -114,10 +114,10 @@ void sv_flush_prefixes(struct sv_serve *s, struct sv_http_req *q)
     struct sv_http_req **at = &s->flushing[(s->first_flushing + s->n_flushing++) % MAX_FLUSHING];
     *at = q;
     sv_http_on_gone(q, flush_gone, at);
-    sv_worker_flush(s->worker);
+    sv_replicas_flush(s);
 }
 
-/* The worker has flushed for the oldest waiting request. */
+/* All workers have flushed for the oldest waiting request. */
 void sv_flushed(struct sv_serve *s)
 {
     static const char text[] = "Cache flushed.\n";

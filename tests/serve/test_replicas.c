@@ -1,0 +1,344 @@
+/*
+ * test_replicas.c - several replicas behind one server: the same text, who gets which request, and
+ * what happens when one of them fails or the server ends while they work.
+ */
+#include "serve/hub.h"
+
+#include "testing.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TEXT "/v1/completions"
+#define CHAT "/v1/chat/completions"
+
+/* On GPUs each replica needs one of its own (tests/gpu.sh). */
+static const char *device(void)
+{
+    const char *name = sv_env("SALVO_TEST_DEVICE");
+    return name ? name : "cpu";
+}
+
+/* ---------------------------------------------------------------- text */
+
+static const struct {
+    const char *path, *body;
+} asked[] = {
+    {TEXT, "{\"prompt\":\"What is 12 times 13?\",\"max_tokens\":24,\"temperature\":0}"},
+    {TEXT, "{\"prompt\":\"def add(a, b):\",\"max_tokens\":24,\"temperature\":0,\"logprobs\":2}"},
+    {TEXT, "{\"prompt\":\"Once upon\",\"max_tokens\":24,\"temperature\":0.9,\"seed\":7,\"n\":3}"},
+    {TEXT, "{\"prompt\":[\"a\",\"b\",\"c\"],\"max_tokens\":12,\"temperature\":1,\"seed\":3}"},
+    {TEXT, "{\"prompt\":\"x\",\"max_tokens\":12,\"temperature\":0,\"prompt_logprobs\":1}"},
+    /* one grammar for matchers on two threads */
+    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":24,\"n\":4,"
+           "\"temperature\":1,\"seed\":5,\"response_format\":{\"type\":\"json_schema\","
+           "\"json_schema\":{\"name\":\"s\",\"schema\":{\"type\":\"object\",\"properties\":{"
+           "\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\",\"b\"],"
+           "\"additionalProperties\":false}}}}"},
+    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":24,\"n\":2,"
+           "\"temperature\":0,\"stop_regex\":\"[0-9]+ and\"}"},
+};
+enum { N_ASKED = sizeof asked / sizeof asked[0] };
+
+/* All at once; their answers, borrowed until close. */
+static void ask_all(struct hub *r, json_t *answers[N_ASKED])
+{
+    int fd[N_ASKED];
+
+    for (int i = 0; i < N_ASKED; i++) {
+        fd[i] = hub_connect(r);
+        hub_post(fd[i], asked[i].path, "", asked[i].body);
+    }
+    for (int i = 0; i < N_ASKED; i++) {
+        struct sv_err err = {0};
+        struct answer a;
+        answer_init(&a);
+        answer_read(fd[i], &a);
+        if (a.status != 200)
+            fail_msg("%s: %d %s", asked[i].body, a.status, a.body.data);
+        json_t *v = sv_json_parse(a.body.data, a.body.len, &err);
+        assert_non_null(v);
+        answers[i] = json_deep_copy(json_object_get(v, "choices"));
+        json_decref(v);
+        answer_fini(&a);
+        close(fd[i]);
+    }
+}
+
+/* Grammars, seeds, choices and log probabilities: every replica gives what one engine gives. */
+static void the_same_text(void **state)
+{
+    json_t *one[N_ASKED], *two[N_ASKED];
+    (void)state;
+
+    for (int n = 1; n <= 2; n++) {
+        struct hub r = {.real = true, .o.replicas = n, .o.engine.n_threads = 2};
+        r.o.engine.device = device();
+        hub_open(&r, false);
+        ask_all(&r, n == 1 ? one : two);
+        for (int i = 0; i < n && n > 1; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "salvo_steps_total{replica=\"%d\"}", i);
+            assert_true(hub_metric(&r, name) > 0);
+        }
+        hub_close(&r);
+    }
+    for (int i = 0; i < N_ASKED; i++) {
+        hub_same(one[i], two[i], asked[i].body);
+        json_decref(one[i]);
+        json_decref(two[i]);
+    }
+}
+
+/* ---------------------------------------------------------------- who gets what */
+
+#define LONG                                                                                       \
+    "The quick brown fox jumps over the lazy dog, and the dog sleeps on; the fox then runs to "    \
+    "the river, drinks, looks around, and finds nobody there but an old heron that stands on "     \
+    "one leg. Neither of them says a word, as both of them know how such a tale must end: "
+
+static int64_t cached(struct hub *r, const char *more)
+{
+    char body[1000];
+
+    snprintf(body, sizeof body, "{\"prompt\":\"%s%s\",\"max_tokens\":1}", LONG, more);
+    return hub_number(hub_json(r, TEXT, body, 200), "usage.prompt_tokens_details.cached_tokens");
+}
+
+/* A prompt goes to the replica that has its beginning, though another one is idle and comes first;
+ * what costs are known are the policy's. */
+static void prefixes(void **state)
+{
+    struct hub r = {.real = true, .o.replicas = 2, .o.engine.n_threads = 2};
+    r.o.engine.auto_width = true;
+    r.o.engine.device = device();
+    (void)state;
+
+    hub_open(&r, false);
+    assert_true(hub_metric(&r, "salvo_step_cost_seconds{replica=\"1\",step=\"prompt_row\"}") > 0);
+    int fd = hub_connect(&r);
+    hub_post(fd, TEXT, "",
+             "{\"prompt\":\"a\",\"max_tokens\":100000,\"ignore_eos\":true,\"stream\":true}");
+    hub_metric_becomes(&r, "salvo_running_sequences{replica=\"0\"}", 1);
+    assert_int_equal(cached(&r, "they part."), 0); /* replica 1, as 0 has work */
+    close(fd);
+    hub_metric_becomes(&r, "salvo_running_sequences{replica=\"0\"}", 0);
+    int64_t found = cached(&r, "they meet again.");
+    assert_true(found >= 48);
+    hub_metric_becomes(&r, "salvo_prefix_hits_total{replica=\"1\"}", (double)found);
+    assert_int_equal(hub_metric(&r, "salvo_prefix_hits_total{replica=\"0\"}"), 0);
+    /* nothing is known of this one: the lowest of two idle ones */
+    double queries = hub_metric(&r, "salvo_prefix_queries_total{replica=\"0\"}");
+    hub_json(&r, TEXT, "{\"prompt\":\"Another tale, of another fox\",\"max_tokens\":1}", 200);
+    assert_true(hub_metric(&r, "salvo_prefix_queries_total{replica=\"0\"}") > queries);
+    /* a flush is one of all replicas */
+    hub_ask(&r, "/flush_cache", NULL, &r.a);
+    assert_int_equal(r.a.status, 200);
+    assert_int_equal(cached(&r, "they part."), 0);
+    hub_close(&r);
+}
+
+static int64_t unfinished(struct hub *r, int replica)
+{
+    char where[40];
+
+    snprintf(where, sizeof where, "replicas.%d.unfinished", replica);
+    return hub_number(hub_json(r, "/health", NULL, 200), where);
+}
+
+static void load_spreads(void **state)
+{
+    struct hub r = {.o.replicas = 3, .fake.step_us = 1000, .o.engine.max_sequences = 6};
+    int fd[6];
+    (void)state;
+
+    hub_open(&r, false);
+    for (int i = 0; i < 6; i++) {
+        fd[i] = hub_connect(&r);
+        hub_post(fd[i], TEXT, "", "{\"prompt\":\"one two\",\"max_tokens\":4000,\"stream\":true}");
+        for (int64_t n = 0; n <= i;)
+            n = unfinished(&r, 0) + unfinished(&r, 1) + unfinished(&r, 2);
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(unfinished(&r, k), (i + 3 - k) / 3);
+    }
+    for (int i = 0; i < 6; i++)
+        close(fd[i]);
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- failures */
+
+/* Replicas other than the first fail at fail_at_step. */
+static int open_frail(struct sv_serve_engine *out, const struct sv_engine_options *o,
+                      const void *arg, struct sv_err *err)
+{
+    struct sv_serve_fake fake = *(const struct sv_serve_fake *)arg;
+
+    if (o->replica == 0)
+        fake.fail_at_step = 0;
+    return sv_serve_open_fake_engine(out, o, &fake, err);
+}
+
+static void open_two(struct hub *r, int fail_at_step)
+{
+    r->o.replicas = 2;
+    r->o.open_engine = open_frail;
+    r->fake.step_us = 2000;
+    r->fake.fail_at_step = fail_at_step;
+    hub_open(r, false);
+}
+
+/* Keeps the first replica busy. */
+static int keep_busy(struct hub *r)
+{
+    int fd = hub_connect(r);
+
+    hub_post(fd, TEXT, "", "{\"prompt\":\"one two\",\"max_tokens\":4000,\"stream\":true}");
+    while (!unfinished(r, 0))
+        hub_nap_ms(1);
+    return fd;
+}
+
+static void is_degraded(struct hub *r)
+{
+    json_t *v = hub_json(r, "/health", NULL, 200);
+
+    assert_string_equal(hub_text(v, "status"), "degraded");
+    assert_string_equal(hub_text(v, "replicas.0.status"), "ok");
+    assert_string_equal(hub_text(v, "replicas.1.status"), "failed");
+    assert_string_equal(hub_text(v, "replicas.1.message"), "the fake device failed");
+    assert_int_equal(hub_number(v, "replicas.1.unfinished"), 0);
+    assert_true(hub_metric(r, "salvo_ready") == 1);
+    assert_true(hub_metric(r, "salvo_replica_up{replica=\"0\"}") == 1);
+    assert_true(hub_metric(r, "salvo_replica_up{replica=\"1\"}") == 0);
+}
+
+/* Whole answers, of which the client has nothing yet, and a stream before its first text: another
+ * replica gives them from the start. */
+static void nothing_was_sent(void **state)
+{
+    static const char *const bodies[] = {
+        "{\"prompt\":\"five six seven\",\"max_tokens\":9}",
+        "{\"prompt\":\"five six seven\",\"max_tokens\":9,\"logprobs\":1,\"n\":2}",
+        "{\"prompt\":\"five six seven\",\"max_tokens\":9,\"stream\":true}",
+    };
+    (void)state;
+
+    for (int i = 0; i < 3; i++) {
+        struct hub whole = {.fake.step_us = 2000}, r = {0};
+        hub_open(&whole, false);
+        open_two(&r, i == 2 ? 1 : 4);
+        int fd = keep_busy(&r);
+        if (i == 2) {
+            hub_same(hub_at(hub_events(&r, TEXT, bodies[i]), "0.choices"),
+                     hub_at(hub_events(&whole, TEXT, bodies[i]), "0.choices"), bodies[i]);
+        } else {
+            json_t *got = hub_json(&r, TEXT, bodies[i], 200),
+                   *want = hub_json(&whole, TEXT, bodies[i], 200);
+            hub_same(hub_at(got, "choices"), hub_at(want, "choices"), bodies[i]);
+            assert_int_equal(hub_number(got, "usage.completion_tokens"),
+                             hub_number(want, "usage.completion_tokens"));
+        }
+        is_degraded(&r);
+        hub_json(&r, TEXT, bodies[0], 200); /* and who comes later goes there at once */
+        assert_int_equal(unfinished(&r, 0), 1);
+        close(fd);
+        hub_close(&r);
+        hub_close(&whole);
+        assert_int_equal(r.rc, SV_OK);
+    }
+}
+
+static void a_stream_has_begun(void **state)
+{
+    struct hub r = {0};
+    (void)state;
+
+    open_two(&r, 4);
+    int fd = keep_busy(&r);
+    json_t *events =
+        hub_events(&r, TEXT, "{\"prompt\":\"five six seven\",\"max_tokens\":9,\"stream\":true}");
+    json_t *last = json_array_get(events, json_array_size(events) - 1);
+    assert_true(json_array_size(events) > 1);
+    assert_string_equal(hub_text(last, "error.message"), "replica 1: the fake device failed");
+    is_degraded(&r);
+    close(fd);
+    hub_close(&r);
+}
+
+static void none_is_left(void **state)
+{
+    struct hub r = {.o.replicas = 2, .fake.step_us = 2000, .fake.fail_at_step = 3};
+    (void)state;
+
+    hub_open(&r, false);
+    /* runs on the first, then on the second, and then nowhere */
+    hub_ask(&r, TEXT, "{\"prompt\":\"five six\",\"max_tokens\":9}", &r.a);
+    assert_int_equal(r.a.status, 500);
+    assert_non_null(strstr(r.a.body.data, "replica 1: the fake device failed"));
+    json_t *v = hub_json(&r, "/health", NULL, 503);
+    assert_string_equal(hub_text(v, "status"), "failed");
+    assert_string_equal(hub_text(v, "replicas.0.status"), "failed");
+    hub_json(&r, TEXT, "{\"prompt\":\"five six\",\"max_tokens\":9}", 503);
+    hub_close(&r);
+    assert_int_equal(r.rc, SV_EDEVICE);
+}
+
+/* ---------------------------------------------------------------- the end */
+
+static void ends_while_they_work(void **state)
+{
+    enum { N = 7 };
+    struct hub r = {.o.replicas = 3, .fake.step_us = 500};
+    int fd[N];
+    (void)state;
+
+    hub_open(&r, false);
+    for (int i = 0; i < N; i++) {
+        fd[i] = hub_connect(&r);
+        hub_post(fd[i], i & 1 ? TEXT : "/completion", "",
+                 "{\"prompt\":\"one two\",\"max_tokens\":4000}");
+    }
+    hub_metric_becomes(&r, "salvo_running_sequences{replica=\"2\"}", 2);
+    sv_serve_stop(r.s); /* and once more in hub_close: it ends at once */
+    hub_close(&r);
+    for (int i = 0; i < N; i++)
+        close(fd[i]);
+}
+
+/* After the first stop what runs is finished, on every replica, and nothing new is taken. */
+static void drains(void **state)
+{
+    enum { N = 4 };
+    struct hub r = {.o.replicas = 2, .fake.step_us = 2000};
+    struct answer a;
+    int fd[N];
+    (void)state;
+
+    hub_open(&r, false);
+    for (int i = 0; i < N; i++) {
+        fd[i] = hub_connect(&r);
+        hub_post(fd[i], TEXT, "", "{\"prompt\":\"one two\",\"max_tokens\":100}");
+    }
+    while (unfinished(&r, 0) + unfinished(&r, 1) < N)
+        hub_nap_ms(1);
+    assert_int_equal(unfinished(&r, 1), N / 2);
+    sv_serve_stop(r.s);
+    for (int i = 0; i < N; i++) {
+        answer_init(&a);
+        answer_read(fd[i], &a);
+        assert_int_equal(a.status, 200);
+        assert_non_null(strstr(a.body.data, "\"completion_tokens\":100"));
+        answer_fini(&a);
+        close(fd[i]);
+    }
+    hub_wait(&r);
+    hub_close(&r);
+    assert_int_equal(r.rc, SV_OK);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(the_same_text), cmocka_unit_test(prefixes),
+             cmocka_unit_test(load_spreads), cmocka_unit_test(nothing_was_sent),
+             cmocka_unit_test(a_stream_has_begun), cmocka_unit_test(none_is_left),
+             cmocka_unit_test(ends_while_they_work), cmocka_unit_test(drains))
