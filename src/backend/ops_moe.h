@@ -83,7 +83,7 @@ struct sv_p_router_topk {
     struct sv_weight w;    /* (n_experts, hidden), not quantized */
     struct sv_weight bias; /* (1, n_experts) or data NULL */
     enum sv_router_norm norm;
-    struct sv_router_sigmoid sigmoid; /* of SV_ROUTER_SIGMOID. The CPU's alone */
+    struct sv_router_sigmoid sigmoid; /* of SV_ROUTER_SIGMOID */
     struct sv_routes routes;
     /* (1) or NULL: grows, modulo 2^32, by the number of experts that have entries */
     uint32_t *n_chosen;

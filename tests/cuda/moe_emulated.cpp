@@ -355,6 +355,76 @@ int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_
     }
     return 0;
 }
+
+/* Small integers again, and biases that tie often. */
+int check_groups(sv_cuda *cu, sv_rng &rng, int32_t n_experts, int32_t k, int32_t n_group, int32_t topk_group, int32_t n)
+{
+    cu->act = SV_F32;
+    const int32_t hidden = 24, size = n_experts / n_group;
+    std::vector<float> x((size_t)n * hidden), w((size_t)n_experts * hidden), bias(n_experts);
+    std::vector<int32_t> seg(n, 0);
+    for (float &v : x)
+        v = (float)sv_rng_below(&rng, 3) - 1;
+    for (float &v : w)
+        v = (float)sv_rng_below(&rng, 3) - 1;
+    for (float &v : bias)
+        v = (float)sv_rng_below(&rng, 7) / 4 - 1;
+    routing got(n, {n_experts, k, hidden, 8, false, false, SV_EXPERT_SILU});
+    sv_p_router_topk p = {};
+    p.rows.n_rows = n;
+    p.rows.row_seg = seg.data();
+    p.x = x.data();
+    p.w.fmt.elem = SV_F32;
+    p.w.rows = n_experts;
+    p.w.cols = hidden;
+    p.w.data = w.data();
+    p.norm = SV_ROUTER_SIGMOID;
+    p.sigmoid.bias.fmt.elem = SV_F32;
+    p.sigmoid.bias.rows = 1;
+    p.sigmoid.bias.cols = n_experts;
+    p.sigmoid.bias.data = bias.data();
+    p.sigmoid.n_group = n_group;
+    p.sigmoid.topk_group = topk_group;
+    p.sigmoid.renorm = true;
+    p.sigmoid.scale = 2.5f;
+    p.routes = got.r;
+    sv_cuda_router_topk((sv_dev *)(void *)cu, &p);
+    for (int32_t r = 0; r < n; r++) {
+        std::vector<float> score(n_experts), choice(n_experts), sum(n_group);
+        std::vector<int32_t> id(n_experts), group(n_group);
+        double all = 0;
+        for (int32_t e = 0; e < n_experts; e++) {
+            float l = 0;
+            for (int32_t i = 0; i < hidden; i++)
+                l += x[(size_t)r * hidden + i] * w[(size_t)e * hidden + i];
+            score[e] = 1.0f / (1.0f + expf(-l));
+            choice[e] = score[e] + bias[e];
+            id[e] = e;
+        }
+        for (int32_t g = 0; g < n_group; g++) {
+            std::vector<float> of(choice.begin() + g * size, choice.begin() + (g + 1) * size);
+            std::sort(of.begin(), of.end(), [](float a, float b) { return a > b; });
+            sum[g] = of[0] + (size > 1 ? of[1] : 0);
+            group[g] = g;
+        }
+        std::sort(group.begin(), group.end(), [&](int32_t a, int32_t b) { return beats(sum[a], a, sum[b], b); });
+        std::vector<bool> kept(n_group, false);
+        for (int32_t i = 0; i < topk_group; i++)
+            kept[group[i]] = true;
+        std::sort(id.begin(), id.end(), [&](int32_t a, int32_t b) {
+            return kept[a / size] != kept[b / size] ? kept[a / size] : beats(choice[a], a, choice[b], b);
+        });
+        for (int32_t j = 0; j < k; j++)
+            all += score[id[j]];
+        for (int32_t j = 0; j < k; j++)
+            if (got.r.expert[r * k + j] != id[j] || std::fabs(got.r.weight[r * k + j] - 2.5 * score[id[j]] / all) > 2e-6) {
+                printf("router of %d groups: row %d, choice %d: %d (%g), not %d (%g)\n", n_group, r, j, got.r.expert[r * k + j],
+                       got.r.weight[r * k + j], id[j], 2.5 * score[id[j]] / all);
+                return 1;
+            }
+    }
+    return 0;
+}
 } // namespace
 
 int main()
@@ -389,6 +459,11 @@ int main()
     /* More columns than a lane reads early. */
     bad |= check_router(&cu, rng, {20, 4, 2072, 8, true, false, SV_EXPERT_SILU}, 9, SV_ROUTER_OVER_CHOSEN);
     n_checks++;
+    for (int32_t n : {3, 150}) {
+        bad |= check_groups(&cu, rng, 256, 8, 8, 4, n) | check_groups(&cu, rng, 12, 3, 4, 2, n) |
+               check_groups(&cu, rng, 160, 5, 40, 9, n) | check_groups(&cu, rng, 10, 4, 1, 1, n);
+        n_checks += 4;
+    }
     printf("%d cases: %s\n", n_checks, bad ? "FAILED" : "all as they should be");
     return bad;
 }

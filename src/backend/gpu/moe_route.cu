@@ -30,6 +30,7 @@ struct route {
     bool packed;
     const int32_t *row_seg;
     enum sv_router_norm norm;
+    struct sv_router_sigmoid sigmoid;
     uint32_t *n_chosen;
     uint32_t *arrived; /* of few rows: 0 between launches. Else NULL */
 };
@@ -121,14 +122,95 @@ static __device__ __forceinline__ int32_t order_of(float logit)
     return logit != logit ? INT32_MIN : bits < 0 ? (bits ^ 0x7fffffff) : bits;
 }
 
-/* The warp's row: lane j keeps choice j and the softmax's numerator. near: NULL, or (n_rows, k)
- * where choices go as well. */
+/* Number i of x, and of bias where there is one. */
+static __device__ __forceinline__ float biased(const float *x, const float *bias, int32_t i)
+{
+    return bias ? __fadd_rn(x[i], bias[i]) : x[i];
+}
+
+/* The largest of n numbers that is not taken, of equal ones the first; then it is taken: lane l has
+ * numbers l, l + 32, ..., a bit of `taken` each. of(i): number i. */
+template <class OF>
+static __device__ __forceinline__ int32_t take_best(const OF &of, int32_t n, uint32_t &taken)
+{
+    const int lane = threadIdx.x & 31;
+    /* Of this lane's the first of the largest; then over the warp. */
+    int32_t most = INT32_MIN, at = -1;
+    for (int32_t i = 0; lane + 32 * i < n; i++) {
+        const int32_t order = order_of(of(lane + 32 * i));
+        if (!(taken >> i & 1) && (at < 0 || order > most)) {
+            most = order;
+            at = i;
+        }
+    }
+    const int32_t best = __reduce_max_sync(0xffffffffu, most);
+    const int32_t low = at >= 0 && most == best ? lane + 32 * at : SV_MAX_EXPERTS;
+    const int32_t chosen = -__reduce_max_sync(0xffffffffu, -low);
+    if (chosen == low)
+        taken |= 1u << at;
+    return chosen;
+}
+
+/* By the lane alone: the sum of the two largest of numbers [from, from + n). */
+static __device__ __forceinline__ float best_two(const float *x, const float *bias, int32_t from,
+                                                 int32_t n)
+{
+    float first = biased(x, bias, from), second = biased(x, bias, from + 1);
+    if (order_of(second) > order_of(first)) {
+        const float other = first;
+        first = second;
+        second = other;
+    }
+    for (int32_t i = 2; i < n; i++) {
+        const float v = biased(x, bias, from + i);
+        if (order_of(v) > order_of(first)) {
+            second = first;
+            first = v;
+        } else if (order_of(v) > order_of(second)) {
+            second = v;
+        }
+    }
+    return __fadd_rn(first, second);
+}
+
+/* A row's logits become scores; of the lane's experts those are taken that are in none of the best
+ * groups. */
+static __device__ __forceinline__ uint32_t keep_groups(const struct route &a, float *score)
+{
+    const struct sv_router_sigmoid &s = a.sigmoid;
+    const int lane = threadIdx.x & 31;
+    const int32_t n = a.r.n_experts, size = n / s.n_group;
+    const float *bias = (const float *)s.bias.data;
+    for (int32_t e = lane; e < n; e += 32)
+        score[e] = __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-score[e])));
+    __syncwarp();
+    if (s.topk_group >= s.n_group)
+        return 0;
+    const float own = best_two(score, bias, min(lane, s.n_group - 1) * size, size);
+    const auto sum = [&](int32_t g) {
+        return g == lane ? own : best_two(score, bias, g * size, size);
+    };
+    uint32_t kept = 0, out = 0; /* of this lane's groups; of its experts */
+    for (int32_t i = 0; i < s.topk_group; i++)
+        take_best(sum, s.n_group, kept);
+    for (int32_t i = 0; 32 * i < n; i++) {
+        const int32_t g = min(lane + 32 * i, n - 1) / size;
+        if (!(__shfl_sync(0xffffffffu, kept, g % 32) >> g / 32 & 1))
+            out |= 1u << i;
+    }
+    return out;
+}
+
+/* The warp's row: lane j keeps choice j, and the softmax's numerator or the expert's score. near:
+ * NULL, or (n_rows, k) where choices go as well. */
 static __device__ void choose(const struct route &a, int32_t row, int32_t *near)
 {
     static_assert(SV_MAX_EXPERTS <= 32 * 32, "a bit for each of a lane's logits");
     const int lane = threadIdx.x & 31;
     const int32_t n = a.r.n_experts, k = a.r.k;
-    const float *logit = a.r.logits + (int64_t)row * n;
+    const bool sigmoid = a.norm == SV_ROUTER_SIGMOID;
+    const float *bias = sigmoid ? (const float *)a.sigmoid.bias.data : NULL;
+    float *logit = a.r.logits + (int64_t)row * n;
     if (a.row_seg[row] < 0) {
         if (lane < k) {
             a.r.expert[row * k + lane] = a.r.place[row * k + lane] = -1;
@@ -137,36 +219,23 @@ static __device__ void choose(const struct route &a, int32_t row, int32_t *near)
         }
         return;
     }
-    uint32_t taken = 0; /* of this lane's logits lane, lane + 32, ... */
+    uint32_t taken = sigmoid ? keep_groups(a, logit) : 0; /* of this lane's logits */
     int32_t id = 0;
     float top = 0.0f, e = 0.0f;
     for (int32_t j = 0; j < k; j++) {
-        /* Of this lane's the first of the largest; then over the warp. */
-        int32_t most = INT32_MIN, at = -1;
-        float value = 0.0f;
-        for (int32_t i = 0; lane + 32 * i < n; i++) {
-            const float mine = logit[lane + 32 * i];
-            const int32_t order = order_of(mine);
-            if (!(taken >> i & 1) && (at < 0 || order > most)) {
-                most = order;
-                at = i;
-                value = mine;
-            }
-        }
-        const int32_t best = __reduce_max_sync(0xffffffffu, most);
-        const int32_t low = at >= 0 && most == best ? lane + 32 * at : SV_MAX_EXPERTS;
-        const int32_t chosen = -__reduce_max_sync(0xffffffffu, -low);
-        if (chosen == low)
-            taken |= 1u << at;
-        value = __shfl_sync(0xffffffffu, value, chosen % 32);
+        const int32_t chosen =
+            take_best([&](int32_t i) { return biased(logit, bias, i); }, n, taken);
+        const float value = logit[chosen];
         top = j == 0 ? value : top;
         if (lane == j) {
             id = chosen;
-            e = expf(value - top);
+            e = value;
         }
     }
-    float sum = 0.0f;
-    if (a.norm == SV_ROUTER_OVER_CHOSEN) {
+    float sum = 0.0f, by = sigmoid ? a.sigmoid.scale : 1.0f;
+    if (!sigmoid)
+        e = lane < k ? expf(e - top) : 0.0f;
+    if (a.norm != SV_ROUTER_OVER_ALL) {
         for (int32_t j = 0; j < k; j++)
             sum += __shfl_sync(0xffffffffu, e, j);
     } else {
@@ -174,9 +243,11 @@ static __device__ void choose(const struct route &a, int32_t row, int32_t *near)
             sum += expf(logit[i] - top);
         sum = sv_warp_sum(sum);
     }
+    if (sigmoid)
+        sum = a.sigmoid.renorm ? sum + 1e-20f : 1.0f;
     if (lane < k) {
         a.r.expert[row * k + lane] = id;
-        a.r.weight[row * k + lane] = e / sum;
+        a.r.weight[row * k + lane] = e / sum * by;
         if (near)
             near[row * k + lane] = id;
     }
@@ -398,6 +469,7 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     a.packed = sv_cuda_is_packed(&p->w);
     a.row_seg = p->rows.row_seg;
     a.norm = p->norm;
+    a.sigmoid = p->sigmoid;
     a.n_chosen = p->n_chosen;
     SV_REQUIRE(a.w_dtype <= SV_F16);
     const bool few = a.r.n_rows * a.r.k <= FEW_ENTRIES, wide = a.packed && a.hidden % 8 == 0;
