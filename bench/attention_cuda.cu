@@ -2,8 +2,8 @@
  * attention_cuda.cu - checks and times the CUDA attention on a GPU, without the rest of the
  * backend.
  *
- * attention_cuda check [small | quick] | time [variants | brief] [CSV]: `check` compares with a
- * double-precision loop and holds bits of many arrangements against one another
+ * attention_cuda check [small | quick] | time [variants | brief | latent] [CSV]: `check` compares
+ * with a double-precision loop and holds bits of many arrangements against one another
  * (tests/cuda/attention_check.h); `time` gives decode, verify, draft and prefill shapes of Qwen3-8B
  * as shares of the read bandwidth measured in the same run, or TFLOP/s. Every launch of a timed
  * graph reads other keys than the one before, all of them together more than the L2 cache holds.
@@ -84,21 +84,29 @@ static int check(struct sv_cuda *cu, bool small, bool quick)
          {300, 90},
          97,
          true},
+        {"latents",
+         {16, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512},
+         {1500, 700, 40},
+         197,
+         true},
+        {"latents 128 heads", {128, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512}, {300}, 97},
+        {"latents plain", {4, 1, 576, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 512}, {300, 90}, 97},
         {"d128 f32", {4, 1, 128, SV_F32, SV_MASK_CAUSAL, 0, 0, false}, {600, 90}, 97},
         {"d64 f32 block window", {5, 1, 64, SV_F32, SV_MASK_BLOCK, 50, 0, true}, {600, 90}, 97},
     };
     checker c;
-    check_init(c, cu, 16384, 8, 10000);
+    check_init(c, cu, 16384, 128, 10000, true);
     for (const entry &base : all) {
         if (quick && !base.quick)
             continue;
-        const bool tiled = base.s.dtype == SV_BF16 && base.s.hd % 64 == 0 && base.s.hd < 256;
+        const bool tiled =
+            base.s.dtype == SV_BF16 && base.s.hd % 64 == 0 && (base.s.hd < 256 || base.s.v_dim);
         entry e = base;
         for (int32_t &len : e.lens)
             len = std::min(len, quick ? 150 : small ? 333 : len);
         if (quick) /* over two chunks and two spans */
             e.lens = {e.lens[0], 530};
-        for (int set = 0; set < (tiled && cu->cc == 90 ? 2 : 1); set++) {
+        for (int set = 0; set < (tiled && !e.s.v_dim && cu->cc == 90 ? 2 : 1); set++) {
             const int64_t failed = c.n_failed;
             const double worst = c.worst;
             c.worst = 0;
@@ -189,6 +197,7 @@ struct shape {
     int32_t n_seqs, context, rows; /* rows stand behind the context */
     enum sv_mask mask;
     int32_t n_heads, n_kv, hd, page;
+    int32_t v_dim = 0; /* of latents; 0: keys and values */
 };
 
 static double seen_keys(const shape &s)
@@ -216,7 +225,8 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
 {
     const int32_t len = s.context + s.rows, stride = (len + s.page - 1) / s.page,
                   n_pages = stride * s.n_seqs, n_rows = s.rows * s.n_seqs,
-                  width = (s.n_heads + 2 * s.n_kv) * s.hd;
+                  width = (s.n_heads + (s.v_dim ? 0 : 2 * s.n_kv)) * s.hd,
+                  vd = s.v_dim ? s.v_dim : s.hd;
     const size_t pool = (size_t)n_pages * s.n_kv * s.page * s.hd * 2;
     std::vector<int32_t> table((size_t)n_pages), row_seg, row0, slot, base, row_pos;
     for (int32_t i = 0; i < n_pages; i++)
@@ -233,7 +243,7 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
         }
     }
     row0.push_back(n_rows);
-    st.kv_bytes = (size_t)len * s.n_seqs * s.n_kv * s.hd * 4;
+    st.kv_bytes = (size_t)len * s.n_seqs * s.n_kv * s.hd * (s.v_dim ? 2 : 4);
     const size_t want = 5 * cu->l2_bytes;
     const int n_layers = (int)std::min<size_t>(64, std::max<size_t>(2, want / (2 * pool) + 1));
     for (int i = 0; i < n_layers; i++) {
@@ -252,8 +262,9 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
                  ints(slot), ints(base), ints(row_pos)};
     st.p.q = q;
     st.p.ldq = width;
-    st.p.out = keep(st, (size_t)n_rows * s.n_heads * s.hd * 2);
-    st.p.ldo = s.n_heads * s.hd;
+    st.p.out = keep(st, (size_t)n_rows * s.n_heads * vd * 2);
+    st.p.ldo = s.n_heads * vd;
+    st.p.v_dim = s.v_dim;
     st.p.n_heads = s.n_heads;
     st.p.kv = {NULL, NULL, SV_BF16, 0, 0, n_pages, s.page, s.n_kv, s.hd, ints(table), stride};
     st.p.mask = s.mask;
@@ -268,7 +279,7 @@ static timing time_one(struct sv_cuda *cu, stage &st, const struct sv_attn_force
     return time_launches(cu, n, [&](int i) {
         struct sv_p_attention p = st.p;
         p.kv.k = st.layers[(size_t)i % st.layers.size()];
-        p.kv.v = (uint8_t *)p.kv.k + half;
+        p.kv.v = p.v_dim ? NULL : (uint8_t *)p.kv.k + half;
         sv_cuda_attention_forced(cu, &p, &force);
     });
 }
@@ -327,7 +338,24 @@ static void time_nothing(struct sv_cuda *cu)
     }
 }
 
-static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, const char *csv_path)
+/* DeepSeek-V3 and Kimi K2: 128 and 64 heads on one latent. */
+static std::vector<shape> latent_shapes(void)
+{
+    std::vector<shape> shapes;
+    for (int32_t heads : {128, 64})
+        for (int32_t ctx : {1024, 8192})
+            for (int32_t n : {1, 32})
+                for (int32_t rows : {1, 16})
+                    if (heads == 128 || n == 32)
+                        shapes.push_back({rows == 1 ? "decode" : "verify", n, ctx, rows,
+                                          SV_MASK_CAUSAL, heads, 1, SV_ATTN_LATENT_WIDTH, 64,
+                                          SV_ATTN_LATENT});
+    shapes.push_back(
+        {"prefill", 1, 0, 4096, SV_MASK_CAUSAL, 128, 1, SV_ATTN_LATENT_WIDTH, 64, SV_ATTN_LATENT});
+    return shapes;
+}
+
+static std::vector<shape> key_value_shapes(void)
 {
     const enum sv_mask causal = SV_MASK_CAUSAL, block = SV_MASK_BLOCK;
     std::vector<shape> shapes;
@@ -346,11 +374,19 @@ static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, const cha
     shapes.push_back({"prefill", 1, 0, 8192, causal, 32, 8, 128, 64});
     shapes.push_back({"demo decode", 1, 512, 1, causal, 5, 1, 64, 16});
     shapes.push_back({"demo verify", 1, 512, 16, causal, 5, 1, 64, 16});
+    return shapes;
+}
+
+static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, bool latent,
+                        const char *csv_path)
+{
+    const std::vector<shape> shapes = latent ? latent_shapes() : key_value_shapes();
     struct sv_dev_limits lim = {};
     lim.max_rows = 8192;
-    lim.max_heads = 32;
+    lim.max_heads = latent ? 128 : 32;
     lim.max_head_dim = 128;
     lim.max_positions = 16384;
+    lim.by_head = latent;
     cu->fault = (struct sv_cuda_fault *)dev_alloc(sizeof *cu->fault);
     SV_REQUIRE(sv_cuda_attn_reserve(cu, &lim, NULL) == SV_OK);
     FILE *csv = csv_path ? fopen(csv_path, "w") : NULL;
@@ -368,11 +404,14 @@ static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, const cha
     for (const shape &s : shapes) {
         stage st = {};
         stage_init(st, cu, s);
-        const double bytes = (double)st.kv_bytes, flops = 4.0 * s.hd * s.n_heads * seen_keys(s);
+        const double bytes = (double)st.kv_bytes,
+                     flops = 2.0 * (s.hd + (s.v_dim ? s.v_dim : s.hd)) * s.n_heads * seen_keys(s);
         const double guess_us = std::max(bytes / peak * 1e-3, flops / 3e8) + 3;
         const int n = (int)std::max(4.0, std::min(128.0, 4000 / guess_us));
         for (const variant &v : choices) {
             const bool few = (int64_t)s.n_seqs * s.rows * (s.n_heads / s.n_kv) <= 64;
+            if (s.v_dim && (v.set || !v.early || v.few))
+                continue;
             if (v.set > (cu->cc == 90) || (!variants && (v.unit || !v.early || !v.pdl)) ||
                 (v.early == 0 && s.n_seqs > 1) || (brief && !v.set) || (v.few && !v.unit && !few))
                 continue;
@@ -412,15 +451,18 @@ int main(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "";
     const bool more = argc > 2 && (!strcmp(argv[2], "small") || !strcmp(argv[2], "variants"));
     const bool brief = argc > 2 && !strcmp(argv[2], "brief"),
+               latent = argc > 2 && !strcmp(argv[2], "latent"),
                quick = argc > 2 && !strcmp(argv[2], "quick");
     if (strcmp(what, "check") && strcmp(what, "time")) {
         fprintf(stderr,
-                "usage: attention_cuda check [small | quick] | time [variants | brief] [CSV]\n");
+                "usage: attention_cuda check [small | quick] | time [variants | brief | latent] "
+                "[CSV]\n");
         return 2;
     }
     device_init(&cu);
     if (!strcmp(what, "check"))
         return check(&cu, more, quick);
-    time_shapes(&cu, more, brief, argc > 2 + more + brief ? argv[2 + more + brief] : NULL);
+    const int named = more + brief + latent;
+    time_shapes(&cu, more, brief, latent, argc > 2 + named ? argv[2 + named] : NULL);
     return 0;
 }

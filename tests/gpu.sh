@@ -61,7 +61,7 @@ if [ "${QUICK:-0}" = 1 ]; then
     export SALVO_TEST_QUICK=1
     for tool in ${TOOLS:-memcheck racecheck}; do
         for program in test_cross_ops test_cross_tokens test_cross_logits test_cross_moe test_cross_gdn \
-            test_cross_codes; do
+            test_cross_codes test_cross_mla; do
             [ -x "$B/tests/backend/$program" ] || continue
             for op in ${OPS:-$("$B/tests/backend/$program" --list)}; do
                 "$B/tests/backend/$program" --list | grep -qx "$op" || continue
@@ -89,7 +89,7 @@ if [ "${JITTER:-0}" = 1 ]; then
         finish
     done
     check_ops jitter- "${LIMIT:-60}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe \
-        test_cross_gdn test_cross_codes
+        test_cross_gdn test_cross_codes test_cross_mla
     export SALVO_TEST_QUICK=1 SALVO_TEST_DEVICE=cuda
     for test in greedy_auto_bf16 sampled_auto_bf16 moe_auto_bf16; do
         [ -x "$B/tests/engine/test_lossless" ] && start "jitter-lossless-$test" "${LIMIT:-60}" "$B/tests/engine/test_lossless" "$test"
@@ -100,14 +100,15 @@ if [ "${JITTER:-0}" = 1 ]; then
 fi
 
 check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe test_cross_gdn \
-    test_cross_codes test_cross_among test_cross_device
+    test_cross_codes test_cross_mla test_cross_among test_cross_device
 
 # Fewer prompts than on the CPU, unless FULL=1: a dozen programs share the GPU.
 [ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
 for device in cuda cuda-portable cuda-eager; do
     export SALVO_TEST_DEVICE=$device
     for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16 moe_auto_f32 moe_auto_bf16 \
-        gptoss_auto_f32 gptoss_auto_bf16 hybrid_auto_f32 hybrid_auto_bf16 hybrid_experts_auto quantized_auto_bf16; do
+        gptoss_auto_f32 gptoss_auto_bf16 hybrid_auto_f32 hybrid_auto_bf16 hybrid_experts_auto latent_auto_f32 latent_auto_bf16 \
+        quantized_auto_bf16; do
         [ $device != cuda ] && [[ $test != *_auto_bf16 || $test = sampled* ]] && continue
         start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"
     done

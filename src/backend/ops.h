@@ -167,7 +167,7 @@ struct sv_p_attention {
     int32_t n_heads;
     struct sv_kv kv;
     /* Of a cache of latents (kv.v NULL): the first v_dim numbers of a key are its value, and out
-     * has n_heads * v_dim columns; 0: K/V. The CPU's alone */
+     * has n_heads * v_dim columns; 0: K/V */
     int32_t v_dim;
     enum sv_mask mask;
     int32_t window;

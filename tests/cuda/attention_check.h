@@ -102,7 +102,12 @@ struct setup {
     int32_t window;
     float softcap;
     bool sinks;
+    int32_t v_dim = 0; /* of latents: a value is the first part of its key; 0: keys and values */
 };
+static inline int32_t out_dim(const setup &s)
+{
+    return s.v_dim ? s.v_dim : s.hd;
+}
 struct seg {
     int32_t slot, base, n, step; /* row j stands at base + step * j */
 };
@@ -208,7 +213,8 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
                                              int32_t page, const struct sv_attn_force &force,
                                              bool settled = false)
 {
-    const int32_t n_segs = (int32_t)b.segs.size(), width = s.n_heads * s.hd, ld = width + 8;
+    const int32_t n_segs = (int32_t)b.segs.size(), q_width = s.n_heads * s.hd, ldq = q_width + 8,
+                  width = s.n_heads * out_dim(s), ld = width + 8;
     int32_t n_rows = 0, n_slots = 0, longest = 0, n_pages = 3;
     for (const seg &g : b.segs) {
         n_rows += g.n;
@@ -220,7 +226,7 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
                   all_segs = n_segs + b.pad_segs;
     std::vector<int32_t> table, row_seg((size_t)all_rows, -1), row0((size_t)all_segs + 1, n_rows),
         slot((size_t)all_segs, -1), base((size_t)all_segs, 12345), row_pos((size_t)all_rows, -1);
-    std::vector<uint8_t> k, v, q((size_t)all_rows * ld * esize(s), 0xff);
+    std::vector<uint8_t> k, v, q((size_t)all_rows * ldq * esize(s), 0xff);
     fill_cache(s, b, page, n_slots, stride, table, n_pages, k, v);
     std::vector<row_out> rows;
     for (int32_t i = 0, r = 0; i < n_segs; i++) {
@@ -233,8 +239,8 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
             row_seg[(size_t)r] = i;
             const int32_t pos = row_pos[(size_t)r] = g.base + g.step * j;
             rows.push_back({g.slot, pos, end_of(g), {}});
-            for (int32_t x = 0; x < width; x++)
-                put_value(s, q.data(), (size_t)r * ld + x,
+            for (int32_t x = 0; x < q_width; x++)
+                put_value(s, q.data(), (size_t)r * ldq + x,
                           value_at(s, 0, g.slot, pos, x / s.hd, x % s.hd));
         }
     }
@@ -277,11 +283,13 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
               (int32_t *)(mem + pieces[7].at),
               (int32_t *)(mem + pieces[8].at)};
     p.q = mem + pieces[2].at;
-    p.ldq = p.ldo = ld;
+    p.ldq = ldq;
+    p.ldo = ld;
+    p.v_dim = s.v_dim;
     p.out = mem + pieces[10].at + guard;
     p.n_heads = s.n_heads;
     p.kv = {mem + pieces[0].at,
-            mem + pieces[1].at,
+            s.v_dim ? NULL : mem + pieces[1].at,
             s.dtype,
             0,
             0,
@@ -339,7 +347,8 @@ static inline void reference_row(const setup &s, const row_out &r, std::vector<d
                   lo = s.window > 0 && r.pos - s.window + 1 > 0 ? r.pos - s.window + 1 : 0;
     std::vector<double> w((size_t)hi);
     std::vector<float> q((size_t)s.hd);
-    out.assign((size_t)s.n_heads * s.hd, 0);
+    const int32_t vd = out_dim(s), values = s.v_dim ? 1 : 2;
+    out.assign((size_t)s.n_heads * vd, 0);
     for (int32_t h = 0; h < s.n_heads; h++) {
         double most = s.sinks ? sv_bf16_to_f32(sv_f32_to_bf16(value_at(s, 3, 0, 0, h, 0))) : -1e300,
                sum = 0;
@@ -361,11 +370,11 @@ static inline void reference_row(const setup &s, const row_out &r, std::vector<d
         for (int32_t p = lo; p < hi; p++) {
             const double e = exp(w[(size_t)p] - most);
             sum += e;
-            for (int32_t d = 0; d < s.hd; d++)
-                out[(size_t)(h * s.hd + d)] += e * value_at(s, 2, r.slot, p, h / group, d);
+            for (int32_t d = 0; d < vd; d++)
+                out[(size_t)(h * vd + d)] += e * value_at(s, values, r.slot, p, h / group, d);
         }
-        for (int32_t d = 0; d < s.hd; d++)
-            out[(size_t)(h * s.hd + d)] /= sum;
+        for (int32_t d = 0; d < vd; d++)
+            out[(size_t)(h * vd + d)] /= sum;
     }
 }
 
@@ -476,7 +485,7 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
         }
     }
     /* One sequence with few rows, which has a kernel of its own. */
-    for (int i = 0; tiled && i < (quick ? 3 : 12); i++) {
+    for (int i = 0; tiled && !s.v_dim && i < (quick ? 3 : 12); i++) {
         const size_t j = (size_t)i % lens.size();
         const int32_t most = 64 / (s.n_heads / s.n_kv), want_n = i % 4 == 0   ? 1
                                                                  : i % 4 == 1 ? 16
@@ -498,9 +507,10 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
 }
 
 static inline void check_init(checker &c, struct sv_cuda *cu, int32_t max_rows, int32_t max_heads,
-                              int32_t max_positions)
+                              int32_t max_positions, bool latents = false)
 {
     struct sv_dev_limits lim = {};
+    lim.by_head = latents;
     lim.max_rows = max_rows;
     lim.max_heads = max_heads;
     lim.max_head_dim = 256;

@@ -24,6 +24,9 @@ int main(int argc, char **argv)
         {"d64 window 100 block", {2, 1, 64, SV_BF16, SV_MASK_BLOCK, 100, 0, true}, {333, 200}},
         {"d72 plain", {2, 1, 72, SV_BF16, SV_MASK_CAUSAL, 100, 10, true}, {130, 200}},
         {"d64 f32", {2, 2, 64, SV_F32, SV_MASK_CAUSAL, 0, 0, false}, {130, 70}},
+        {"latents", {3, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512}, {90, 1060}},
+        {"latents plain", {2, 1, 576, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 512}, {40, 150}},
+        {"latents d40 plain", {3, 1, 56, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 40}, {150, 60}},
     };
     struct sv_cuda cu = {};
     checker c;
@@ -31,12 +34,13 @@ int main(int argc, char **argv)
     cu.n_sms = 4;
     cu.smem_block = GPU_WAVE == 64 ? EMU_SHARED_KIB * 1024 : 232448;
     cu.cc = 90;
-    check_init(c, &cu, 2048, 8, 4096);
+    check_init(c, &cu, 2048, 8, 4096, true);
     for (const entry &e : entries) {
         if (argc > 1 && !strstr(e.name, argv[1]))
             continue;
-        const bool tiled = e.s.dtype == SV_BF16 && e.s.hd % 64 == 0;
-        for (int set = 0; set < (tiled ? n_sets : 1); set++) {
+        const bool latents = e.s.v_dim == SV_ATTN_LATENT,
+                   tiled = e.s.dtype == SV_BF16 && e.s.hd % 64 == 0;
+        for (int set = 0; set < (tiled && !latents ? n_sets : 1); set++) {
             const int64_t failed = c.n_failed;
             cu.set = set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
             check_setup(c, e.s, e.lens, e.name, 11, tiled);

@@ -111,7 +111,7 @@ static void on_moe(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n
 static void on_tiny(const char *target, enum sv_isa isa, enum sv_data_type dtype, bool sampled,
                     int n)
 {
-    if (strstr(target, "kimi") || strstr(target, "deepseek") || strstr(target, "_vl_"))
+    if (strstr(target, "_vl_"))
         run_needs_cpu();
     if (lacks(isa))
         skip();

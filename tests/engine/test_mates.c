@@ -124,7 +124,6 @@ static void of_states(void **state)
 static void of_latents(void **state)
 {
     (void)state;
-    run_needs_cpu();
     const struct run_pair pair = toy_pair_of("deepseek_bf16"), kimi = toy_pair_of("kimi_int4");
     among(&pair, false, 0, true);
     among(&pair, true, 64, true);

@@ -165,7 +165,6 @@ static void gptoss(void **state)
 static void latents(void **state)
 {
     (void)state;
-    run_needs_cpu();
     const struct run_pair pair = toy_pair_of("deepseek_bf16"), kimi = toy_pair_of("kimi_int4");
     run_tight(&(struct sv_engine_options){.target_dir = pair.target,
                                           .draft_dir = pair.draft,

@@ -363,7 +363,6 @@ static void answers(void **state)
 static void latents(void **state)
 {
     (void)state;
-    run_needs_cpu();
     const struct run_pair pair = toy_pair_of("kimi_int4");
     struct sv_engine_options o = {
         .target_dir = pair.target, .draft_dir = pair.draft, .dtype = SV_TYPE_BF16};

@@ -10,6 +10,7 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/moe.h"
 #include "backend/gpu/gdn.h"
+#include "backend/gpu/mla.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -83,6 +84,44 @@ void attention(sv_cuda &cu)
                     cu.pass++;
                     sv_cuda_attention((sv_dev *)(void *)&cu, &p);
                 }
+}
+
+/* Attention over them, and each head's products. */
+void latents(sv_cuda &cu)
+{
+    sv_weight w[2] = {};
+    for (int32_t n_segs = 1; n_segs <= 512; n_segs *= 2)
+        for (int32_t each : {1, 16, 64}) {
+            sv_p_attention p = {};
+            p.rows.n_segs = n_segs;
+            p.rows.n_rows = n_segs * each;
+            p.q = p.out = somewhere;
+            p.n_heads = 32;
+            p.ldq = p.ldo = 32 * SV_ATTN_LATENT_WIDTH;
+            p.kv.k = somewhere;
+            p.kv.dtype = SV_BF16;
+            p.kv.n_pages = 1024;
+            p.kv.page_size = 16;
+            p.kv.n_kv_heads = 1;
+            p.kv.head_dim = SV_ATTN_LATENT_WIDTH;
+            p.v_dim = SV_ATTN_LATENT;
+            p.scale = 0.1f;
+            sv_cuda_attention((sv_dev *)(void *)&cu, &p);
+            sv_p_head_products h = {};
+            h.n_rows = p.rows.n_rows;
+            h.x = h.y = somewhere;
+            h.ldx = h.ldy = 1024;
+            h.x_stride = h.y_stride = 512;
+            h.w.n = 2;
+            h.w.rows = h.w.cols = 512;
+            h.w.w = w;
+            for (sv_weight &m : w) {
+                m.data = somewhere;
+                m.fmt.elem = SV_BF16;
+                m.rows = m.cols = 512;
+            }
+            sv_cuda_head_products((sv_dev *)(void *)&cu, &h);
+        }
 }
 
 void experts(sv_cuda &cu)
@@ -166,6 +205,7 @@ int main(void)
     lim.max_heads = 32;
     lim.max_head_dim = 128;
     lim.max_positions = 32768;
+    lim.by_head = true;
     emu_looks = true;
     cu.act = SV_BF16;
     cu.gemm = &g;
@@ -175,6 +215,7 @@ int main(void)
         return 1;
     products(cu);
     attention(cu);
+    latents(cu);
     experts(cu);
     scans(cu);
     return list();

@@ -54,16 +54,9 @@ static void check_prompt(struct model_rig *r, struct golden *g, int p)
     free(once);
 }
 
-static bool has_cpu_ops(const char *dir)
-{
-    return strstr(dir, "deepseek") || strstr(dir, "kimi");
-}
-
 /* dir: a directory or a GGUF file. */
 static void check_dir(const char *dir, const char *file, enum sv_isa isa, int32_t page_size)
 {
-    if (has_cpu_ops(dir))
-        run_needs_cpu();
     struct golden g = golden_open(file);
     struct model_rig r;
     model_rig_open(&r, run_dir(dir), isa, page_size);

@@ -16,6 +16,7 @@ enum {
     MAX_PARTS = 128 * 1024, /* partial results: 66 MiB at head size 128 */
     N_PLANS = 2,            /* layers may take turns, with a window and without */
     MAX_ITEMS = 16 * 1024,  /* of one kv head */
+    LATENT_PARTS = SV_ATTN_LATENT / SV_ATTN_LATENT_PART,
     COMBINE_PER_SM =
         3 /* blocks at most: the next product fills its ring only when all have started */
 };
@@ -40,7 +41,7 @@ struct sv_cuda_attn_state {
     float4 *run;
     float *part_o;
     float2 *part_ml;
-    int32_t part_cap, max_segs;
+    int32_t part_cap, max_segs, max_items;
 };
 
 /* ---------------------------------------------------------------- the plan of a pass */
@@ -82,8 +83,9 @@ static bool same_plan(const struct plan_key *a, const struct plan_key *b)
 
 /* While segments are settled a plan is made at the first layer and read by the others, before they
  * wait for the launch before. Who finds a plan just made must wait before reading it, and before
- * letting the next launch in: then that one may read it early (a.early). */
-static void find_plan(struct sv_cuda *cu, struct sv_attn_args *a)
+ * letting the next launch in: then that one may read it early (a.early). needed: where blocks have
+ * no room to work it out, it is made in any case. */
+static void find_plan(struct sv_cuda *cu, struct sv_attn_args *a, bool needed)
 {
     struct sv_cuda_attn_state *st = cu->attn;
     const struct sv_rows *rows = &a->p.rows;
@@ -91,20 +93,22 @@ static void find_plan(struct sv_cuda *cu, struct sv_attn_args *a)
                                  a->p.window, a->p.n_heads, a->p.kv.n_kv_heads,
                                  a->unit,     a->n_blocks,  a->tile_rows};
     const int64_t tiles = (int64_t)rows->n_rows * a->group / a->tile_rows + rows->n_segs;
-    const int64_t parts = a->part_cap / ((int64_t)rows->n_rows * a->p.n_heads);
+    const int64_t parts =
+        a->unit == SV_ATTN_WHOLE ? 1 : a->part_cap / ((int64_t)rows->n_rows * a->p.n_heads);
     const size_t smem = attn_items_bytes(rows->n_segs);
     a->early = cu->settled;
     a->plan = NULL;
-    if (!cu->settled || tiles * (parts > 1 ? parts : 1) > MAX_ITEMS || smem > cu->smem_block)
+    const bool fits = tiles * (parts > 1 ? parts : 1) <= st->max_items && smem <= cu->smem_block;
+    if (!fits || !(cu->settled || needed))
         return;
-    for (int32_t i = 0; i < N_PLANS; i++)
+    for (int32_t i = 0; i < N_PLANS && cu->settled; i++)
         if (same_plan(&st->slot[i].key, &key)) {
             a->plan = st->slot[i].plan;
             return;
         }
     struct plan_slot *slot = &st->slot[st->next_slot];
     st->next_slot = (st->next_slot + 1) % N_PLANS;
-    slot->key = key;
+    slot->key = cu->settled ? key : plan_key();
     sv_cuda_launch_in_pass(cu, "attention (plan)", attn_make_plan, dim3(1), dim3(256), smem, *a,
                            slot->plan);
     a->plan = slot->plan;
@@ -266,6 +270,54 @@ static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struc
     return true;
 }
 
+static void combine(struct sv_cuda *cu, const struct sv_attn_args &a, int32_t head_dim)
+{
+    const int64_t n = ((int64_t)a.p.rows.n_rows * a.p.n_heads + 7) / 8,
+                  most = COMBINE_PER_SM * (int64_t)cu->n_sms;
+    sv_cuda_launch_in_pass(cu, "attention (combine)",
+                           head_dim == 128 ? attn_combine<128> : attn_combine<64>,
+                           dim3((unsigned)(n < most ? n : most)), dim3(256), 0, a);
+}
+
+/* Latents, where a kernel with matrix instructions takes them: a matter of the model and the
+ * device. False where none does. */
+static bool latent_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struct sv_attn_args a,
+                          const struct sv_attn_force *force)
+{
+    struct sv_attn_launch k;
+    if (!takes_tiles(p) || p->kv.head_dim != SV_ATTN_LATENT_WIDTH || p->v_dim != SV_ATTN_LATENT ||
+        p->softcap > 0 || p->sinks.data)
+        return false;
+    sv_cuda_attn_latent(&k);
+    if ((size_t)(k.fixed_bytes + k.stage_bytes) > cu->smem_block)
+        return false;
+    const int32_t most = ((int32_t)cu->smem_block - k.fixed_bytes) / k.stage_bytes;
+    const int64_t queries = (int64_t)p->rows.n_rows * a.group,
+                  even_tiles = (queries + k.tile_rows - 1) / k.tile_rows,
+                  tiles = even_tiles > p->rows.n_segs ? even_tiles : p->rows.n_segs;
+    a.n_stages = most < k.max_stages ? most : k.max_stages;
+    a.tile_rows = k.tile_rows;
+    a.n_blocks = force->n_blocks > 0 ? force->n_blocks : cu->n_sms;
+    a.part_cap /= LATENT_PARTS;
+    a.unit = tiles >= 2 * (int64_t)a.n_blocks ? SV_ATTN_WHOLE : SV_ATTN_BY_SPAN;
+    if (force->unit == SV_ATTN_BY_SPAN || force->unit == SV_ATTN_WHOLE)
+        a.unit = force->unit;
+    const int64_t parts = a.part_cap / ((int64_t)p->rows.n_rows * p->n_heads);
+    if ((even_tiles + p->rows.n_segs) * parts > cu->attn->max_items)
+        a.unit = SV_ATTN_WHOLE;
+    find_plan(cu, &a, true);
+    SV_REQUIRE(a.plan);
+    sv_cuda_launch_in_pass(cu, "attention (latents)", k.kernel, dim3((unsigned)a.n_blocks),
+                           dim3((unsigned)k.n_threads),
+                           (size_t)(k.fixed_bytes + a.n_stages * k.stage_bytes), a);
+    if (a.unit == SV_ATTN_WHOLE)
+        return true;
+    a.p.n_heads *= LATENT_PARTS; /* of SV_ATTN_LATENT_PART columns each */
+    a.by_heads = attn_magic(a.p.n_heads);
+    combine(cu, a, SV_ATTN_LATENT_PART);
+    return true;
+}
+
 void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p,
                               const struct sv_attn_force *force)
 {
@@ -275,6 +327,11 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     SV_REQUIRE(p->rows.n_segs > 0 && p->rows.n_segs <= cu->attn->max_segs);
     const int64_t queries = (int64_t)p->rows.n_rows * a.group;
     int32_t n_warps = force->n_warps;
+    if (p->v_dim) {
+        if (force->plain || !latent_launch(cu, p, a, force))
+            sv_cuda_attn_plain(cu, &a);
+        return;
+    }
     if (force->few >= 0 && !force->plain && few_launch(cu, p, a, force))
         return;
     if (n_warps == 0)
@@ -294,21 +351,15 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     a.tile_rows = k.tile_rows;
     SV_REQUIRE(fit(cu, &k, p->rows.n_segs, &a, &smem));
     a.n_blocks = force->n_blocks > 0 ? force->n_blocks : cu->n_sms * k.blocks_per_sm;
-    find_plan(cu, &a);
+    find_plan(cu, &a, false);
     SV_REQUIRE(a.plan == NULL ||
                fit(cu, &k, 0, &a, &smem)); /* each block's own plan needs no room */
     if (k.maps && !sv_cuda_attn_maps(cu, cu->attn->encode, &a))
         return;
     sv_cuda_launch_in_pass(cu, "attention", k.kernel, dim3((unsigned)a.n_blocks),
                            dim3((unsigned)k.n_threads), smem, a);
-    if (a.unit == SV_ATTN_WHOLE)
-        return;
-    const int64_t n = ((int64_t)p->rows.n_rows * p->n_heads + 7) / 8,
-                  most = COMBINE_PER_SM * (int64_t)cu->n_sms;
-    void (*const kernel)(struct sv_attn_args) =
-        p->kv.head_dim == 128 ? attn_combine<128> : attn_combine<64>;
-    sv_cuda_launch_in_pass(cu, "attention (combine)", kernel, dim3((unsigned)(n < most ? n : most)),
-                           dim3(256), 0, a);
+    if (a.unit != SV_ATTN_WHOLE)
+        combine(cu, a, p->kv.head_dim);
 }
 
 void sv_cuda_attention(struct sv_dev *dev, const struct sv_p_attention *p)
@@ -338,17 +389,21 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     if (!st)
         return sv_fail(err, SV_ENOMEM, -1, "attention: no memory for its state");
     cu->attn = st;
-    st->part_cap = (int32_t)(most < (int64_t)MAX_PARTS ? most : (int64_t)MAX_PARTS);
+    /* A latent's value comes in several parts, and many heads share a tile. */
+    const int32_t by = lim->by_head ? (int32_t)LATENT_PARTS : 1;
+    const int64_t items = ((int64_t)lim->max_rows * lim->max_heads / 64 + lim->max_rows) * (by > 1);
+    st->part_cap = (int32_t)(most < (int64_t)MAX_PARTS * by ? most : (int64_t)MAX_PARTS * by);
     st->max_segs = lim->max_rows;
+    st->max_items = (int32_t)(items > MAX_ITEMS ? items : MAX_ITEMS);
     size_t n = 0;
     const size_t plan_unit = take(&n, sizeof(int32_t));
     const size_t plan_bytes =
-        sizeof(struct sv_attn_plan) + MAX_ITEMS * sizeof(struct sv_attn_entry);
+        sizeof(struct sv_attn_plan) + (size_t)st->max_items * sizeof(struct sv_attn_entry);
     size_t plan[N_PLANS];
     for (int32_t i = 0; i < N_PLANS; i++)
         plan[i] = take(&n, plan_bytes);
-    const size_t run =
-        take(&n, (size_t)cu->n_sms * 8 * GPU_WAVE * (size_t)(hd / GPU_COLS + 1) * sizeof(float4));
+    const size_t run = take(&n, (size_t)cu->n_sms * 8 * GPU_WAVE * (size_t)(hd / GPU_COLS + 1) *
+                                    sizeof(float4) * (by > 1 ? 2 : 1));
     const size_t part_ml = take(&n, (size_t)st->part_cap * sizeof(float2));
     const size_t part_o = take(&n, (size_t)st->part_cap * (size_t)hd * sizeof(float));
     if ((rc = sv_cuda_alloc((struct sv_dev *)(void *)cu, &st->scratch, n, err)) != SV_OK)
@@ -362,6 +417,14 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     st->run = (float4 *)(void *)(base + run);
     st->part_ml = (float2 *)(void *)(base + part_ml);
     st->part_o = (float *)(void *)(base + part_o);
+    struct sv_attn_launch latent;
+    sv_cuda_attn_latent(&latent);
+    if (by > 1 &&
+        (rc = sv_cuda_try(cudaFuncSetAttribute((const void *)latent.kernel,
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)cu->smem_block),
+                          err, "attention: shared memory")) != SV_OK)
+        return rc;
     for (int32_t i = 0; i < (cu->cc == 90 ? 10 : 4); i++) {
         const int32_t hd_i = i % 2 ? 128 : 64, n_warps = i / 2 % 2 ? 8 : 4;
         struct sv_attn_launch k;

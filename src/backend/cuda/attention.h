@@ -3,9 +3,9 @@
  *
  * attention.cu decides which kernel runs and how large its grid is; attention_portable.cu (matrix
  * instructions of sm_80), attention_sm90.cu (those of sm_90a) and attention_plain.cu (f32, odd head
- * sizes) hold the kernels; attention_core.cuh is what they have in common. Included by those files,
- * by device.cu for the table, and by the check program. Must not: let a row's bits depend on
- * anything but its own sequence, head and kernel set.
+ * sizes) and attention_latent.cu hold the kernels; attention_core.cuh is what they have in common.
+ * Included by those files, by device.cu for the table, and by the check program. Must not: let a
+ * row's bits depend on anything but its own sequence, head and kernel set.
  */
 #ifndef SV_CUDA_ATTENTION_H
 #define SV_CUDA_ATTENTION_H
@@ -18,6 +18,10 @@
  * a span, spans merged in ascending order. Chunks or spans may be worked on by different blocks;
  * the merges stay in this order. */
 enum { SV_ATTN_TILE = GPU_KEYS, SV_ATTN_CHUNK = 128, SV_ATTN_SPAN = 512 };
+
+/* Latents that a kernel with matrix instructions takes: numbers of a value, of a key; and the
+ * columns that partial results are put together by. */
+enum { SV_ATTN_LATENT = 512, SV_ATTN_LATENT_WIDTH = 576, SV_ATTN_LATENT_PART = 128 };
 
 /* Thread blocks that share a sequence and kv head (attention_few_sm90.cu). */
 enum { SV_ATTN_CLUSTER = 8 };
@@ -96,6 +100,7 @@ struct sv_attn_launch {
     bool maps;
 };
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
+void sv_cuda_attn_latent(struct sv_attn_launch *out);
 bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
 bool sv_cuda_attn_few(int32_t head_dim,
                       struct sv_attn_launch *out); /* clusters of 8; at most 64 queries a segment */

@@ -13,6 +13,7 @@
 #include "backend/cuda/vendor.h"
 #include "backend/cuda/watch.h"
 #include "backend/gpu/gdn.h"
+#include "backend/gpu/mla.h"
 
 #include <string.h>
 
@@ -387,6 +388,7 @@ static const struct sv_moe_ops cuda_moe = {
     sv_cuda_moe_gate_up,    sv_cuda_moe_down,       sv_cuda_moe_combine};
 static const struct sv_gdn_ops cuda_gdn = {SV_CUDA_MAX_KEY, sv_cuda_gdn_conv, sv_cuda_gdn_scan,
                                            sv_cuda_gdn_norm};
+static const struct sv_mla_ops cuda_mla = {sv_cuda_mla_write, sv_cuda_head_products};
 
 static struct sv_backend cuda_table(void)
 {
@@ -427,6 +429,7 @@ static struct sv_backend cuda_table(void)
     be.sigmoid_mul = sv_cuda_sigmoid_mul;
     be.add_gated = sv_cuda_add_gated;
     be.gdn = &cuda_gdn;
+    be.mla = &cuda_mla;
     be.act_mul = sv_cuda_act_mul;
     be.head_argmax = sv_cuda_head_argmax;
     be.logit_pos = sv_cuda_logit_pos;

@@ -78,6 +78,8 @@ static __device__ __forceinline__ void run_merge(const float4 *run, struct sum<H
     }
 #pragma unroll
     for (int n = 0; n < HD / GPU_COLS; n++) {
+        if (HD > 128 && n % 8 == 0)
+            gpu_wave_sync(); /* the compiler loads no more than these at a time */
         const float4 o = run[n * THREADS];
         s.o[n][0] = attn_merge(o.x, s.o[n][0], f[0]);
         s.o[n][1] = attn_merge(o.y, s.o[n][1], f[0]);

@@ -1,6 +1,7 @@
 /*
  * attention_plain.cu - paged attention without matrix instructions: f32 caches, head sizes that
- * have no kernel of their own (up to 256), and heads with gates between them.
+ * have no kernel of their own (up to 256), heads with gates between them, and latents (up to 576),
+ * whose value is the first part of the key.
  *
  * Launched by attention.cu. One thread block owns one (row, head). Keys are taken in chunks at
  * absolute multiples, a warp each; a chunk in tiles of 32, each lane one score, then each lane its
@@ -9,12 +10,18 @@
  */
 #include "backend/gpu/attention_core.cuh"
 
-enum { PLAIN_WARPS = 8, PLAIN_CHUNK = SV_ATTN_CHUNK, PLAIN_MAX_HEAD_DIM = 256 };
+enum { PLAIN_WARPS = 8, PLAIN_THREADS = 32 * PLAIN_WARPS, PLAIN_CHUNK = SV_ATTN_CHUNK };
 
-/* What a warp has of its chunk. */
-struct plain_part {
-    float o[PLAIN_MAX_HEAD_DIM], m, l;
+/* What a warp has of its chunk; EACH: numbers of a head for each of the block's threads. */
+template <int EACH> struct plain_part {
+    float o[EACH * PLAIN_THREADS], m, l;
 };
+
+/* Numbers of a value. */
+static __device__ __forceinline__ int32_t v_dim(const struct sv_attn_args &a)
+{
+    return a.p.v_dim ? a.p.v_dim : a.p.kv.head_dim;
+}
 
 /* The score of one key, in log2 units. */
 template <typename T>
@@ -35,13 +42,15 @@ static __device__ __forceinline__ float score(const struct sv_attn_args &a, cons
 }
 
 /* Keys [base, end) of the row, of which it sees those in [lo, hi). */
-template <typename T>
+template <typename T, int EACH>
 static __device__ __forceinline__ void
 walk(const struct sv_attn_args &a, const float *q, const struct attn_seg &g, int64_t head_at,
-     int32_t base, int32_t end, int32_t lo, int32_t hi, struct plain_part *to)
+     int32_t base, int32_t end, int32_t lo, int32_t hi, struct plain_part<EACH> *to)
 {
-    const int32_t lane = threadIdx.x % 32, hd = a.p.kv.head_dim;
-    float o[PLAIN_MAX_HEAD_DIM / 32] = {}, m = attn_neg_inf(), l = 0;
+    constexpr int N = EACH * PLAIN_THREADS / 32;
+    const int32_t lane = threadIdx.x % 32, hd = v_dim(a);
+    const T *const values = (const T *)(a.p.v_dim ? a.p.kv.k : a.p.kv.v) + head_at;
+    float o[N] = {}, m = attn_neg_inf(), l = 0;
     for (; base < end; base += 32) {
         const int32_t pos = base + lane;
         float x = attn_neg_inf();
@@ -58,33 +67,33 @@ walk(const struct sv_attn_args &a, const float *q, const struct attn_seg &g, int
         m = most;
         l = __fmaf_rn(l, alpha, sv_warp_sum(w));
 #pragma unroll
-        for (int i = 0; i < PLAIN_MAX_HEAD_DIM / 32; i++)
+        for (int i = 0; i < N; i++)
             o[i] = __fmul_rn(o[i], alpha);
         for (int k = 0; k < 32; k++) {
             const float weight = __shfl_sync(0xffffffffu, w, k);
             const int64_t v_at = __shfl_sync(0xffffffffu, at, k);
             if (v_at < 0)
                 continue;
-            const T *v = (const T *)a.p.kv.v + v_at + head_at;
+            const T *v = values + v_at;
 #pragma unroll
-            for (int i = 0; i < PLAIN_MAX_HEAD_DIM / 32; i++)
+            for (int i = 0; i < N; i++)
                 if (lane + 32 * i < hd)
                     o[i] = __fmaf_rn(weight, sv_load(v + lane + 32 * i), o[i]);
         }
     }
 #pragma unroll
-    for (int i = 0; i < PLAIN_MAX_HEAD_DIM / 32; i++)
+    for (int i = 0; i < N; i++)
         to->o[lane + 32 * i] = o[i];
     to->m = m;
     to->l = l;
 }
 
-template <typename T>
-__global__ void __launch_bounds__(PLAIN_WARPS * 32, 2)
+template <typename T, int EACH>
+__global__ void __launch_bounds__(PLAIN_THREADS, 2)
     attn_plain(const __grid_constant__ struct sv_attn_args a)
 {
-    __shared__ float q[PLAIN_MAX_HEAD_DIM];
-    __shared__ struct plain_part part[PLAIN_WARPS];
+    __shared__ float q[EACH * PLAIN_THREADS];
+    __shared__ struct plain_part<EACH> part[PLAIN_WARPS];
     const int32_t t = threadIdx.x, warp = t / 32, hd = a.p.kv.head_dim;
     const int32_t row = (int32_t)blockIdx.x / a.p.n_heads, head = (int32_t)blockIdx.x % a.p.n_heads;
 
@@ -100,34 +109,46 @@ __global__ void __launch_bounds__(PLAIN_WARPS * 32, 2)
                   hi = attn_hi(a.p, at_pos, g.end);
     const int64_t q_stride = a.p.q_stride ? a.p.q_stride : hd,
                   head_at = (int64_t)(head / a.group) * a.p.kv.page_size * hd;
-    if (t < hd)
-        q[t] = sv_load((const T *)a.p.q + row * a.p.ldq + head * q_stride + t);
-    float o = 0, m = attn_neg_inf(), l = 0; /* o: of number t of the head */
+    for (int32_t i = t; i < hd; i += PLAIN_THREADS)
+        q[i] = sv_load((const T *)a.p.q + row * a.p.ldq + head * q_stride + i);
+    float o[EACH] = {}, m = attn_neg_inf(), l = 0; /* o: of numbers t, t + 256, ... */
     for (int32_t first = lo / PLAIN_CHUNK * PLAIN_CHUNK; first < hi;
          first += PLAIN_WARPS * PLAIN_CHUNK) {
         const int32_t base = first + warp * PLAIN_CHUNK, end = min(base + PLAIN_CHUNK, hi);
         __syncthreads(); /* q is there; the parts before are merged */
         if (base < hi)
-            walk<T>(a, q, g, head_at, base, end, lo, hi, &part[warp]);
+            walk<T, EACH>(a, q, g, head_at, base, end, lo, hi, &part[warp]);
         __syncthreads();
         for (int32_t w = 0; w < PLAIN_WARPS && first + w * PLAIN_CHUNK < hi; w++) {
             const struct attn_factors f = attn_merge_factors(m, part[w].m);
             m = f.m;
             l = attn_merge(l, part[w].l, f);
-            o = attn_merge(o, part[w].o[t], f);
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                o[i] = attn_merge(o[i], part[w].o[t + i * PLAIN_THREADS], f);
         }
     }
-    if (t < hd)
-        sv_store((T *)a.p.out + row * a.p.ldo + (int64_t)head * hd + t,
-                 attn_output(o, attn_inverse(a, head, m, l)));
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (t + i * PLAIN_THREADS < v_dim(a))
+            sv_store((T *)a.p.out + row * a.p.ldo + (int64_t)head * v_dim(a) + t +
+                         i * PLAIN_THREADS,
+                     attn_output(o[i], attn_inverse(a, head, m, l)));
+}
+
+template <typename T> static void launch(struct sv_cuda *cu, const struct sv_attn_args *a)
+{
+    sv_cuda_launch_in_pass(cu, "attention (plain)",
+                           a->p.kv.head_dim <= PLAIN_THREADS ? attn_plain<T, 1> : attn_plain<T, 3>,
+                           dim3((unsigned)(a->p.rows.n_rows * a->p.n_heads)), dim3(PLAIN_THREADS),
+                           0, *a);
 }
 
 void sv_cuda_attn_plain(struct sv_cuda *cu, const struct sv_attn_args *a)
 {
-    static_assert(PLAIN_MAX_HEAD_DIM == PLAIN_WARPS * 32, "a thread for each number of a head");
-    SV_REQUIRE(a->p.kv.head_dim % 8 == 0 && a->p.kv.head_dim <= PLAIN_MAX_HEAD_DIM);
-    sv_cuda_launch_in_pass(cu, "attention (plain)",
-                           a->p.kv.dtype == SV_F32 ? attn_plain<float> : attn_plain<__nv_bfloat16>,
-                           dim3((unsigned)(a->p.rows.n_rows * a->p.n_heads)),
-                           dim3(PLAIN_WARPS * 32), 0, *a);
+    SV_REQUIRE(a->p.kv.head_dim % 8 == 0 && a->p.kv.head_dim <= 3 * PLAIN_THREADS);
+    if (a->p.kv.dtype == SV_F32)
+        launch<float>(cu, a);
+    else
+        launch<__nv_bfloat16>(cu, a);
 }
