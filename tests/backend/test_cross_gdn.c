@@ -494,14 +494,16 @@ static void add_gated(struct cross *c)
     struct cross_buf x = cross_new(c, CROSS_ACT, N * D, NULL, 1),
                      y = cross_new(c, CROSS_ACT, N * D, NULL, 1),
                      gate = cross_new(c, CROSS_ACT, N, NULL, 3);
-    for (int side = 0; side < 2; side++)
-        sv_op_add_gated(cross_dev(c, side),
-                        &(struct sv_p_add_gated){.n_rows = N,
-                                                 .d = D,
-                                                 .x = cross_at(&x, side),
-                                                 .y = cross_at(&y, side),
-                                                 .gate = cross_at(&gate, side)});
-    cross_same(c, &x, 0, N * D, c->tol, "gated sum");
+    for (int gated = 1; gated >= 0; gated--) {
+        for (int side = 0; side < 2; side++)
+            sv_op_add_gated(cross_dev(c, side),
+                            &(struct sv_p_add_gated){.n_rows = N,
+                                                     .d = D,
+                                                     .x = cross_at(&x, side),
+                                                     .y = cross_at(&y, side),
+                                                     .gate = gated ? cross_at(&gate, side) : NULL});
+        cross_same(c, &x, 0, N * D, 2 * c->tol, gated ? "gated sum" : "sum");
+    }
     cross_free(c, &x), cross_free(c, &y), cross_free(c, &gate);
 }
 

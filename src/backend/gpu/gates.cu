@@ -43,9 +43,9 @@ static __global__ void __launch_bounds__(GATE_THREADS)
     sv_pdl_wait();
     const int32_t i = (int32_t)(blockIdx.x * GATE_THREADS + threadIdx.x);
     const int64_t at = (int64_t)blockIdx.y * d + i;
+    const float by = gate ? sigmoid(sv_load(gate + blockIdx.y)) : 1.0f;
     if (i < d)
-        sv_store(x + at,
-                 __fmaf_rn(sigmoid(sv_load(gate + blockIdx.y)), sv_load(y + at), sv_load(x + at)));
+        sv_store(x + at, __fmaf_rn(by, sv_load(y + at), sv_load(x + at)));
 }
 
 /* The y dimension of a grid ends at 65535 rows, as many as a batch may have. */
