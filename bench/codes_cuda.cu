@@ -1,11 +1,12 @@
 /*
- * codes_cuda.cu - checks and measures products from codes of 8 bits (codes.cuh) beside the same
- * products from packed bf16, on a GPU machine.
+ * codes_cuda.cu - checks and measures products from codes of 8 and 4 bits (codes.cuh) beside the
+ * same products from packed bf16, on a GPU machine.
  *
- * codes_cuda check: Qwen3-8B's shapes in every kind of codes, bits against the packed matrix that
- * they expand to; codes_cuda bench [CSV [ROWS...]]: the same, then captured graphs of 36 layers;
- * codes_cuda sweep: ring depths. Stands on gemm_cuda.cu, whose stack of layers and timing it takes
- * in. Exit status 1 when a check fails. Must not: compare figures of different runs.
+ * codes_cuda check: Qwen3-8B's shapes and odd ones in every kind of codes, bits against the packed
+ * matrix that they expand to; codes_cuda bench [CSV [ROWS...]]: fewer counts, then captured graphs
+ * of 36 layers; codes_cuda time: these alone. Stands on gemm_cuda.cu, whose stack of layers and
+ * timing it takes in. Exit status 1 when a check fails. Must not: compare figures of different
+ * runs.
  */
 #define main gemm_cuda_main
 #include "bench/gemm_cuda.cu"
@@ -14,23 +15,63 @@
 #include "backend/cuda/codes.cuh"
 #include "backend/gpu/fp8.cuh"
 
-/* Codes of nearly normal numbers, with scales that bring the largest to about 3.5 / sqrt(cols). */
+extern "C" {
+#include "backend/quant.h"
+}
+
+/* The codes of a file as a weight on the device has them. */
+static const struct {
+    const char *name;
+    enum sv_codes_code code;
+    enum sv_dtype elem, scale;
+} kinds[] = {
+    {"f8", SV_CODES_F8, SV_F8, SV_BF16},           {"f8 wide", SV_CODES_F8_WIDE, SV_F8, SV_F32},
+    {"int8", SV_CODES_I8, SV_I8, SV_F32},          {"int4", SV_CODES_I4, SV_U8, SV_BF16},
+    {"int4 f16", SV_CODES_I4_HALF, SV_U8, SV_F16}, {"mxfp4", SV_CODES_MX4, SV_U8, SV_U8},
+    {"nvfp4", SV_CODES_NV4, SV_U8, SV_F8},
+};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+/* Codes of nearly normal numbers, of 4 bits any, with scales that bring the largest to about scale.
+ */
 static __global__ void codes_kernel(uint8_t *tiles, size_t n_strips, uint64_t seed,
-                                    enum sv_codes_code code, float scale)
+                                    enum sv_codes_code code, float scale, float *factor)
 {
+    const int bits = sv_codes_bits(code), n_bytes = SV_CODES_SCALES_AT(bits);
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        *factor = scale * 0.37f * 256;
     for (size_t s = blockIdx.x; s < n_strips; s += gridDim.x) {
-        uint8_t *strip = tiles + s * SV_CODES_STRIP_BYTES;
-        for (int i = threadIdx.x; i < SV_CODES_SCALES_AT; i += blockDim.x) {
-            const float v = random_at(seed, s * SV_CODES_SCALES_AT + (size_t)i, 1.0f / 3.5f);
-            strip[i] =
-                code == SV_CODES_I8 ? (uint8_t)(128 + (int)(v * 127)) : sv_fp8_of(v * SV_FP8_MAX);
+        uint8_t *strip = tiles + s * SV_CODES_STRIP_BYTES(bits);
+        for (int i = threadIdx.x; i < n_bytes; i += blockDim.x) {
+            const float v = random_at(seed, s * n_bytes + (size_t)i, 1.0f / 3.5f);
+            strip[i] = bits == 4             ? (uint8_t)mix(seed * 977 + s * n_bytes + (size_t)i)
+                       : code == SV_CODES_I8 ? (uint8_t)(128 + (int)(v * 127))
+                                             : sv_fp8_of(v * SV_FP8_MAX);
         }
         if (threadIdx.x < 16) { /* rows have scales of their own */
-            const float f =
-                scale * (1 + 0.01f * (float)threadIdx.x) / (code == SV_CODES_I8 ? 127 : SV_FP8_MAX);
-            ((uint32_t *)(strip + SV_CODES_SCALES_AT))[threadIdx.x] =
-                code == SV_CODES_F8 ? __byte_perm(__float_as_uint(f * 0x1p120f), 0, 0x3232)
-                                    : __float_as_uint(f);
+            const float most = code == SV_CODES_I8    ? 127
+                               : bits == 8            ? SV_FP8_MAX
+                               : code >= SV_CODES_MX4 ? 6
+                                                      : 8;
+            const float f = scale * (1 + 0.01f * (float)threadIdx.x) / most;
+            const uint32_t own = (uint32_t)threadIdx.x, zero = (uint32_t)(0x4300 + (s + own) % 17)
+                                                               << 16; /* 128 + 0 to 16 */
+            uint32_t word = __float_as_uint(f);
+            if (code == SV_CODES_F8)
+                word = __byte_perm(__float_as_uint(f * 0x1p120f), 0, 0x3232);
+            if (code == SV_CODES_I4)
+                word = word >> 16 | zero;
+            if (code == SV_CODES_I4_HALF)
+                word = __half_as_ushort(__float2half_rn(f)) | zero;
+            if (code == SV_CODES_MX4) /* 2^-7 and 2^-6 */
+                word = (uint32_t)(127 - 7 + 126 - own % 2) << 7 |
+                       (uint32_t)(127 - 6 + 126 - own % 3) << 23;
+            if (code == SV_CODES_NV4) {
+                word = 0;
+                for (uint32_t i = 0; i < 4; i++)
+                    word |= sv_codes_e5m3((s * 5 + own * 11 + i * 37) % 127) << 8 * i;
+            }
+            ((uint32_t *)(strip + n_bytes))[threadIdx.x] = word;
         }
     }
 }
@@ -38,12 +79,86 @@ static __global__ void codes_kernel(uint8_t *tiles, size_t n_strips, uint64_t se
 static void fill_codes(struct sv_cuda *cu, void *tiles, int32_t rows, int32_t cols,
                        enum sv_codes_code code, uint64_t seed)
 {
-    codes_kernel<<<4096, 128, 0, cu->stream>>>((uint8_t *)tiles,
-                                               (size_t)sv_tiles(rows) * (size_t)sv_tiles(cols) * 4,
-                                               seed, code, 3.5f / sqrtf((float)cols));
+    uint8_t *to = (uint8_t *)tiles;
+    codes_kernel<<<4096, 128, 0, cu->stream>>>(
+        to, (size_t)sv_tiles(rows) * (size_t)sv_tiles(cols) * 4, seed, code,
+        3.5f / sqrtf((float)cols),
+        (float *)(void *)(to + sv_codes_factor_at(rows, cols, sv_codes_bits(code))));
 }
 
 /* ---------------------------------------------------------------- checks */
+
+/* What docs/formats.md says that a code and its row's word are worth in columns 16 step to 16 step
+ * + 15 of a tile, in bf16. */
+static uint16_t worth(enum sv_codes_code code, uint32_t c, uint32_t word, int step, float factor)
+{
+    static const float e2m1[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    const float high = sv_bf16_to_f32((uint16_t)(word >> 16));
+    const float small = e2m1[c & 7] * (c & 8 ? -1.0f : 1.0f);
+    const uint32_t own = word >> 8 * step & 255;
+    float f;
+    memcpy(&f, &word, 4);
+    switch (code) {
+    case SV_CODES_F8:
+        return sv_f32_to_bf16(sv_f8_to_f32((uint8_t)c) * (high * 0x1p-120f));
+    case SV_CODES_F8_WIDE:
+        return sv_f32_to_bf16(sv_f8_to_f32((uint8_t)c) * f);
+    case SV_CODES_I8:
+        return sv_f32_to_bf16((float)((int)c - 128) * f);
+    case SV_CODES_I4:
+        return sv_f32_to_bf16(((float)c - (high - 128)) * sv_bf16_to_f32((uint16_t)word));
+    case SV_CODES_I4_HALF:
+        return sv_f32_to_bf16(((float)c - (high - 128)) *
+                              __half2float(__ushort_as_half((unsigned short)word)));
+    case SV_CODES_MX4:
+        return sv_f32_to_bf16(
+            small * (sv_bf16_to_f32((uint16_t)(step < 2 ? word : word >> 16)) * 0x1p-126f));
+    default:
+        return sv_f32_to_bf16(small * ldexpf(1 + (float)(own & 7) / 8, (int)(own >> 3) - 16) *
+                              (factor / 256));
+    }
+}
+
+/* Every number that tiles expand to. */
+static long check_values(struct sv_cuda *cu, int kind)
+{
+    enum { ROWS = 320, COLS = 1024 };
+    const enum sv_codes_code code = kinds[kind].code;
+    const int bits = sv_codes_bits(code);
+    const size_t n_tiles = sv_codes_bytes(ROWS, COLS, bits), n_packed = sv_packed_bytes(ROWS, COLS);
+    uint8_t *tiles, *packed, *t = (uint8_t *)malloc(n_tiles), *p = (uint8_t *)malloc(n_packed);
+    long failed = 0;
+    float factor;
+    OK(cudaMalloc((void **)&tiles, n_tiles));
+    OK(cudaMalloc((void **)&packed, n_packed));
+    fill_codes(cu, tiles, ROWS, COLS, code, 77);
+    sv_cuda_codes_expand(cu, tiles, ROWS, COLS, code, packed);
+    OK(cudaStreamSynchronize(cu->stream));
+    OK(cudaMemcpy(t, tiles, n_tiles, cudaMemcpyDeviceToHost));
+    OK(cudaMemcpy(p, packed, n_packed, cudaMemcpyDeviceToHost));
+    memcpy(&factor, t + sv_codes_factor_at(ROWS, COLS, bits), 4);
+    for (size_t i = 0; i < n_packed / 2; i++) { /* strip, lane, pair, column */
+        const int32_t column = i % 2, pair = i / 2 % 16, lane = i / 32 % 32;
+        const size_t strip = i / 1024, tile = strip / 4;
+        const uint8_t *from = t + strip * SV_CODES_STRIP_BYTES(bits);
+        const int32_t row = sv_wcomp_row(lane, pair), col = sv_wcomp_col(lane, pair) + column;
+        uint32_t codes, word;
+        uint16_t got;
+        memcpy(&codes, from + sv_codes_word_at(lane, sv_codes_word(pair, bits)), 4);
+        memcpy(&word, from + SV_CODES_SCALES_AT(bits) + 4 * row, 4);
+        memcpy(&got, p + tile * SV_TILE_BYTES + 2 * sv_tile_at((int)(strip % 4) * 16 + row, col),
+               2);
+        codes = codes >> sv_codes_shift(pair, column, bits) & ((1u << bits) - 1);
+        const uint16_t want = worth(code, codes, word, col / 16, factor);
+        if (got != want && (got | want) != 0x8000 && failed++ < 3)
+            printf("%s: code %x, word %08x: %04x, not %04x\n", kinds[kind].name, codes, word, got,
+                   want);
+    }
+    printf("%s, values: %s\n", kinds[kind].name, failed ? "FAILED" : "ok");
+    cudaFree(tiles), cudaFree(packed);
+    free(t), free(p);
+    return failed;
+}
 
 static void multiply(struct sv_cuda *cu, const struct product *p, bool gated, int32_t n,
                      const bf16 *x, void *y, int32_t ldy)
@@ -71,14 +186,36 @@ static void multiply(struct sv_cuda *cu, const struct product *p, bool gated, in
     sv_cuda_gemm((struct sv_dev *)cu, &g);
 }
 
-/* A product of a layer from codes and from what they expand to. */
-static long check_product(struct sv_cuda *cu, const struct stack *s, int which,
-                          enum sv_codes_code code)
+/* Odd edges beside those of a layer. */
+static const struct product odd[] = {
+    {{}, 3, 456, 0}, {{}, 1, 1288, 0}, {{}, 2, 512, 0}, {{}, 2, 4096, 0}};
+static const int32_t odd_rows[][3] = {{200, 72, 8}, {1000}, {160, 160}, {77, 77}};
+enum { N_ODD = sizeof odd / sizeof *odd, N_CHECKS = 4 + N_ODD };
+
+static struct product check_of(const struct stack *s, int which)
 {
-    static const int32_t counts[] = {1, 8, 16, 32, 64, 96, 112, 128, 130, 256, 384, 512, 600, 1024};
-    enum { MOST = 1024 };
-    const bool gated = which == P_GATE_UP;
-    struct product packed = product_of(s, 0, which), codes = packed;
+    if (which < 4)
+        return product_of(s, 0, which);
+    struct product p = odd[which - 4];
+    for (int i = 0; i < p.n_parts; i++) {
+        p.part[i].w.rows = odd_rows[which - 4][i];
+        p.part[i].w.cols = p.k;
+        p.part[i].w.fmt.elem = SV_BF16;
+        p.cols += p.part[i].w.rows;
+    }
+    return p;
+}
+
+/* A product from codes and from what they expand to; each of few rows, and some of many. */
+static long check_product(struct sv_cuda *cu, const struct stack *s, int which, int kind,
+                          bool brief)
+{
+    static const int32_t many[] = {256, 384, 512, 600, 1024};
+    enum { MOST = 1024, FEW = 130, N_MANY = sizeof many / sizeof *many };
+    const enum sv_codes_code code = kinds[kind].code;
+    const int32_t bits = sv_codes_bits(code);
+    struct product packed = check_of(s, which), codes = packed;
+    const bool gated = which == P_GATE_UP || (which >= 4 && packed.n_parts == 2);
     const int32_t ldy = gated ? packed.cols / 2 : packed.cols;
     const size_t bytes = (size_t)MOST * (size_t)ldy * 2;
     uint8_t *y, *host[2] = {(uint8_t *)malloc(bytes), (uint8_t *)malloc(bytes)};
@@ -88,31 +225,38 @@ static long check_product(struct sv_cuda *cu, const struct stack *s, int which,
     for (int i = 0; i < packed.n_parts; i++) {
         struct sv_weight *w = &codes.part[i].w;
         void *tiles, *expanded;
-        OK(cudaMalloc(&tiles, sv_codes_bytes(w->rows, w->cols)));
+        OK(cudaMalloc(&tiles, sv_codes_bytes(w->rows, w->cols, bits)));
         OK(cudaMalloc(&expanded, sv_packed_bytes(w->rows, w->cols)));
         fill_codes(cu, tiles, w->rows, w->cols, code, (uint64_t)(which * 8 + i));
         sv_cuda_codes_expand(cu, tiles, w->rows, w->cols, code, expanded);
         w->data = tiles;
-        w->fmt.elem = code == SV_CODES_I8 ? SV_I8 : SV_F8;
-        w->fmt.scale = code == SV_CODES_F8 ? SV_BF16 : SV_F32;
+        w->fmt.elem = kinds[kind].elem;
+        w->fmt.scale = kinds[kind].scale;
         packed.part[i].w.data = expanded;
     }
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        const int32_t n = counts[i];
+    for (int i = 0; i < FEW + N_MANY; i++) {
+        const int32_t n = i < FEW ? i + 1 : many[i - FEW];
+        if (n <= FEW && n % 16 > 1 && n != 8 && n < FEW - 3 && (brief || which < 4))
+            continue;
+        if (n > FEW && (brief || which >= 4))
+            continue;
+        const size_t used = (size_t)(n + 1) * (size_t)ldy * 2 < bytes
+                                ? (size_t)(n + 1) * (size_t)ldy * 2
+                                : bytes; /* and a row behind */
         for (int d = 0; d < 2; d++) {
-            OK(cudaMemsetAsync(y, 0x5a, bytes, cu->stream));
+            OK(cudaMemsetAsync(y, 0x5a, used, cu->stream));
             multiply(cu, d ? &codes : &packed, gated, n, x, y, ldy);
-            OK(cudaMemcpyAsync(host[d], y, bytes, cudaMemcpyDeviceToHost, cu->stream));
+            OK(cudaMemcpyAsync(host[d], y, used, cudaMemcpyDeviceToHost, cu->stream));
             OK(cudaStreamSynchronize(cu->stream));
         }
-        if (memcmp(host[0], host[1], bytes)) {
-            printf("product %d, %d rows: bits differ\n", which, n);
-            failed++;
+        if (memcmp(host[0], host[1], used)) {
+            if (failed++ < 3)
+                printf("%s, product %d, %d rows: bits differ\n", kinds[kind].name, which, n);
         }
+        const uint16_t *some = (const uint16_t *)host[1]; /* a sum of zeros would show nothing */
+        failed += some[5] == 0 || some[5] == 0x5a5a || (some[5] & 0x7f80) == 0x7f80;
     }
-    const uint16_t *some = (const uint16_t *)host[1]; /* a sum of zeros would show nothing */
-    failed += some[5] == 0 || some[5] == 0x5a5a;
-    printf("codes %d, product %d: %s\n", (int)code, which, failed ? "FAILED" : "ok");
+    printf("%s, product %d: %s\n", kinds[kind].name, which, failed ? "FAILED" : "ok");
     fflush(stdout);
     for (int i = 0; i < packed.n_parts; i++)
         cudaFree((void *)codes.part[i].w.data), cudaFree((void *)packed.part[i].w.data);
@@ -125,71 +269,62 @@ static long check_product(struct sv_cuda *cu, const struct stack *s, int which,
 /* ---------------------------------------------------------------- figures */
 
 /* The stack's own memory, in codes. */
-static void to_codes(struct sv_cuda *cu, const struct stack *s)
+static void to_codes(struct sv_cuda *cu, const struct stack *s, int kind)
 {
+    static struct sv_weight format;
+    const enum sv_codes_code code = kinds[kind].code;
+    in_codes = NULL;
     for (int l = 0; l < LAYERS; l++)
         for (int w = 0; w < 4; w++) {
             const struct product p = product_of(s, l, w);
             for (int i = 0; i < p.n_parts; i++)
-                fill_codes(cu, (void *)p.part[i].w.data, p.part[i].w.rows, p.part[i].w.cols,
-                           SV_CODES_F8, (uint64_t)(l * 16 + w * 4 + i));
+                fill_codes(cu, (void *)p.part[i].w.data, p.part[i].w.rows, p.part[i].w.cols, code,
+                           (uint64_t)(l * 16 + w * 4 + i));
         }
-    fill_codes(cu, s->head, VOCAB, HIDDEN, SV_CODES_F8, 999);
+    fill_codes(cu, s->head, VOCAB, HIDDEN, code, 999);
     OK(cudaStreamSynchronize(cu->stream));
-    in_codes = true;
-}
-
-static void codes_sweep(struct sv_cuda *cu, const struct stack *s)
-{
-    static const int32_t counts[] = {1, 16, 32, 64, 128};
-    for (int i = 0; i < 10; i++) {
-        const int32_t n = counts[i / 2];
-        cu->gemm->tune_early = i % 2 ? -1 : 0;
-        printf("n %d%s: us of gated+3 small by stages:", n, i % 2 ? ", none early" : "");
-        for (int32_t stages = n <= 32 ? 16 : 10; stages >= 6; stages -= n <= 32 ? 2 : 1) {
-            cu->gemm->tune_stages = stages;
-            printf(" %d: %.2f", stages,
-                   time_graph(cu, s, n, ALL | FUSED | WITH_GLUE, LAYERS, 5) / LAYERS);
-        }
-        printf("\n");
-        fflush(stdout);
-    }
-    cu->gemm->tune_stages = cu->gemm->tune_early = 0;
+    format.fmt.elem = kinds[kind].elem;
+    format.fmt.scale = kinds[kind].scale;
+    in_codes = &format;
 }
 
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "check";
-    int32_t counts[32] = {1, 4, 8, 16, 32, 64, 96, 112, 128, 256, 512};
-    int n_counts = 11;
+    int32_t counts[32] = {1, 8, 16, 64, 128, 2048};
+    int n_counts = 6;
     struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
     static struct stack s;
     long failed = 0;
     for (int i = 3; i < argc && i < 32; i++)
         counts[i - 3] = atoi(argv[i]), n_counts = i - 2;
-    csv = argc > 2 ? fopen(argv[2], "w") : NULL;
+    csv = argc > 2 && strcmp(argv[2], "-") ? fopen(argv[2], "w") : NULL;
     if (csv)
         fprintf(
             csv,
             "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
-    make_stack(&s, 512, LAYERS);
+    make_stack(&s, 2048, LAYERS);
     cu.codes_packed = sv_packed_bytes(MLP, HIDDEN);
     sv_cuda_gemm_reserve(&cu, NULL);
-    for (int i = 0; i < 12; i++)
-        failed += check_product(&cu, &s, i % 4, (enum sv_codes_code)(i / 4));
-    if (strcmp(what, "check")) {
+    for (int i = 0; i < N_KINDS; i++)
+        failed += check_values(&cu, i);
+    for (int i = 0; strcmp(what, "time") && i < N_CHECKS * N_KINDS; i++)
+        failed += check_product(&cu, &s, i % N_CHECKS, i / N_CHECKS, strcmp(what, "check"));
+    printf("%ld failed\n", failed);
+    if (strcmp(what, "check") && strcmp(what, "brief")) {
         read_gbs = read_bandwidth(&s);
-        printf("read bandwidth %.0f GB/s: a layer in 8.5 bits %.2f us\n", read_gbs,
-               bytes_of(ALL, 1) / read_gbs / 1e3 * 8.5 / 16);
+        printf("read bandwidth %.0f GB/s: a layer in 8.5 bits %.2f us, in 4.5 %.2f\n", read_gbs,
+               bytes_of(ALL, 1) / read_gbs / 1e3 * 8.5 / 16,
+               bytes_of(ALL, 1) / read_gbs / 1e3 * 4.5 / 16);
         columns_title();
         for (int i = 0; i < n_counts; i++)
             columns_line(&cu, &s, counts[i], "bf16");
-        to_codes(&cu, &s);
-        for (int i = 0; i < n_counts; i++)
-            columns_line(&cu, &s, counts[i], "codes");
+        for (int k = 0; k < N_KINDS; k++) {
+            to_codes(&cu, &s, k);
+            for (int i = 0; i < n_counts; i++)
+                columns_line(&cu, &s, counts[i], kinds[k].name);
+        }
     }
-    if (!strcmp(what, "sweep"))
-        codes_sweep(&cu, &s);
     close_device(&cu);
     if (csv)
         fclose(csv);

@@ -190,17 +190,19 @@ static void make_stack(struct stack *s, int32_t max_rows, int layers)
     OK(cudaMalloc((void **)&s->ids, (size_t)max_rows * 4));
 }
 
-static bool in_bytes;                /* the stack's weights have 8 bits, as a draft's */
-static bool in_codes;                /* likewise, as a file's (codes.cuh) */
-static struct sv_cuda_weight *noted; /* those of the stack that may have a compressed copy */
+static bool in_bytes;                    /* the stack's weights have 8 bits, as a draft's */
+static const struct sv_weight *in_codes; /* likewise, as a file's (codes.cuh): their format */
+static struct sv_cuda_weight *noted;     /* those of the stack that may have a compressed copy */
 
 static struct sv_gemm_part part_of(const bf16 *w, int32_t rows, int32_t cols)
 {
     struct sv_gemm_part p = {};
     p.w.data = w;
     p.w.role = in_bytes ? SV_ROLE_DRAFT : SV_ROLE_NONE;
-    p.w.fmt.elem = in_bytes || in_codes ? SV_F8 : SV_BF16;
-    p.w.fmt.scale = in_codes ? SV_BF16 : SV_F32;
+    p.w.fmt.elem = in_bytes ? SV_F8 : SV_BF16;
+    p.w.fmt.scale = SV_F32;
+    if (in_codes)
+        p.w.fmt = in_codes->fmt;
     p.w.priv = noted;
     while (p.w.priv && ((struct sv_cuda_weight *)p.w.priv)->data != w)
         p.w.priv = ((struct sv_cuda_weight *)p.w.priv)->next;
@@ -516,7 +518,7 @@ static void row(const char *set, const char *what, const char *variant, int32_t 
 {
     const double gbs = bytes_of(bits, layers) / us / 1e3 *
                        (in_bytes   ? 0.5
-                        : in_codes ? 8.5 / 16
+                        : in_codes ? (sv_cuda_code_bits(in_codes) + 0.5) / 16
                                    : 1),
                  tflops = bytes_of(bits, layers) * n / us / 1e6;
     if (csv)

@@ -22,9 +22,17 @@ struct form {
 };
 
 static const struct form forms[] = {
-    {"f8 in blocks", SV_CODE_F8, SV_BF16, 128, 128}, {"f8 by rows", SV_CODE_F8, SV_F32, 1, 0},
-    {"f8, one scale", SV_CODE_F8, SV_F32, 0, 0},     {"i8 by rows", SV_CODE_I8, SV_F32, 1, 0},
+    {"f8 in blocks", SV_CODE_F8, SV_BF16, 128, 128},
+    {"f8 by rows", SV_CODE_F8, SV_F32, 1, 0},
+    {"f8, one scale", SV_CODE_F8, SV_F32, 0, 0},
+    {"i8 by rows", SV_CODE_I8, SV_F32, 1, 0},
     {"int8 in groups", SV_CODE_INT8, SV_F16, 1, 64},
+    {"int4 in groups", SV_CODE_INT4, SV_BF16, 1, 64},
+    {"int4 by rows, f16", SV_CODE_INT4, SV_F16, 1, 0},
+    {"awq", SV_CODE_AWQ, SV_F16, 1, 64},
+    {"gptq", SV_CODE_GPTQ4, SV_BF16, 1, 64},
+    {"mxfp4", SV_CODE_MXFP4, SV_U8, 1, 32},
+    {"nvfp4", SV_CODE_NVFP4, SV_F8, 1, 16},
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0], MOST_ROWS = 600 };
 
@@ -33,6 +41,15 @@ struct matrix {
     void *values; /* bf16 or f32, as the device computes */
 };
 
+/* Scales of e2m1: powers of two around 2^-9; e4m3 from 0 on, zero and the smallest included. */
+static void small_scales(struct cross *c, enum sv_quant_code code, uint8_t *scales, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t r = (uint32_t)(sv_rng_next(&c->rng) >> 20);
+        scales[i] = (uint8_t)(code == SV_CODE_MXFP4 ? 115 + r % 5 : i % 7 ? 40 + r % 40 : r % 12);
+    }
+}
+
 static struct matrix matrix_new(struct cross *c, const struct form *f, int32_t rows, int32_t cols)
 {
     struct matrix m = {.q = {.code = f->code,
@@ -40,7 +57,9 @@ static struct matrix matrix_new(struct cross *c, const struct form *f, int32_t r
                              .cols = cols,
                              .scale = f->scale,
                              .block_rows = f->block_rows ? f->block_rows : rows,
-                             .block_cols = f->block_cols ? f->block_cols : cols}};
+                             .block_cols = f->block_cols ? f->block_cols : cols,
+                             .zero_add = f->code == SV_CODE_GPTQ4,
+                             .global = 0.00123f}};
     const struct sv_quant *q = &m.q;
     const size_t n = (size_t)rows * (size_t)cols,
                  n_scales = (size_t)((rows + q->block_rows - 1) / q->block_rows) *
@@ -52,7 +71,9 @@ static struct matrix matrix_new(struct cross *c, const struct form *f, int32_t r
         if (f->code == SV_CODE_F8 && (codes[i] & 0x7f) == 0x7f)
             codes[i] = 0x81;
     }
-    for (size_t i = 0; i < n_scales; i++) {
+    if (f->code == SV_CODE_MXFP4 || f->code == SV_CODE_NVFP4)
+        small_scales(c, f->code, (uint8_t *)scales, n_scales);
+    for (size_t i = 0; i < n_scales && f->scale <= SV_F16; i++) {
         scales[i] = 0.001f + 0.002f * (float)(sv_rng_next(&c->rng) % 1000) / 1000;
         if (f->scale == SV_BF16)
             ((uint16_t *)scales)[i] = sv_f32_to_bf16(scales[i]);
@@ -61,6 +82,12 @@ static struct matrix matrix_new(struct cross *c, const struct form *f, int32_t r
     }
     m.q.data = codes;
     m.q.scales = scales;
+    if (f->code == SV_CODE_AWQ || f->code == SV_CODE_GPTQ4) { /* any nibbles will do */
+        uint8_t *zeros = malloc(n_scales / 2);
+        for (size_t i = 0; i < n_scales / 2; i++)
+            zeros[i] = (uint8_t)(sv_rng_next(&c->rng) >> 9);
+        m.q.zeros = zeros;
+    }
     m.values = malloc(n * sizeof(float));
     sv_quant_expand(q, 0, rows, sv_dev_compute_dtype(c->dut), m.values, row);
     free(row);
@@ -71,6 +98,7 @@ static void matrix_free(struct matrix *m)
 {
     free((void *)(uintptr_t)m->q.data);
     free((void *)(uintptr_t)m->q.scales);
+    free((void *)(uintptr_t)m->q.zeros);
     free(m->values);
 }
 

@@ -9,6 +9,7 @@
 #include "backend/gpu/wcomp.cuh"
 #include "backend/gpu/fp8.cuh"
 #include "backend/gpu/split.cuh"
+#include "backend/quant.h"
 
 #include <math.h>
 #include <string.h>
@@ -48,23 +49,37 @@ static void tiles_carry_the_hardware_swizzle(void **state)
         }
 }
 
-/* Every byte before the scales of a strip of codes holds one code. */
+/* Every bit before the scales of a strip of codes belongs to one code. */
 static void codes_fill_the_strip(void **state)
 {
     (void)state;
-    uint8_t seen[SV_CODES_SCALES_AT] = {0};
-    for (int32_t lane = 0; lane < 32; lane++)
-        for (int32_t pair = 0; pair < SV_WCOMP_PAIRS; pair++)
-            for (int32_t column = 0; column < 2; column++) {
-                const int32_t at =
-                    sv_codes_word_at(lane, pair / 2) + sv_codes_byte(pair % 2, column);
-                assert_in_range(at, 0, SV_CODES_SCALES_AT - 1);
-                seen[at]++;
-            }
-    for (int32_t at = 0; at < SV_CODES_SCALES_AT; at++)
-        assert_int_equal(seen[at], 1);
-    assert_int_equal(SV_CODES_TILE_BYTES % 128, 0); /* bulk copies and half tiles */
-    assert_int_equal(SV_CODES_TILE_BYTES / 2 % 128, 0);
+    for (int32_t bits = 4; bits <= 8; bits += 4) {
+        uint8_t seen[SV_CODES_SCALES_AT(8)] = {0};
+        for (int32_t lane = 0; lane < 32; lane++)
+            for (int32_t pair = 0; pair < SV_WCOMP_PAIRS; pair++)
+                for (int32_t column = 0; column < 2; column++) {
+                    const int32_t at = 8 * sv_codes_word_at(lane, sv_codes_word(pair, bits)) +
+                                       sv_codes_shift(pair, column, bits);
+                    assert_in_range(at, 0, 8 * SV_CODES_SCALES_AT(bits) - bits);
+                    seen[at / 8] += bits == 8 ? 1 : at % 8 ? 16 : 1;
+                }
+        for (int32_t at = 0; at < SV_CODES_SCALES_AT(bits); at++)
+            assert_int_equal(seen[at], bits == 8 ? 1 : 17);
+        assert_int_equal(SV_CODES_TILE_BYTES(bits) % 128, 0); /* bulk copies and half tiles */
+        assert_int_equal(SV_CODES_TILE_BYTES(bits) / 2 % 128, 0);
+    }
+}
+
+/* NVFP4's scales with five bits of exponent are worth what they were. */
+static void scales_keep_their_worth(void **state)
+{
+    (void)state;
+    for (uint32_t code = 1; code < 0x7f; code++) {
+        const uint32_t own = sv_codes_e5m3(code);
+        assert_true(ldexpf(1 + (float)(own & 7) / 8, (int)(own >> 3) - 16) ==
+                    sv_f8_to_f32((uint8_t)code));
+    }
+    assert_int_equal(sv_codes_e5m3(0), 0);
 }
 
 /* The lanes of a compressed strip hold every element of it, each once. */
@@ -296,7 +311,8 @@ static void whole_blocks_fill_the_device(void **state)
 SV_TEST_MAIN(cmocka_unit_test(pairs_share_one_block),
              cmocka_unit_test(whole_blocks_fill_the_device), cmocka_unit_test(places_are_distinct),
              cmocka_unit_test(tiles_carry_the_hardware_swizzle),
-             cmocka_unit_test(codes_fill_the_strip), cmocka_unit_test(wcomp_lanes_hold_the_strip),
+             cmocka_unit_test(codes_fill_the_strip), cmocka_unit_test(scales_keep_their_worth),
+             cmocka_unit_test(wcomp_lanes_hold_the_strip),
              cmocka_unit_test(bytes_have_places_of_their_own),
              cmocka_unit_test(bytes_are_the_nearest_numbers),
              cmocka_unit_test(wcomp_numbers_come_back),

@@ -1,48 +1,81 @@
 /*
- * codes.cuh - the layout of weights in codes of 8 bits (e4m3, or signed bytes) with their scales,
- * as products on Hopper read them.
+ * codes.cuh - the layout of weights in codes of 8 or 4 bits with their scales, as products on
+ * Hopper read them.
  *
  * Included by codes_sm90.cu, which makes and expands them, by gemm_codes.cuh, and by a unit test in
- * plain C. A tile is that of pack.cuh in 4352 bytes, a multiple of 128: four strips of 16 rows, one
- * for each warp. A lane holds the 16 pairs of wcomp.cuh: word q has the codes of pair 2 q in bytes
- * 1 and 3 and those of pair 2 q + 1 in bytes 0 and 2; words 0 to 3 stand at 16 l, 4 to 7 at 512 +
- * 16 l. Behind them, at 1024, stand scales, a word for each of the strip's rows. So a scale is that
- * of a row and 64 columns, whatever blocks a file has. A row with a code that is no number has the
- * scale NaN. Must not: know of kernels.
+ * plain C. A tile is that of pack.cuh, of four strips of 16 rows: codes, and behind them a word for
+ * each of the strip's rows with its scales in these 64 columns. A lane holds the 16 pairs of
+ * wcomp.cuh. Of 8 bits: word q has the codes of pair 2 q in bytes 1 and 3 and those of pair 2 q + 1
+ * in bytes 0 and 2; words 0 to 3 stand at 16 l, 4 to 7 at 512 + 16 l. Of 4 bits: word q, at 16 l +
+ * 4 q, has pairs 4 q to 4 q + 3, the first column of pair 4 q + i in bits 4 i to 4 i + 3, the
+ * second 16 bits above. Behind all tiles stands an f32 factor of the matrix (SV_CODES_NV4). Must
+ * not: know of kernels.
  */
 #ifndef SV_CUDA_CODES_CUH
 #define SV_CUDA_CODES_CUH
 
 #include "backend/gpu/wcomp.cuh"
 
-enum {
-    SV_CODES_WORDS = 8,
-    SV_CODES_SCALES_AT = 32 * 4 * SV_CODES_WORDS,
-    SV_CODES_STRIP_BYTES = SV_CODES_SCALES_AT + 16 * 4,
-    SV_CODES_TILE_BYTES = 4 * SV_CODES_STRIP_BYTES
-};
+enum { SV_CODES_SCALE_BYTES = 16 * 4, SV_CODES_TAIL_BYTES = 128 };
 
+/* What a code is, and what its row's word says. */
 enum sv_codes_code {
-    SV_CODES_F8,      /* e4m3; scales below 2^7 that fit bf16, as words of codes_value.cuh */
-    SV_CODES_F8_WIDE, /* e4m3; f32 scales */
-    SV_CODES_I8       /* signed bytes, with 128 added; f32 scales */
+    SV_CODES_F8,      /* e4m3; a scale below 2^7 that fits bf16, times 2^120, twice */
+    SV_CODES_F8_WIDE, /* e4m3; f32 */
+    SV_CODES_I8,      /* signed bytes, with 128 added; f32 */
+    SV_CODES_I4,      /* 0 to 15; 128 + zero point, in bf16, above a bf16 scale */
+    SV_CODES_I4_HALF, /* 0 to 15; the same above an f16 scale */
+    SV_CODES_MX4,     /* e2m1; of both halves of the columns a power of two times 2^126, in bf16 */
+    SV_CODES_NV4 /* e2m1; a scale for each 16 columns, see sv_codes_e5m3; the matrix has a factor */
 };
 
-static SV_HD size_t sv_codes_bytes(int32_t rows, int32_t cols)
+static SV_HD int32_t sv_codes_bits(enum sv_codes_code code)
 {
-    return (size_t)sv_tiles(rows) * (size_t)sv_tiles(cols) * SV_CODES_TILE_BYTES;
+    return code >= SV_CODES_I4 ? 4 : 8;
 }
 
-/* Where in its strip a lane's word q stands, and the byte of it that has column 0 or 1 of pair 2 q
- * + half. */
+#define SV_CODES_SCALES_AT(bits) (16 * SV_TILE * (bits) / 8)
+#define SV_CODES_STRIP_BYTES(bits) (SV_CODES_SCALES_AT(bits) + SV_CODES_SCALE_BYTES)
+#define SV_CODES_TILE_BYTES(bits) (4 * SV_CODES_STRIP_BYTES(bits))
+
+static SV_HD size_t sv_codes_factor_at(int32_t rows, int32_t cols, int32_t bits)
+{
+    return (size_t)sv_tiles(rows) * (size_t)sv_tiles(cols) * (size_t)SV_CODES_TILE_BYTES(bits);
+}
+
+static SV_HD size_t sv_codes_bytes(int32_t rows, int32_t cols, int32_t bits)
+{
+    return sv_codes_factor_at(rows, cols, bits) + SV_CODES_TAIL_BYTES;
+}
+
+/* Where in its strip a lane's word q stands. */
 static SV_HD int32_t sv_codes_word_at(int32_t lane, int32_t q)
 {
     return q / 4 * 512 + lane * 16 + q % 4 * 4;
 }
 
-static SV_HD int32_t sv_codes_byte(int32_t half, int32_t column)
+/* The word that has a lane's pair, and its bit where column 0 or 1 of the pair begins. */
+static SV_HD int32_t sv_codes_word(int32_t pair, int32_t bits)
 {
-    return (half ? 0 : 1) + 2 * column;
+    return bits == 8 ? pair / 2 : pair / 4;
+}
+
+static SV_HD int32_t sv_codes_shift(int32_t pair, int32_t column, int32_t bits)
+{
+    return bits == 8 ? (pair % 2 ? 0 : 8) + 16 * column : pair % 4 * 4 + 16 * column;
+}
+
+/* A scale of NVFP4, e4m3 above zero, as 5 bits of exponent (bias 16) and 3 of mantissa; 0: it is
+ * zero, or cannot be. */
+static SV_HD uint32_t sv_codes_e5m3(uint32_t e4m3)
+{
+    uint32_t exponent = e4m3 >> 3, mantissa = e4m3 & 7;
+    if (e4m3 == 0 || e4m3 >= 0x7f)
+        return 0;
+    if (exponent == 0)
+        for (exponent = 1; mantissa < 8; exponent--)
+            mantissa *= 2;
+    return (exponent + 9) << 3 | (mantissa & 7);
 }
 
 #endif

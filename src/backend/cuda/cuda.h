@@ -122,12 +122,12 @@ static inline struct sv_cuda *sv_cuda_of(struct sv_dev *dev)
  * files in those of codes.cuh), everything else is row-major. */
 static inline bool sv_cuda_is_packed(const struct sv_weight *w)
 {
-    return (w->fmt.elem == SV_BF16 || w->fmt.elem == SV_F8 || w->fmt.elem == SV_I8) && w->rows > 1;
+    return (w->fmt.elem == SV_BF16 || w->fmt.elem >= SV_I8) && w->rows > 1;
 }
 
 static inline bool sv_cuda_is_codes(const struct sv_weight *w)
 {
-    return w->fmt.elem == SV_I8 || (w->fmt.elem == SV_F8 && !(w->role & SV_ROLE_DRAFT));
+    return w->fmt.elem == SV_F8 ? !(w->role & SV_ROLE_DRAFT) : w->fmt.elem >= SV_I8;
 }
 
 /* A draft's, quantized here. */

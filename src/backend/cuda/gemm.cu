@@ -86,6 +86,8 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
         rc = reserve_bytes(cu, err);
     if (!rc && cu->set == SV_CUDA_SM90)
         rc = sv_gemm_codes_open(cu, err);
+    if (!rc && cu->set == SV_CUDA_SM90)
+        rc = sv_gemm_codes4_open(cu, err);
     if (!rc && cu->codes_packed && most > (int32_t)SV_GEMM_CODES_ROWS)
         rc = reserve_codes(cu, err);
     const size_t bands = (size_t)block_rows(cu) / SV_TILE, units = (size_t)max_units(cu);
@@ -142,8 +144,10 @@ static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
         sv_gemm_portable(cu, x, ldx, k, a);
     else if (a->bytes)
         sv_gemm_fp8(cu, x, ldx, k, a);
-    else if (a->codes)
+    else if (a->codes == 8)
         sv_gemm_codes(cu, x, ldx, k, a);
+    else if (a->codes)
+        sv_gemm_codes4(cu, x, ldx, k, a);
     else if (!sv_gemm_wcomp(cu, x, ldx, k, a))
         sv_gemm_sm90(cu, x, ldx, k, a);
 }
@@ -169,7 +173,7 @@ static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
 {
     struct sv_gemm_item *it = &a->part[a->n_parts++];
     it->w = (const uint8_t *)part->w.data;
-    a->codes = sv_cuda_is_codes(&part->w);
+    a->codes = sv_cuda_is_codes(&part->w) ? sv_cuda_code_bits(&part->w) : 0;
     it->wcomp = a->codes ? it->w : sv_cuda_wcomp_of(&part->w);
     it->code = sv_cuda_code_of(&part->w);
     it->scale = (const float *)(const void *)(it->w + sv_fp8_scales_at(part->w.rows, part->w.cols));
@@ -231,7 +235,7 @@ static bool expand_codes(struct sv_cuda *cu, int32_t n_rows, int32_t k, struct s
         it->wcomp = NULL;
         at += sv_packed_bytes(it->n_out, k);
     }
-    a->codes = false;
+    a->codes = 0;
     return true;
 }
 
@@ -299,11 +303,13 @@ static void run_all(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t l
 }
 
 /* How a weight that tensor cores take lies in memory. */
-enum kind { PACKED, BYTES, CODES, KINDS };
+enum kind { PACKED, BYTES, CODES, CODES4, KINDS };
 
 static enum kind kind_of(const struct sv_weight *w)
 {
-    return sv_cuda_is_codes(w) ? CODES : sv_cuda_is_bytes(w) ? BYTES : PACKED;
+    if (sv_cuda_is_codes(w))
+        return sv_cuda_code_bits(w) == 8 ? CODES : CODES4;
+    return sv_cuda_is_bytes(w) ? BYTES : PACKED;
 }
 
 /* Parts of a product in one launch: those of this kind that tensor cores take. */

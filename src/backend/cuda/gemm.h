@@ -70,7 +70,7 @@ struct sv_gemm_args {
     int32_t tall;    /* sm_90: blocks of SV_SM90_TALL weight rows that no unit cuts */
     int32_t n_sharers; /* sm_90, clusters of two units: of each shared block */
     int32_t bytes;     /* weights and x in 8 bits (fp8.cuh) */
-    int32_t codes;     /* weights in codes of 8 bits (codes.cuh), x in bf16 */
+    int32_t codes;     /* bits of a weight's code (codes.cuh), or 0; x in bf16 */
     int32_t x_stays; /* sm_90, whole products: x fits into L2 beside weights that leave it first */
     const float *x_scale; /* and x's scales */
     void *y;
@@ -139,15 +139,26 @@ void sv_cuda_wcomp_make(struct sv_cuda *cu, const void *packed, int32_t rows, in
 /* Which codes these are. */
 static inline enum sv_codes_code sv_cuda_code_of(const struct sv_weight *w)
 {
+    if (w->fmt.elem == SV_U8)
+        return w->fmt.scale == SV_BF16  ? SV_CODES_I4
+               : w->fmt.scale == SV_F16 ? SV_CODES_I4_HALF
+               : w->fmt.scale == SV_U8  ? SV_CODES_MX4
+                                        : SV_CODES_NV4;
     return w->fmt.elem == SV_I8      ? SV_CODES_I8
            : w->fmt.scale == SV_BF16 ? SV_CODES_F8
                                      : SV_CODES_F8_WIDE;
 }
 
-/* codes_sm90.cu: n_rows rows of codes (n_rows, cols) and their scales (n_rows, tiles of cols), from
- * row0 on, a multiple of 64, into tiles of codes.cuh; these to packed bf16. Signed bytes come as
- * such. Both enqueue. */
-void sv_cuda_codes_pack(struct sv_cuda *cu, const void *src, const float *scales, int32_t row0,
+static inline int32_t sv_cuda_code_bits(const struct sv_weight *w)
+{
+    return sv_codes_bits(sv_cuda_code_of(w));
+}
+
+/* codes_sm90.cu: n_rows rows of codes (n_rows, cols; of 4 bits two a byte, low ones first) and
+ * their words (n_rows, tiles of cols), from row0 on, a multiple of 64, into tiles of codes.cuh;
+ * these to packed bf16. Of 8 bits, words are f32 scales, and signed bytes come as such. Both
+ * enqueue. */
+void sv_cuda_codes_pack(struct sv_cuda *cu, const void *src, const void *words, int32_t row0,
                         int32_t n_rows, int32_t cols, enum sv_codes_code code, void *dst);
 void sv_cuda_codes_expand(struct sv_cuda *cu, const void *tiles, int32_t rows, int32_t cols,
                           enum sv_codes_code code, void *packed);
@@ -203,6 +214,10 @@ bool sv_gemm_wcomp(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
 int sv_gemm_codes_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_gemm_codes(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a);
+/* ---- gemm_codes4_sm90.cu: likewise, of codes of 4 bits */
+int sv_gemm_codes4_open(struct sv_cuda *cu, struct sv_err *err);
+void sv_gemm_codes4(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                    struct sv_gemm_args *a);
 /* ---- gemm_portable.cu: blocks of 64 weight rows */
 enum {
     SV_PORTABLE_BLOCK = 64,

@@ -1,5 +1,5 @@
 /*
- * gemm_codes.cuh - codes of 8 bits (codes.cuh) become bf16 in a warp's registers.
+ * gemm_codes.cuh - codes (codes.cuh) become bf16 in a warp's registers.
  *
  * Included by gemm_sm90.cu where it is built for codes, in place of gemm_expand.cuh, whose names it
  * has: there are no patches. Must not: know of rings, blocks or sums.
@@ -12,36 +12,51 @@
 
 struct expansion {
     int32_t code;
+    float factor; /* see sv_codes_step */
 };
 
 static __device__ __forceinline__ struct expansion expansion_of(const struct sv_gemm_item &it,
                                                                 int32_t row0, int32_t n_k)
 {
-    return {it.code};
+    struct expansion e = {it.code, 0};
+    if (SV_GEMM_CODES == 4 && it.code == SV_CODES_NV4)
+        e.factor =
+            __ldg((const float *)(it.wcomp + sv_codes_factor_at(it.n_out, n_k * SV_TILE, 4)));
+    return e;
 }
 
-/* What a lane has of a strip in shared memory; scales of its rows in even and odd pairs. */
+/* What a lane has of a strip in shared memory; words of its rows in even and odd pairs. */
 struct coded {
-    uint32_t word[SV_CODES_WORDS];
+    uint32_t word[SV_GEMM_CODES];
     uint32_t scale[2];
 };
 
 static __device__ __forceinline__ struct coded fetch(uint32_t strip_at)
 {
     const uint32_t lane = threadIdx.x & 31, own = strip_at + 16 * lane,
-                   scale = strip_at + SV_CODES_SCALES_AT + lane / 4 * 4;
-    const uint4 a = gpu_load16(own), b = gpu_load16(own + 512);
+                   scale = strip_at + SV_CODES_SCALES_AT(SV_GEMM_CODES) + lane / 4 * 4;
+    const uint4 a = gpu_load16(own);
+#if SV_GEMM_CODES == 8
+    const uint4 b = gpu_load16(own + 512);
     return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, {gpu_load4(scale), gpu_load4(scale + 32)}};
+#else
+    return {{a.x, a.y, a.z, a.w}, {gpu_load4(scale), gpu_load4(scale + 32)}};
+#endif
 }
 
 template <int CODE, int HALF>
-static __device__ __forceinline__ void expand_words(uint32_t (&pair)[SV_WCOMP_PAIRS],
-                                                    const struct coded &c)
+static __device__ __forceinline__ void
+expand_words(uint32_t (&pair)[SV_WCOMP_PAIRS], const struct coded &c, const struct expansion &e)
 {
+    const struct sv_codes_scale s[2] = {sv_codes_scale_of<CODE>(c.scale[0]),
+                                        sv_codes_scale_of<CODE>(c.scale[1])};
 #pragma unroll
-    for (int q = 4 * HALF; q < 4 * HALF + 4; q++) {
-        pair[2 * q] = sv_codes_pair<CODE, 0>(c.word[q], c.scale[0]);
-        pair[2 * q + 1] = sv_codes_pair<CODE, 1>(c.word[q], c.scale[1]);
+    for (int step = 2 * HALF; step < 2 * HALF + 2; step++) {
+        uint32_t four[4];
+        sv_codes_step<CODE>(four, c.word, step, s, e.factor);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            pair[4 * step + i] = four[i];
     }
 }
 
@@ -49,12 +64,23 @@ template <int HALF>
 static __device__ __forceinline__ void expand_half(uint32_t (&pair)[SV_WCOMP_PAIRS],
                                                    const struct coded &c, const struct expansion &e)
 {
+#if SV_GEMM_CODES == 8
     if (e.code == SV_CODES_F8)
-        expand_words<SV_CODES_F8, HALF>(pair, c);
+        expand_words<SV_CODES_F8, HALF>(pair, c, e);
     else if (e.code == SV_CODES_I8)
-        expand_words<SV_CODES_I8, HALF>(pair, c);
+        expand_words<SV_CODES_I8, HALF>(pair, c, e);
     else
-        expand_words<SV_CODES_F8_WIDE, HALF>(pair, c);
+        expand_words<SV_CODES_F8_WIDE, HALF>(pair, c, e);
+#else
+    if (e.code == SV_CODES_I4)
+        expand_words<SV_CODES_I4, HALF>(pair, c, e);
+    else if (e.code == SV_CODES_I4_HALF)
+        expand_words<SV_CODES_I4_HALF, HALF>(pair, c, e);
+    else if (e.code == SV_CODES_MX4)
+        expand_words<SV_CODES_MX4, HALF>(pair, c, e);
+    else
+        expand_words<SV_CODES_NV4, HALF>(pair, c, e);
+#endif
 }
 
 static __device__ __forceinline__ void expand_plain(uint32_t (&pair)[SV_WCOMP_PAIRS], uint32_t at,

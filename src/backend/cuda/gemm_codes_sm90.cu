@@ -5,5 +5,5 @@
  * Must not: hold anything of its own.
  */
 #define SV_GEMM_WCOMP 1
-#define SV_GEMM_CODES 1
+#define SV_GEMM_CODES 8
 #include "backend/cuda/gemm_sm90.cu"

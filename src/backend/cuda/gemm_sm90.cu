@@ -12,13 +12,13 @@
  * ring with weights while the others still add up. More than 256 rows go through whole
  * blocks (gemm_whole.cuh) or, up to 512, thread blocks of half of k (gemm_halves.cuh). This
  * file is the kernel and its launches; the device code lies in these headers and in gemm_ring.cuh
- * and gemm_units.cuh. gemm_wcomp_sm90.cu and gemm_codes_sm90.cu build the file once more, for few
- * rows and weights in 12 bits, or in codes of 8 (WCOMP, CODES): warpgroups take a tile's words from
- * the ring, expand them to bf16 in registers while the tensor cores work on the tile before, and
- * use them as the instruction's first operand. Expanding takes longer than multiplying; a unit's
- * first tiles are expanded before x is there.
- * Must not: let anything but the weight's shape decide the order of a sum; n_rows only picks the
- * width N and the way, which do not change an element's bits, nor does WCOMP.
+ * and gemm_units.cuh. gemm_wcomp_sm90.cu, gemm_codes_sm90.cu and gemm_codes4_sm90.cu build the file
+ * once more, for few rows and weights in 12 bits, or in codes of 8 or 4 (WCOMP, CODES): warpgroups
+ * take a tile's words from the ring, expand them to bf16 in registers while the tensor cores work
+ * on the tile before, and use them as the instruction's first operand. Expanding takes longer than
+ * multiplying; a unit's first tiles are expanded before x is there. Must not: let anything but the
+ * weight's shape decide the order of a sum; n_rows only picks the width N and the way, which do not
+ * change an element's bits, nor does WCOMP.
  */
 #ifndef SV_GEMM_CODES
 #define SV_GEMM_CODES 0
@@ -43,7 +43,11 @@
 static constexpr bool WCOMP = SV_GEMM_WCOMP;
 /* A tile and, of compressed weights and codes, a warp's strip of it; bytes before all tiles. */
 #if SV_GEMM_CODES
-enum { W_BYTES = SV_CODES_TILE_BYTES, STRIP_BYTES = SV_CODES_STRIP_BYTES, W_HEAD_BYTES = 0 };
+enum {
+    W_BYTES = SV_CODES_TILE_BYTES(SV_GEMM_CODES),
+    STRIP_BYTES = SV_CODES_STRIP_BYTES(SV_GEMM_CODES),
+    W_HEAD_BYTES = 0
+};
 #else
 enum {
     W_BYTES = WCOMP ? (int)SV_WCOMP_TILE_BYTES : (int)SV_TILE_BYTES,

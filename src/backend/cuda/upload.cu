@@ -299,14 +299,60 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, const struct s
 
 /* ---------------------------------------------------------------- codes from the host */
 
+/* How codes of 4 bits lie in device memory; SV_CODES_F8: they are others. */
+static enum sv_codes_code code4_of(const struct sv_quant *q)
+{
+    switch (q->code) {
+    case SV_CODE_INT4:
+    case SV_CODE_AWQ:
+    case SV_CODE_GPTQ4:
+        return q->scale == SV_F16 ? SV_CODES_I4_HALF : SV_CODES_I4;
+    case SV_CODE_MXFP4:
+        return SV_CODES_MX4;
+    case SV_CODE_NVFP4:
+        return SV_CODES_NV4;
+    default:
+        return SV_CODES_F8;
+    }
+}
+
+static int64_t scales_of(const struct sv_quant *q, int32_t row)
+{
+    const int64_t n = (q->cols + q->block_cols - 1) / q->block_cols;
+    return row / q->block_rows * n * (q->step ? q->step : 1);
+}
+
+/* Whether scales of e2m1 have room: e8m0 times 2^126 in bf16, e4m3 above zero, and 256 times a
+ * factor.
+ */
+static bool small_scales_fit(const struct sv_quant *q)
+{
+    const bool mx = q->code == SV_CODE_MXFP4;
+    if (!mx && !(q->global < 0x1p100f && q->global > -0x1p100f))
+        return false;
+    for (int32_t r = 0; r < q->rows; r++) {
+        const uint8_t *at = (const uint8_t *)q->scales + scales_of(q, r);
+        for (int32_t g = 0; g < q->cols / q->block_cols; g++)
+            if (mx ? at[g] > 128 && at[g] != 255 : at[g] >= 0x7f)
+                return false;
+    }
+    return true;
+}
+
 bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enum sv_role role)
 {
     const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
-    const bool code =
+    const bool byte =
         q->code == SV_CODE_F8 || q->code == SV_CODE_I8 || (q->code == SV_CODE_INT8 && !q->zeros);
-    return cu->set == SV_CUDA_SM90 && cu->act == SV_BF16 && code && !q->g_idx && q->rows > 1 &&
-           q->cols % 8 == 0 && (q->block_cols % SV_TILE == 0 || q->block_cols >= q->cols) &&
-           role >= SV_ROLE_Q && role <= SV_ROLE_DOWN;
+    const enum sv_codes_code four = code4_of(q);
+    const bool tiles = q->block_cols % SV_TILE == 0 || q->block_cols >= q->cols;
+    if (cu->set != SV_CUDA_SM90 || cu->act != SV_BF16 || q->g_idx || q->rows < 2 || q->cols % 8 ||
+        role < SV_ROLE_Q || role > SV_ROLE_DOWN)
+        return false;
+    if (four == SV_CODES_MX4 || four == SV_CODES_NV4)
+        return q->block_rows == 1 && q->block_cols == (four == SV_CODES_MX4 ? 32 : 16) &&
+               small_scales_fit(q);
+    return tiles && (byte || (four != SV_CODES_F8 && q->scale != SV_F32));
 }
 
 static float scale_at(const struct sv_quant *q, int64_t i)
@@ -315,13 +361,6 @@ static float scale_at(const struct sv_quant *q, int64_t i)
         return ((const float *)q->scales)[i];
     const uint16_t h = ((const uint16_t *)q->scales)[i];
     return q->scale == SV_F16 ? sv_f16_to_f32(h) : sv_bf16_to_f32(h);
-}
-
-/* The scale of a row in a tile's columns. */
-static float code_scale(const struct sv_quant *q, int32_t row, int32_t kk)
-{
-    const int64_t n = (q->cols + q->block_cols - 1) / q->block_cols;
-    return scale_at(q, row / q->block_rows * n + kk * SV_TILE / q->block_cols);
 }
 
 /* Whether products may multiply in bf16: see SV_CODES_F8. */
@@ -339,64 +378,163 @@ static bool code_scales_fit(const struct sv_quant *q)
 
 struct code_job {
     const struct sv_quant *q;
+    enum sv_codes_code code;
     int32_t row0, n_rows;
     uint8_t *codes;
-    float *scales;
+    uint32_t *words;
 };
+
+/* Nibble i of a stream of words, low ones first. */
+static uint32_t nibble_at(const void *words, int64_t i)
+{
+    return ((const uint32_t *)words)[i / 8] >> (i % 8 * 4) & 15;
+}
+
+/* Column j of eight stands in this nibble of AWQ's words. */
+static int64_t awq_at(const struct sv_quant *q, int64_t input, int32_t row)
+{
+    return input * q->rows + row / 8 * 8 + row % 8 / 2 + row % 2 * 4;
+}
+
+/* A row's codes, two a byte. Those of a group of NVFP4 whose scale is zero are zero. */
+static void row_of_nibbles(const struct sv_quant *q, int32_t row, uint8_t *to)
+{
+    const size_t n_bytes = (size_t)q->cols / 2;
+    if (q->code == SV_CODE_AWQ || q->code == SV_CODE_GPTQ4) {
+        const bool awq = q->code == SV_CODE_AWQ;
+        for (int32_t k = 0; k < q->cols; k += 2) {
+            uint32_t two = 0;
+            for (int32_t i = 0; i < 2; i++)
+                two |= (awq ? nibble_at(q->data, awq_at(q, k + i, row))
+                            : ((const uint32_t *)q->data)[(int64_t)((k + i) / 8) * q->rows + row] >>
+                                      (k + i) % 8 * 4 &
+                                  15)
+                       << 4 * i;
+            to[k / 2] = (uint8_t)two;
+        }
+        return;
+    }
+    memcpy(to, (const uint8_t *)q->data + (size_t)row * (size_t)(q->step ? q->step : 1) * n_bytes,
+           n_bytes);
+    const uint8_t *scale = (const uint8_t *)q->scales + scales_of(q, row);
+    for (int32_t g = 0; q->code == SV_CODE_NVFP4 && g < q->cols / 16; g++)
+        if (scale[g] == 0)
+            memset(to + g * 8, 0, 8);
+}
+
+/* Zero point of a row in group g, codes being 0 to 15. */
+static uint32_t zero_of(const struct sv_quant *q, int32_t row, int32_t g)
+{
+    const int64_t groups = (q->cols + q->block_cols - 1) / q->block_cols;
+    if (!q->zeros)
+        return 8;
+    if (q->code == SV_CODE_INT4)
+        return nibble_at((const uint32_t *)q->zeros + row / 8 * groups + g, row % 8);
+    if (q->code == SV_CODE_AWQ)
+        return nibble_at(q->zeros, awq_at(q, g, row));
+    return (uint32_t)q->zero_add + nibble_at(q->zeros, (int64_t)g * q->rows + row);
+}
+
+/* What stands behind the codes for a row in a tile's columns (codes.cuh); of 8 bits the scale as
+ * f32.
+ */
+static uint32_t code_word(const struct sv_quant *q, enum sv_codes_code code, int32_t row,
+                          int32_t kk)
+{
+    const uint8_t *small = (const uint8_t *)q->scales + scales_of(q, row);
+    const int32_t col = kk * SV_TILE, g = col / q->block_cols;
+    uint32_t word = 0;
+    if (code == SV_CODES_NV4) {
+        for (int32_t i = 0; i < 4 && col + 16 * i < q->cols; i++)
+            word |= sv_codes_e5m3(small[g + i]) << 8 * i;
+        return word;
+    }
+    if (code == SV_CODES_MX4) {
+        for (int32_t i = 0; i < 2 && col + 32 * i < q->cols; i++) {
+            const float f = sv_e8m0_to_f32(small[g + i]);
+            word |= (uint32_t)sv_f32_to_bf16(f * 0x1p126f) << 16 * i;
+        }
+        return word;
+    }
+    const bool inputs_first = q->code == SV_CODE_AWQ || q->code == SV_CODE_GPTQ4;
+    const int64_t at = inputs_first ? (int64_t)g * q->rows + row : scales_of(q, row) + g;
+    if (sv_codes_bits(code) == 4)
+        return (uint32_t)((const uint16_t *)q->scales)[at] |
+               (uint32_t)sv_f32_to_bf16(128.0f + (float)zero_of(q, row, g)) << 16;
+    const float f = scale_at(q, at);
+    memcpy(&word, &f, sizeof word);
+    return word;
+}
 
 /* Signed bytes as such: "pack-quantized" ones have 128 added. */
 static void code_share(void *arg, int thread, int n)
 {
     const struct code_job *job = (const struct code_job *)arg;
     const struct sv_quant *q = job->q;
-    const int32_t n_k = sv_tiles(q->cols), begin = job->n_rows * thread / n,
-                  end = job->n_rows * (thread + 1) / n;
-    const size_t cols = (size_t)q->cols;
+    const int32_t n_k = sv_tiles(q->cols), begin = (int32_t)((int64_t)job->n_rows * thread / n),
+                  end = (int32_t)((int64_t)job->n_rows * (thread + 1) / n);
+    const size_t cols = (size_t)q->cols, row_bytes = cols * (size_t)sv_codes_bits(job->code) / 8;
     for (int32_t r = begin; r < end; r++) {
-        uint8_t *to = job->codes + (size_t)r * cols;
-        memcpy(to, (const uint8_t *)q->data + (size_t)(job->row0 + r) * cols, cols);
+        uint8_t *to = job->codes + (size_t)r * row_bytes;
+        if (row_bytes < cols)
+            row_of_nibbles(q, job->row0 + r, to);
+        else
+            memcpy(to, (const uint8_t *)q->data + (size_t)(job->row0 + r) * cols, cols);
         for (size_t i = 0; q->code == SV_CODE_INT8 && i < cols; i++)
             to[i] ^= 0x80;
         for (int32_t kk = 0; kk < n_k; kk++)
-            job->scales[(size_t)r * (size_t)n_k + (size_t)kk] = code_scale(q, job->row0 + r, kk);
+            job->words[(size_t)r * (size_t)n_k + (size_t)kk] =
+                code_word(q, job->code, job->row0 + r, kk);
     }
 }
 
-/* Whole bands, codes and behind them scales, through the landing buffers. */
+/* Whole bands, codes and behind them words, through the landing buffers; the factor last. */
 static int send_codes(struct sv_cuda *cu, const struct sv_quant *q, enum sv_codes_code code,
                       void *data, struct sv_err *err)
 {
     struct sv_cuda_staging *st = cu->staging;
-    const size_t row_bytes = (size_t)q->cols + (size_t)sv_tiles(q->cols) * sizeof(float);
+    const int32_t bits = sv_codes_bits(code);
+    const size_t code_bytes = (size_t)q->cols * (size_t)bits / 8,
+                 row_bytes = code_bytes + (size_t)sv_tiles(q->cols) * sizeof(uint32_t);
     const int32_t step = (int32_t)(CHUNK_BYTES / row_bytes / SV_TILE * SV_TILE);
     if (step == 0)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers", (int)q->cols);
     int rc = SV_OK, i = 0;
     for (int32_t row = 0; row < q->rows && !rc; row += step, i ^= 1) {
         const int32_t n = q->rows - row < step ? q->rows - row : step;
-        const size_t at = (size_t)n * (size_t)q->cols; /* a multiple of 8 */
+        const size_t at = (size_t)n * code_bytes; /* a multiple of 4 */
         rc = sv_cuda_wait(cu, st->done[i], "weights on their way", err);
         if (rc)
             break;
-        struct code_job job = {q, row, n, st->pinned[i], (float *)(void *)(st->pinned[i] + at)};
+        struct code_job job = {q, code,          row,
+                               n, st->pinned[i], (uint32_t *)(void *)(st->pinned[i] + at)};
         sv_pool_run(cu->pool, code_share, &job);
         rc = sv_cuda_try(cudaMemcpyAsync(st->landing[i], st->pinned[i], (size_t)n * row_bytes,
                                          cudaMemcpyHostToDevice, cu->stream),
                          err, "loading weights");
         if (!rc)
-            sv_cuda_codes_pack(cu, st->landing[i],
-                               (const float *)(const void *)(st->landing[i] + at), row, n, q->cols,
-                               code, data);
+            sv_cuda_codes_pack(cu, st->landing[i], st->landing[i] + at, row, n, q->cols, code,
+                               data);
         if (!rc)
             rc = sv_cuda_try(cudaEventRecord(st->done[i], cu->stream), err, "loading weights");
     }
-    return rc;
+    if (rc || code != SV_CODES_NV4)
+        return rc;
+    rc = sv_cuda_wait(cu, st->done[i], "weights on their way", err);
+    if (rc)
+        return rc;
+    *(float *)(void *)st->pinned[i] = q->global * 256;
+    rc = sv_cuda_try(cudaMemcpyAsync((uint8_t *)data + sv_codes_factor_at(q->rows, q->cols, bits),
+                                     st->pinned[i], sizeof(float), cudaMemcpyHostToDevice,
+                                     cu->stream),
+                     err, "loading weights");
+    return rc ? rc : sv_cuda_try(cudaEventRecord(st->done[i], cu->stream), err, "loading weights");
 }
 
 static size_t device_bytes(const struct sv_weight *w)
 {
     if (sv_cuda_is_codes(w))
-        return sv_codes_bytes(w->rows, w->cols);
+        return sv_codes_bytes(w->rows, w->cols, sv_cuda_code_bits(w));
     if (w->fmt.elem == SV_F8)
         return sv_fp8_bytes(w->rows, w->cols);
     if (sv_cuda_is_packed(w))
@@ -432,10 +570,18 @@ static struct sv_weight kept(struct sv_cuda *cu, const struct sv_weight *w)
     struct sv_weight k = *w;
     k.quant = NULL;
     if (w->quant) {
-        k.fmt.elem = w->quant->code == SV_CODE_F8 ? SV_F8 : SV_I8;
+        const enum sv_codes_code four = code4_of(w->quant);
         k.fmt.block_rows = 1;
         k.fmt.block_cols = SV_TILE;
-        k.fmt.scale = code_scales_fit(w->quant) ? SV_BF16 : SV_F32;
+        if (four != SV_CODES_F8) {
+            k.fmt.elem = SV_U8;
+            k.fmt.scale = four == SV_CODES_MX4   ? SV_U8
+                          : four == SV_CODES_NV4 ? SV_F8
+                                                 : w->quant->scale;
+        } else {
+            k.fmt.elem = w->quant->code == SV_CODE_F8 ? SV_F8 : SV_I8;
+            k.fmt.scale = code_scales_fit(w->quant) ? SV_BF16 : SV_F32;
+        }
         if (sv_packed_bytes(w->rows, w->cols) > cu->codes_packed)
             cu->codes_packed = sv_packed_bytes(w->rows, w->cols);
         return k;
@@ -486,7 +632,7 @@ int64_t sv_cuda_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w
             (cu->set == SV_CUDA_SM90 ? sv_gemm_wcomp_rows(cu) : sv_gemm_portable_wcomp_rows(cu)))
         return (int64_t)sv_wcomp_bytes(w->rows, w->cols);
     if (sv_cuda_is_codes(w))
-        return (int64_t)sv_codes_bytes(w->rows, w->cols);
+        return (int64_t)sv_codes_bytes(w->rows, w->cols, sv_cuda_code_bits(w));
     return (int64_t)w->rows * w->cols * (int64_t)sv_dtype_bytes(w->fmt.elem);
 }
 

@@ -94,6 +94,15 @@ void sv_gemm_codes(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_g
 {
     never();
 }
+int sv_gemm_codes4_open(struct sv_cuda *, struct sv_err *)
+{
+    never();
+    return SV_EDEVICE;
+}
+void sv_gemm_codes4(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
+{
+    never();
+}
 
 const struct sv_moe_width *sv_moe_sm90(void)
 {
@@ -111,7 +120,7 @@ void sv_cuda_fp8_rows(struct sv_cuda *, const void *, int64_t, int32_t, int32_t,
 {
     never();
 }
-void sv_cuda_codes_pack(struct sv_cuda *, const void *, const float *, int32_t, int32_t, int32_t,
+void sv_cuda_codes_pack(struct sv_cuda *, const void *, const void *, int32_t, int32_t, int32_t,
                         enum sv_codes_code, void *)
 {
     never();
