@@ -56,6 +56,21 @@ static int open_tower(struct sv_model *m, bool random, struct sv_err *err)
     return m->no_tower ? SV_OK : sv_tower_open(&m->tower, m->dev, &m->ckpt, c, err);
 }
 
+/* They are one product, for which a device has them in one format. */
+static int check_gate_up(const struct sv_stack *st, struct sv_err *err)
+{
+    for (int32_t i = 0; i < st->n_layers; i++) {
+        const struct sv_moe *moe = &st->layers[i].moe;
+        if (st->layers[i].ffn != SV_FFN_MOE)
+            continue;
+        const struct sv_format *g = &moe->gate.w[0].fmt, *u = &moe->up.w[0].fmt;
+        if (g->elem != u->elem || g->block_cols != u->block_cols || g->scale != u->scale)
+            return sv_fail(err, SV_EUNSUPPORTED, -1,
+                           "layer %d: gate and up of its experts are in different formats", i);
+    }
+    return SV_OK;
+}
+
 static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
                       bool random, struct sv_err *err)
 {
@@ -78,6 +93,8 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
         rc = sv_stack_open(&m->stack, &m->weights, &m->cfg, n_positions, err);
     if (!rc)
         rc = sv_weights_load(&m->weights, &m->cfg, 0, place, m, err);
+    if (!rc)
+        rc = check_gate_up(&m->stack, err);
     if (!rc)
         rc = open_vocab(m, err);
     if (!rc)

@@ -173,16 +173,33 @@ struct load {
     struct sv_err *err;
 };
 
+/* As bf16, or as the MXFP4 of a configuration that says so. */
+static int make_random_experts(struct load *l, struct sv_experts *x)
+{
+    struct sv_weights *w = l->w;
+    struct sv_weight *shape = l->matrix;
+    const struct sv_quant codes = {.code = SV_CODE_MXFP4,
+                                   .rows = x->rows,
+                                   .cols = x->cols,
+                                   .block_rows = 1,
+                                   .block_cols = 32};
+    shape->fmt.elem = SV_BF16;
+    if (w->cfg->mxfp4_experts && sv_dev_takes_codes(w->dev, &codes, shape->role))
+        shape->quant = &codes;
+    int rc =
+        sv_dev_random_experts(w->dev, shape, x->n, 0.02f, (uint64_t)w->n_taken + 1, x, l->err);
+    shape->quant = NULL;
+    l->expert_bytes = !rc && x->w[0].fmt.elem == SV_U8 ? x->n * sv_quant_bytes(&codes)
+                                                       : 2 * (int64_t)x->n * x->rows * x->cols;
+    return rc;
+}
+
 static int upload_experts(struct load *l, struct sv_experts *x, bool *in_place)
 {
     struct sv_weights *w = l->w;
     struct sv_weight *host = l->matrix;
-    if (!w->ckpt) {
-        host[0].fmt.elem = SV_BF16;
-        l->expert_bytes = 2 * (int64_t)x->n * x->rows * x->cols;
-        return sv_dev_random_experts(w->dev, host, x->n, 0.02f, (uint64_t)w->n_taken + 1, x,
-                                     l->err);
-    }
+    if (!w->ckpt)
+        return make_random_experts(l, x);
     int rc = sv_dev_upload_experts(w->dev, host, x->n, x, l->err);
     for (int32_t e = 0; e < x->n && !rc; e++)
         *in_place |= l->copy && x->w[e].data == host[e].data;
@@ -218,10 +235,11 @@ static int take_expert(struct load *l, const struct sv_tensor_spec *s, struct sv
             return sv_fail(l->err, SV_ENOMEM, -1, "no memory for parts of %s", s->name);
     }
     void *copy = l->copy ? l->copy + (size_t)e * n_copy : NULL;
-    int rc = n_copy == l->copy_bytes
-                 ? sv_part_find(w, s, &l->matrix[e], copy, &l->expert_bytes, l->err)
-                 : sv_fail(l->err, SV_EUNSUPPORTED, -1,
-                           "%s is quantized in another way than expert %d", s->name, first);
+    const bool alike = n_copy == l->copy_bytes;
+    int rc = alike ? sv_part_find(w, s, &l->matrix[e], copy, &l->expert_bytes, l->err) : SV_OK;
+    if (!rc && (!alike || l->matrix[e].fmt.elem != l->matrix[0].fmt.elem))
+        rc = sv_fail(l->err, SV_EUNSUPPORTED, -1, "%s is quantized in another way than expert %d",
+                     s->name, first);
     if (!rc && e + 1 < x->n)
         return rc;
     if (!rc)

@@ -1,7 +1,8 @@
 /*
  * test_cross_moe.c - the ops of a mixture of experts on every device of this machine: the router
  * against its definition, products and sums against the CPU in f32, and on each device the bits of
- * a row alone and among others that share all, some or none of its experts.
+ * a row alone and among others that share all, some or none of its experts. Experts in MXFP4 (here:
+ * SV_U8) give the bits of the bf16 experts of their values.
  *
  * timeout: 240
  *
@@ -9,6 +10,7 @@
  */
 #include "backend/cross.h"
 #include "backend/ops_moe.h"
+#include "backend/quant.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -239,18 +241,48 @@ static void router_on(struct cross *c)
 struct projection {
     struct sv_experts x[2];
     struct sv_weight *host;
+    struct sv_quant *quant; /* (n), of MXFP4 */
     float *bias;
 };
+
+/* Random codes, and scales of which the largest is top: mostly near 1 / sqrt(cols), some small. */
+static void random_mxfp4(struct cross *c, struct sv_quant *q, int32_t rows, int32_t cols)
+{
+    const size_t n = (size_t)rows * (size_t)cols / 2, n_scales = n / 16;
+    uint8_t *codes = malloc(n), *scales = malloc(n_scales);
+    const int32_t top = 127 - 1 - (int32_t)log2f(sqrtf((float)cols));
+    for (size_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)sv_rng_below(&c->rng, 256);
+    for (size_t i = 0; i < n_scales; i++)
+        scales[i] = (uint8_t)(top - (int32_t)sv_rng_below(&c->rng, i % 37 ? 3 : 100));
+    *q = (struct sv_quant){.code = SV_CODE_MXFP4,
+                           .rows = rows,
+                           .cols = cols,
+                           .data = codes,
+                           .scales = scales,
+                           .block_rows = 1,
+                           .block_cols = 32};
+}
 
 static struct projection projection_new(struct cross *c, enum sv_dtype dtype, int32_t n,
                                         int32_t rows, int32_t cols, bool bias)
 {
     struct projection p = {.host = calloc((size_t)n, sizeof *p.host),
+                           .quant = calloc((size_t)n, sizeof *p.quant),
                            .bias = calloc((size_t)(n * rows), sizeof *p.bias)};
     const float scale = 1 / sqrtf((float)cols);
     struct sv_err err;
-    for (int32_t e = 0; e < n; e++)
+    for (int32_t e = 0; e < n && dtype != SV_U8; e++)
         p.host[e] = rig_weight(&c->rng, dtype, rows, cols, scale, 0);
+    for (int32_t e = 0; e < n && dtype == SV_U8; e++) {
+        random_mxfp4(c, &p.quant[e], rows, cols);
+        p.host[e] = (struct sv_weight){.role = SV_ROLE_EXPERT_DOWN,
+                                       .fmt.elem = SV_U8,
+                                       .rows = rows,
+                                       .cols = cols,
+                                       .data = p.quant[e].data,
+                                       .quant = &p.quant[e]};
+    }
     for (int32_t i = 0; i < n * rows; i++)
         p.bias[i] = 0.3f * sv_rng_normal(&c->rng);
     const struct sv_weight plus = {.fmt.elem = SV_F32, .rows = 1, .cols = n * rows, .data = p.bias};
@@ -272,9 +304,39 @@ static void projection_free(struct cross *c, struct projection *p)
         sv_dev_free_experts(cross_dev(c, side), &p->x[side]);
         free(p->x[side].w);
     }
-    for (int32_t e = 0; e < p->x[0].n; e++)
-        rig_free((void *)(uintptr_t)p->host[e].data);
-    free(p->host), free(p->bias);
+    for (int32_t e = 0; e < p->x[0].n; e++) {
+        if (!p->quant[e].code)
+            rig_free((void *)(uintptr_t)p->host[e].data);
+        if (p->quant[e].code)
+            free((void *)(uintptr_t)p->quant[e].data), free((void *)(uintptr_t)p->quant[e].scales);
+    }
+    free(p->host), free(p->quant), free(p->bias);
+}
+
+/* The same experts in bf16, on the device alone; p's bias stays p's. */
+static struct sv_experts expanded(struct cross *c, const struct projection *p)
+{
+    struct sv_experts x = p->x[1];
+    struct sv_weight *host = calloc((size_t)x.n, sizeof *host);
+    float *row = malloc((size_t)x.cols * sizeof *row);
+    struct sv_err err;
+    x.w = calloc((size_t)x.n, sizeof *x.w);
+    for (int32_t e = 0; e < x.n; e++) {
+        void *values = malloc((size_t)x.rows * (size_t)x.cols * 2);
+        sv_quant_expand(&p->quant[e], 0, x.rows, SV_BF16, values, row);
+        host[e] = (struct sv_weight){.role = SV_ROLE_EXPERT_DOWN,
+                                     .fmt.elem = SV_BF16,
+                                     .rows = x.rows,
+                                     .cols = x.cols,
+                                     .data = values};
+    }
+    if (sv_dev_upload_experts(c->dut, host, x.n, &x, &err))
+        fail_msg("%s: %s", c->name, err.msg);
+    cross_sync(c);
+    for (int32_t e = 0; e < x.n; e++)
+        free((void *)(uintptr_t)host[e].data);
+    free(host), free(row);
+    return x;
 }
 
 struct shape {
@@ -415,6 +477,77 @@ static void bits_case(struct cross *c, struct shape s)
     layer_free(c, &l);
 }
 
+static bool takes_mxfp4(struct cross *c)
+{
+    const struct sv_quant q = {.code = SV_CODE_MXFP4, .cols = 32};
+    return !lacks_experts(c) && sv_dev_takes_codes(c->dut, &q, SV_ROLE_EXPERT_DOWN);
+}
+
+/* n rows through experts in codes, and through those of their values. */
+static void same_bits(struct cross *c, const struct layer *coded, const struct layer *wide,
+                      int32_t n)
+{
+    const struct shape *s = &coded->s;
+    const size_t entries = (size_t)(n * s->k);
+    int32_t *expert = calloc(entries, sizeof *expert);
+    float *weight = calloc(entries, sizeof *weight);
+    draw_choices(c, s, n, expert, weight, s->n_experts);
+    struct routing t = routing_of(c, n, s->n_experts, s->k, expert, weight);
+    struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(n * s->hidden), NULL, 1);
+    uint8_t *got[2][3];
+    for (int i = 0; i < 2; i++) {
+        struct cross_buf act = cross_new(c, CROSS_ACT, entries * (size_t)s->inter, NULL, 0);
+        struct cross_buf down = cross_new(c, CROSS_F32, entries * (size_t)s->hidden, NULL, 0);
+        struct cross_buf out = cross_new(c, CROSS_ACT, (size_t)(n * s->hidden), NULL, 0);
+        run_layer(c, i ? wide : coded, 1, &t.r[1], cross_at(&x, 1), cross_at(&act, 1),
+                  cross_at(&down, 1), cross_at(&out, 1));
+        got[i][0] = cross_bytes(c, &act, NULL);
+        got[i][1] = cross_bytes(c, &down, NULL);
+        got[i][2] = cross_bytes(c, &out, NULL);
+        cross_free(c, &act), cross_free(c, &down), cross_free(c, &out);
+    }
+    const size_t act = cross_elem(c, CROSS_ACT),
+                 n_bytes[3] = {entries * (size_t)s->inter * act, entries * (size_t)s->hidden * 4,
+                               (size_t)(n * s->hidden) * act};
+    for (int j = 0; j < 3; j++) {
+        if (memcmp(got[0][j], got[1][j], n_bytes[j]))
+            fail_msg("%s: moe: %d rows, %d to %d: codes give other bits than their values (%d)",
+                     c->name, n, s->hidden, s->inter, j);
+        free(got[0][j]), free(got[1][j]);
+    }
+    free(expert), free(weight);
+    cross_free(c, &x), cross_free(c, &t.buf);
+}
+
+static void codes_on(struct cross *c)
+{
+    if (!takes_mxfp4(c))
+        return;
+    const struct shape s[] = {
+        {8, 2, 64, 32, SV_U8, false, SV_EXPERT_SILU},
+        {6, 3, 160, 96, SV_U8, true, SV_EXPERT_CLAMPED},
+        {32, 4, 736, 480, SV_U8, true, SV_EXPERT_CLAMPED},
+        {4, 2, 2880, 1440, SV_U8, true, SV_EXPERT_CLAMPED},
+    };
+    for (int i = 0; i < (c->quick ? 2 : 4); i++) {
+        struct layer coded = layer_new(c, s[i]), wide = coded;
+        wide.gate.x[1] = expanded(c, &coded.gate);
+        wide.up.x[1] = expanded(c, &coded.up);
+        wide.down.x[1] = expanded(c, &coded.down);
+        for (int j = 0; j < 9; j++)
+            same_bits(c, &coded, &wide, (int32_t[]){1, 2, 8, 9, 16, 17, 40, 130, 512}[j]);
+        struct sv_experts *x[] = {&wide.gate.x[1], &wide.up.x[1], &wide.down.x[1]};
+        for (int j = 0; j < 3; j++) {
+            sv_dev_free_experts(c->dut, x[j]);
+            free(x[j]->w);
+        }
+        layer_free(c, &coded);
+    }
+    for (int j = 0; j < 4; j++)
+        layer_case(c, s[1], (int32_t[]){1, 7, 40, 150}[j]);
+    bits_case(c, (struct shape){16, 4, 128, 64, SV_U8, true, SV_EXPERT_CLAMPED});
+}
+
 static void products_on(struct cross *c)
 {
     if (lacks_experts(c))
@@ -453,11 +586,17 @@ static void products(void **state)
     cross_all(products_on);
 }
 
+static void codes(void **state)
+{
+    (void)state;
+    cross_all(codes_on);
+}
+
 static void bits_in_company(void **state)
 {
     (void)state;
     cross_all(bits_on);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(router), cmocka_unit_test(products),
+SV_TEST_MAIN(cmocka_unit_test(router), cmocka_unit_test(products), cmocka_unit_test(codes),
              cmocka_unit_test(bits_in_company))

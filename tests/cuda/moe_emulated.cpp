@@ -1,12 +1,17 @@
 /*
  * moe_emulated.cpp - the GPU kernels of a mixture of experts run on a CPU by tests/cuda/emulated: products within rounding
  * of sums in double precision, choices and lists against their definition, and a row's bits the same alone and among others
- * that share all or some of its experts, in every width of the kernels.
+ * that share all or some of its experts, in every width of the kernels. Experts in MXFP4 give the bits of the bf16 experts
+ * of their values.
  *
  * Built and started by moe_emulated.test.sh. tests/backend/test_cross_moe.c holds the same ops against the CPU's on a GPU.
  */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/moe.h"
+#include "backend/gpu/mxfp4.cuh"
+extern "C" {
+#include "backend/quant.h"
+}
 
 #include <algorithm>
 #include <cmath>
@@ -31,7 +36,7 @@ void sv_cuda_drop(struct sv_cuda *, void *)
 {
 }
 /* For devices of sm_90a. */
-const struct sv_moe_width *sv_moe_sm90(void)
+const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form)
 {
     abort();
 }
@@ -42,6 +47,7 @@ struct shape {
     int32_t n_experts, k, hidden, inter;
     bool bf16, bias;
     sv_expert_act act;
+    int32_t top = 0; /* values are MXFP4's, with scales up to it; 0: any */
 };
 
 struct projection {
@@ -51,6 +57,37 @@ struct projection {
     std::vector<sv_weight> w;
     sv_experts x;
 
+    std::vector<uint8_t> codes, scales, tiles; /* (n_experts, rows, cols / 2), (n_experts, rows, cols / 32) */
+    std::vector<sv_weight> coded;
+
+    /* Every code, and scales in all of their range: (n_experts * rows, cols / 32) of them. */
+    void draw_codes(sv_rng &rng, int32_t top)
+    {
+        codes.resize(value.size() / 2);
+        scales.resize(value.size() / SV_MXFP4_BLOCK);
+        for (uint8_t &c : codes)
+            c = (uint8_t)sv_rng_below(&rng, 256);
+        for (uint8_t &s : scales)
+            s = (uint8_t)(top - (int32_t)sv_rng_below(&rng, top > 128 ? (uint32_t)top : 4));
+        for (size_t i = 0; i < value.size(); i++)
+            value[i] = sv_e2m1[codes[i / 2] >> 4 * (i & 1) & 15] * sv_e8m0_to_f32(scales[i / SV_MXFP4_BLOCK]);
+    }
+    /* As upload.cu does. */
+    sv_experts in_codes(sv_cuda *cu)
+    {
+        const size_t each = sv_mxfp4_bytes(x.rows, x.cols), n = (size_t)x.rows * x.cols;
+        tiles.assign(each * x.n, 0xff);
+        coded = w;
+        for (int32_t e = 0; e < x.n; e++) {
+            sv_cuda_mxfp4_tiles(cu, &codes[e * n / 2], &scales[e * n / SV_MXFP4_BLOCK], 0, 0, x.rows, x.cols, &tiles[e * each]);
+            coded[e].fmt.elem = SV_U8;
+            coded[e].data = &tiles[e * each];
+        }
+        sv_experts all = x;
+        all.w = coded.data();
+        return all;
+    }
+
     projection(sv_rng &rng, const shape &s, int32_t rows, int32_t cols)
         : value((size_t)s.n_experts * rows * cols), bias((size_t)s.n_experts * rows), w(s.n_experts)
     {
@@ -58,6 +95,8 @@ struct projection {
         const size_t each = sv_packed_bytes(rows, cols) / 2;
         for (float &v : value)
             v = sv_bf16_to_f32(sv_f32_to_bf16(scale * sv_rng_normal(&rng)));
+        if (s.top)
+            draw_codes(rng, s.top);
         for (float &b : bias)
             b = s.bias ? 0.3f * sv_rng_normal(&rng) : 0;
         packed.resize(each * s.n_experts);
@@ -276,6 +315,41 @@ int check_layer(sv_cuda *cu, sv_rng &rng, const shape &s)
     return 0;
 }
 
+/* Both ways in which experts with MXFP4's values may lie. Scales beyond 128 give infinities, too. */
+int check_codes(sv_cuda *cu, sv_rng &rng, const shape &s)
+{
+    layer l(rng, s);
+    layer c = l;
+    c.gate.x = c.gate.in_codes(cu);
+    c.up.x = c.up.in_codes(cu);
+    c.down.x = c.down.in_codes(cu);
+    std::vector<int32_t> own(s.k);
+    for (int32_t j = 0; j < s.k; j++)
+        own[j] = s.k - 1 - j;
+    for (int32_t n : {1, 3, 12, 20, 60, 160}) {
+        routing t(n, s);
+        draw(rng, t, s, s.n_experts, own);
+        acts x((size_t)n * s.hidden, true);
+        for (size_t i = 0; i < (size_t)n * s.hidden; i++)
+            x.set(i, sv_rng_normal(&rng));
+        acts act[2] = {{(size_t)n * s.k * s.inter, true}, {(size_t)n * s.k * s.inter, true}};
+        acts out[2] = {{(size_t)n * s.hidden, true}, {(size_t)n * s.hidden, true}};
+        std::vector<float> down[2] = {std::vector<float>((size_t)n * s.k * s.hidden),
+                                      std::vector<float>((size_t)n * s.k * s.hidden)};
+        run(cu, l, t.r, x.data.data(), act[0], down[0], out[0]);
+        run(cu, c, t.r, x.data.data(), act[1], down[1], out[1]);
+        if (n < 12 && s.top <= 128 && check_values(c, t, x, act[1], down[1], out[1]))
+            return 1;
+        if (act[0].data != act[1].data || memcmp(down[0].data(), down[1].data(), down[0].size() * 4) ||
+            out[0].data != out[1].data) {
+            printf("codes: %d rows of %d experts, %d to %d, scales up to %d: other bits\n", n, s.n_experts, s.hidden, s.inter,
+                   s.top);
+            return 1;
+        }
+    }
+    return 0;
+}
+
 bool beats(float a, int32_t i, float b, int32_t j)
 {
     if (std::isnan(a) || std::isnan(b))
@@ -449,6 +523,13 @@ int main()
             n_checks++;
         }
     }
+    cu.act = SV_BF16;
+    for (const shape &s : {shape{4, 2, 64, 32, true, false, SV_EXPERT_SILU, 122}, shape{9, 3, 160, 96, true, true, SV_EXPERT_CLAMPED, 121},
+                           shape{5, 2, 96, 64, true, false, SV_EXPERT_SILU, 252},
+                           shape{3, 2, 736, 480, true, false, SV_EXPERT_CLAMPED, 120}}) {
+        bad |= check_codes(&cu, rng, s);
+        n_checks++;
+    }
     for (int32_t n : {1, 8, 70, 200})
         for (int32_t e : {4, 40, 600})
             for (bool bf16 : {true, false}) {
@@ -457,7 +538,7 @@ int main()
                 n_checks++;
             }
     /* More columns than a lane reads early. */
-    bad |= check_router(&cu, rng, {20, 4, 2072, 8, true, false, SV_EXPERT_SILU}, 9, SV_ROUTER_OVER_CHOSEN);
+    bad |= check_router(&cu, rng, {20, 4, 3096, 8, true, false, SV_EXPERT_SILU}, 9, SV_ROUTER_OVER_CHOSEN);
     n_checks++;
     for (int32_t n : {3, 150}) {
         bad |= check_groups(&cu, rng, 256, 8, 8, 4, n) | check_groups(&cu, rng, 12, 3, 4, 2, n) |

@@ -2,7 +2,8 @@
 # The GPU kernels of a mixture of experts, compiled for this CPU and run lane by lane (tests/cuda/emulated) as waves of 32
 # and of 64.
 set -e
-run() { tests/cuda/emulated/run.sh tests/cuda/moe_emulated.cpp src/backend/gpu/moe_route.cu src/backend/gpu/moe.cu; }
+run() { tests/cuda/emulated/run.sh tests/cuda/moe_emulated.cpp src/backend/gpu/moe_route.cu src/backend/gpu/moe.cu \
+    src/backend/gpu/mxfp4.cu; }
 run
 EMU_FLAGS="-DSV_EMULATED_WAVE64 -DEMU_SHARED_KIB=64" run
 EMU_FLAGS="-DSV_EMULATED_WAVE64 -DSV_EMULATED_GFX950 -DEMU_SHARED_KIB=160" run

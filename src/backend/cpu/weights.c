@@ -392,6 +392,7 @@ int sv_cpu_random_weight(struct sv_dev *dev, const struct sv_weight *shape, floa
     if (shape->fmt.elem == SV_F16)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "random f16 weights");
     struct sv_weight host = *shape;
+    host.quant = NULL; /* no random codes here */
     void *data = sv_calloc(n, sv_dtype_bytes(shape->fmt.elem));
     if (!data)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for %zu random weights", n);

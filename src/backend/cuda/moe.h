@@ -35,6 +35,9 @@ struct sv_moe_matrices {
     int32_t bias_dtype;
 };
 
+/* How weights lie: pack.cuh, mxfp4.cuh. */
+enum sv_moe_form { SV_MOE_BF16, SV_MOE_MXFP4, SV_MOE_FORMS };
+
 /* Handed to kernels by value. gate.w is down's where there is no up. */
 struct sv_moe {
     const void *x;
@@ -42,6 +45,7 @@ struct sv_moe {
     int32_t rows, k, w_dtype; /* of a matrix */
     bool by_place;            /* x is: else by row */
     bool packed;
+    enum sv_moe_form form;
     enum sv_expert_act act;
     float limit, alpha;
     struct sv_routes r;
@@ -49,13 +53,24 @@ struct sv_moe {
 };
 
 /* A kernel for n entries at a time; groups: of 64 weight rows (of gate and up: 32 each) in a thread
- * block. fn[1]: gate and up. */
+ * block; tile_bytes: of shared memory, more for each tile of k. fn[1]: gate and up. */
 struct sv_moe_width {
-    int n, bytes, threads, groups;
+    int n, bytes, tile_bytes, threads, groups;
     void (*fn[2])(const struct sv_moe);
 };
 enum { SV_MOE_WIDTHS = 5 };
-const struct sv_moe_width *sv_moe_sm90(void); /* (SV_MOE_WIDTHS), by n; moe_sm90.cu */
+/* (SV_MOE_WIDTHS), by n; moe_sm90.cu */
+const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form form);
+
+static inline bool sv_cuda_is_mxfp4(const struct sv_weight *w)
+{
+    return w->fmt.elem == SV_U8;
+}
+
+/* mxfp4.cu: rows from row0 on, a multiple of 64, of a matrix of MXFP4 into its tiles; codes
+ * (n_rows, cols / 2), scales (n_rows, cols / 32), or NULL: of a seed. Enqueues. */
+void sv_cuda_mxfp4_tiles(struct sv_cuda *cu, const void *codes, const void *scales, uint64_t seed,
+                         int32_t row0, int32_t n_rows, int32_t cols, void *dst);
 
 /* upload.cu: n weights of one shape and format, one behind the other: struct sv_moe_ops */
 int sv_cuda_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int32_t n,

@@ -10,7 +10,7 @@
  */
 #include "backend/cuda/cuda.h"
 #include "backend/gpu/fp8.cuh"
-#include "backend/gpu/wcomp.cuh"
+#include "backend/gpu/mxfp4.cuh"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/moe.h"
 #include "backend/cuda/vendor.h"
@@ -342,6 +342,9 @@ static bool small_scales_fit(const struct sv_quant *q)
 bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enum sv_role role)
 {
     const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
+    if (role >= SV_ROLE_EXPERT_GATE && role <= SV_ROLE_EXPERT_DOWN)
+        return cu->act == SV_BF16 && (q->code == SV_CODE_MXFP4 || q->code == SV_CODE_GG_MXFP4) &&
+               q->cols % SV_MXFP4_BLOCK == 0;
     const bool byte =
         q->code == SV_CODE_F8 || q->code == SV_CODE_I8 || (q->code == SV_CODE_INT8 && !q->zeros);
     const enum sv_codes_code four = code4_of(q);
@@ -531,8 +534,70 @@ static int send_codes(struct sv_cuda *cu, const struct sv_quant *q, enum sv_code
     return rc ? rc : sv_cuda_try(cudaEventRecord(st->done[i], cu->stream), err, "loading weights");
 }
 
+/* Codes as safetensors have them, and scales. */
+static void mxfp4_share(void *arg, int thread, int n)
+{
+    const struct code_job *job = (const struct code_job *)arg;
+    const struct sv_quant *q = job->q;
+    const size_t blocks = (size_t)q->cols / SV_MXFP4_BLOCK;
+    const int32_t begin = job->n_rows * thread / n, end = job->n_rows * (thread + 1) / n;
+    uint8_t *const scales = job->codes + (size_t)job->n_rows * blocks * 16;
+    for (int32_t r = begin; r < end; r++) {
+        const size_t row = (size_t)(job->row0 + r) * (size_t)(q->step ? q->step : 1);
+        uint8_t *to = job->codes + (size_t)r * blocks * 16, *scale = scales + (size_t)r * blocks;
+        if (q->code == SV_CODE_MXFP4) {
+            memcpy(to, (const uint8_t *)q->data + row * blocks * 16, blocks * 16);
+            memcpy(scale, (const uint8_t *)q->scales + row * blocks, blocks);
+            continue;
+        }
+        const uint8_t *block = (const uint8_t *)q->data + row * blocks * 17;
+        for (size_t b = 0; b < blocks; b++, block += 17, to += 16) {
+            scale[b] = block[0];
+            for (int i = 0; i < 8; i++) { /* a byte has columns i and i + 16 */
+                to[i] = (uint8_t)((block[1 + 2 * i] & 15) | block[2 + 2 * i] << 4);
+                to[8 + i] = (uint8_t)(block[1 + 2 * i] >> 4 | (block[2 + 2 * i] & 0xf0));
+            }
+        }
+    }
+}
+
+/* Whole bands, codes and behind them scales. */
+static int send_mxfp4(struct sv_cuda *cu, const struct sv_quant *q, void *data, struct sv_err *err)
+{
+    struct sv_cuda_staging *st = cu->staging;
+    const size_t row_bytes = (size_t)q->cols / SV_MXFP4_BLOCK * 17;
+    const int32_t step = (int32_t)(CHUNK_BYTES / row_bytes / SV_TILE * SV_TILE);
+    if (step == 0)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers", (int)q->cols);
+    int rc = SV_OK, i = 0;
+    for (int32_t row = 0; row < q->rows && !rc; row += step, i ^= 1) {
+        const int32_t n = q->rows - row < step ? q->rows - row : step;
+        rc = sv_cuda_wait(cu, st->done[i], "weights on their way", err);
+        if (rc)
+            break;
+        struct code_job job = {};
+        job.q = q;
+        job.row0 = row;
+        job.n_rows = n;
+        job.codes = st->pinned[i];
+        sv_pool_run(cu->pool, mxfp4_share, &job);
+        rc = sv_cuda_try(cudaMemcpyAsync(st->landing[i], st->pinned[i], (size_t)n * row_bytes,
+                                         cudaMemcpyHostToDevice, cu->stream),
+                         err, "loading weights");
+        if (!rc)
+            sv_cuda_mxfp4_tiles(cu, st->landing[i],
+                                st->landing[i] + (size_t)n * (size_t)q->cols / 2, 0, row, n,
+                                q->cols, data);
+        if (!rc)
+            rc = sv_cuda_try(cudaEventRecord(st->done[i], cu->stream), err, "loading weights");
+    }
+    return rc;
+}
+
 static size_t device_bytes(const struct sv_weight *w)
 {
+    if (sv_cuda_is_mxfp4(w))
+        return sv_mxfp4_bytes(w->rows, w->cols);
     if (sv_cuda_is_codes(w))
         return sv_codes_bytes(w->rows, w->cols, sv_cuda_code_bits(w));
     if (w->fmt.elem == SV_F8)
@@ -631,6 +696,8 @@ int64_t sv_cuda_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w
         n_rows <=
             (cu->set == SV_CUDA_SM90 ? sv_gemm_wcomp_rows(cu) : sv_gemm_portable_wcomp_rows(cu)))
         return (int64_t)sv_wcomp_bytes(w->rows, w->cols);
+    if (sv_cuda_is_mxfp4(w))
+        return (int64_t)sv_mxfp4_bytes(w->rows, w->cols);
     if (sv_cuda_is_codes(w))
         return (int64_t)sv_codes_bytes(w->rows, w->cols, sv_cuda_code_bits(w));
     return (int64_t)w->rows * w->cols * (int64_t)sv_dtype_bytes(w->fmt.elem);
@@ -776,6 +843,16 @@ int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, flo
 
 /* ---------------------------------------------------------------- experts */
 
+/* In codes, or as it comes. */
+static struct sv_weight kept_expert(const struct sv_weight *w)
+{
+    struct sv_weight k = *w;
+    k.quant = NULL;
+    if (w->quant)
+        k.fmt = {SV_U8, 1, SV_MXFP4_BLOCK, SV_U8};
+    return k;
+}
+
 static void place_expert(struct sv_weight *out, const struct sv_weight *w, void *data, int32_t e)
 {
     *out = *w;
@@ -788,12 +865,15 @@ int sv_cuda_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     void *data;
-    int rc = weights_alloc(cu, host, n, &data, err);
+    const struct sv_weight one = kept_expert(host);
+    int rc = weights_alloc(cu, &one, n, &data, err);
     if (!rc)
         rc = open_buffers(cu, err);
     for (int32_t e = 0; e < n && !rc; e++) {
-        place_expert(&w[e], &host[e], data, e);
-        rc = send(cu, &host[e], &host[e].fmt, (void *)(uintptr_t)w[e].data, err);
+        const struct sv_weight own = kept_expert(&host[e]);
+        place_expert(&w[e], &own, data, e);
+        rc = host[e].quant ? send_mxfp4(cu, host[e].quant, (void *)(uintptr_t)w[e].data, err)
+                           : send(cu, &host[e], &own.fmt, (void *)(uintptr_t)w[e].data, err);
     }
     if (rc) {
         sv_cuda_free(dev, data);
@@ -807,11 +887,16 @@ int sv_cuda_random_experts(struct sv_dev *dev, const struct sv_weight *shape, in
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     void *data;
-    int rc = weights_alloc(cu, shape, n, &data, err);
+    const struct sv_weight one = kept_expert(shape);
+    int rc = weights_alloc(cu, &one, n, &data, err);
     for (int32_t e = 0; e < n && !rc; e++) {
-        place_expert(&w[e], shape, data, e);
-        rc = random_fill(cu, shape, scale, 0.0f, seed + (uint64_t)e * 0x9e3779b97f4a7c15u,
-                         (void *)(uintptr_t)w[e].data, err);
+        const uint64_t own = seed + (uint64_t)e * 0x9e3779b97f4a7c15u;
+        place_expert(&w[e], &one, data, e);
+        if (shape->quant)
+            sv_cuda_mxfp4_tiles(cu, NULL, NULL, own, 0, one.rows, one.cols,
+                                (void *)(uintptr_t)w[e].data);
+        else
+            rc = random_fill(cu, &one, scale, 0.0f, own, (void *)(uintptr_t)w[e].data, err);
     }
     if (rc) {
         sv_cuda_free(dev, data);

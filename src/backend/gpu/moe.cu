@@ -6,7 +6,7 @@
  */
 #include "backend/gpu/moe_sums.cuh"
 
-#include "backend/gpu/moe.cuh"
+#include "backend/gpu/moe_codes.cuh"
 
 enum { PLAIN_WARPS = 8 };
 
@@ -51,36 +51,49 @@ template <typename T, bool GATED> static __global__ void plain_kernel(const stru
 
 /* ---------------------------------------------------------------- host */
 
-static const struct sv_moe_width portable[SV_MOE_WIDTHS] = {
-    width_of<8, 1>(), width_of<16, 1>(), width_of<32, 1>(), width_of<64, 1>(), width_of<128, 1>()};
+static const struct sv_moe_width portable[SV_MOE_FORMS][SV_MOE_WIDTHS] = {
+    {width_of<8, 1>(), width_of<16, 1>(), width_of<32, 1>(), width_of<64, 1>(), width_of<128, 1>()},
+    {coded_width_of<8, 1>(), coded_width_of<16, 1>(), coded_width_of<32, 1>(),
+     coded_width_of<64, 1>(), coded_width_of<128, 1>()}};
 
-static const struct sv_moe_width *widths_of(const struct sv_cuda *cu)
+static const struct sv_moe_width *widths_of(const struct sv_cuda *cu, enum sv_moe_form form)
 {
-    return cu->set == SV_CUDA_SM90 ? sv_moe_sm90() : portable;
+    return cu->set == SV_CUDA_SM90 ? sv_moe_sm90(form) : portable[form];
+}
+
+static size_t shared_bytes(const struct sv_moe_width *w, int32_t k)
+{
+    return (size_t)w->bytes + (size_t)w->tile_bytes * (size_t)sv_tiles(k);
 }
 
 int sv_cuda_moe_open(struct sv_cuda *cu, struct sv_err *err)
 {
-    const struct sv_moe_width *widths = widths_of(cu);
     int rc = SV_OK;
-    for (int i = 0; i < 2 * SV_MOE_WIDTHS && !rc; i++)
-        if (widths[i / 2].bytes <= (int)cu->smem_block)
-            rc = sv_cuda_try(cudaFuncSetAttribute((const void *)widths[i / 2].fn[i % 2],
+    for (int i = 0; i < 2 * SV_MOE_WIDTHS * SV_MOE_FORMS && !rc; i++) {
+        const enum sv_moe_form form = (enum sv_moe_form)(i / (2 * SV_MOE_WIDTHS));
+        const struct sv_moe_width *w = widths_of(cu, form) + i / 2 % SV_MOE_WIDTHS;
+        if (shared_bytes(w, 1) <= cu->smem_block)
+            rc = sv_cuda_try(cudaFuncSetAttribute((const void *)w->fn[i % 2],
                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                  widths[i / 2].bytes),
+                                                  w->tile_bytes ? (int)cu->smem_block : w->bytes),
                              err, "shared memory of an expert's product");
+    }
     return rc;
 }
 
 /* Entries at a time: twice what an expert usually has, and at least 32 where there are so many
  * rows, since weights are read once more for what does not fit. */
-static const struct sv_moe_width *width_for(const struct sv_cuda *cu, const struct sv_routes *r)
+static const struct sv_moe_width *width_for(const struct sv_cuda *cu, const struct sv_moe *a)
 {
+    const struct sv_routes *r = &a->r;
     const int64_t most = (int64_t)r->n_rows, usual = 2 * most * r->k / r->n_experts;
-    const struct sv_moe_width *widths = widths_of(cu), *w = widths;
-    while (w + 1 < widths + SV_MOE_WIDTHS && w->n < most && w->n < (usual > 32 ? usual : 32) &&
-           w[1].bytes <= (int)cu->smem_block)
-        w++;
+    const struct sv_moe_width *widths = widths_of(cu, a->form), *w = widths;
+    for (const struct sv_moe_width *next = w + 1; next < widths + SV_MOE_WIDTHS; next++) {
+        const bool enough = w->n >= most || w->n >= (usual > 32 ? usual : 32);
+        if (shared_bytes(next, a->k) <= cu->smem_block &&
+            (!enough || shared_bytes(w, a->k) > cu->smem_block))
+            w = next;
+    }
     return w;
 }
 
@@ -103,15 +116,16 @@ static void run(struct sv_cuda *cu, const char *what, struct sv_moe *a, const st
     a->k = x->cols;
     a->w_dtype = x->w[0].fmt.elem;
     a->packed = sv_cuda_is_packed(&x->w[0]);
-    SV_REQUIRE(a->w_dtype <= SV_F16);
-    if (cu->act == SV_BF16 && a->packed && a->k % 8 == 0) {
-        const struct sv_moe_width *w = width_for(cu, &a->r);
+    a->form = sv_cuda_is_mxfp4(&x->w[0]) ? SV_MOE_MXFP4 : SV_MOE_BF16;
+    SV_REQUIRE(a->w_dtype <= SV_F16 || (a->form == SV_MOE_MXFP4 && cu->act == SV_BF16));
+    if (a->form == SV_MOE_MXFP4 || (cu->act == SV_BF16 && a->packed && a->k % 8 == 0)) {
+        const struct sv_moe_width *w = width_for(cu, a);
         const int32_t each = w->groups * (gated ? SV_TILE / 2 : SV_TILE);
         /* An expert's last unit may be half empty. */
         const unsigned units = experts + (a->r.n_rows > w->n ? (unsigned)(entries / w->n) : 0);
         sv_cuda_launch_in_pass(cu, what, w->fn[gated],
                                dim3((unsigned)((a->rows + each - 1) / each), units),
-                               dim3((unsigned)w->threads), (size_t)w->bytes, *a);
+                               dim3((unsigned)w->threads), shared_bytes(w, a->k), *a);
         return;
     }
     void (*const fn)(const struct sv_moe) =

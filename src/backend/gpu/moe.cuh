@@ -68,7 +68,8 @@ struct strip {
     bool there; /* false: beyond the matrix */
 };
 
-template <bool GATED, int GROUPS>
+/* TILE: bytes of a tile, which begins with four strips of S bytes. */
+template <bool GATED, int GROUPS, int TILE, int S>
 static __device__ __forceinline__ struct strip strip_of(const struct sv_moe &a, int32_t expert)
 {
     const int in_group = gpu_wave() % WAVES, group = gpu_wave() / WAVES;
@@ -78,8 +79,7 @@ static __device__ __forceinline__ struct strip strip_of(const struct sv_moe &a, 
              (GATED ? in_group % 2 : in_group) * 16;
     s.there = s.row0 < (a.rows + SV_TILE - 1) / SV_TILE * SV_TILE;
     s.w = (up ? a.up : a.gate).w + expert * (up ? a.up : a.gate).stride +
-          (int64_t)(s.row0 / SV_TILE) * sv_tiles(a.k) * SV_TILE_BYTES +
-          s.row0 % SV_TILE / 16 * STRIP;
+          (int64_t)(s.row0 / SV_TILE) * sv_tiles(a.k) * TILE + s.row0 % SV_TILE / 16 * S;
     return s;
 }
 
@@ -122,15 +122,16 @@ static __device__ __forceinline__ void load_x(const struct sv_moe &a, const int3
     }
 }
 
-/* x for the first n tiles by ordinary loads, which need not wait for the weights on their way. */
+/* x for the first n tiles, `stage` bytes apart, by ordinary loads, which need not wait for the
+ * weights on their way. */
 template <int N, int GROUPS>
 static __device__ __forceinline__ void fill_x(const struct sv_moe &a, const int32_t *source,
-                                              int32_t n, uint32_t x_at)
+                                              int32_t n, uint32_t x_at, uint32_t stage)
 {
-    for (int32_t i = threadIdx.x; i < n * N * 8; i += ring<N, GROUPS>::THREADS) {
+    for (int32_t i = threadIdx.x; i < n * N * 8; i += GROUPS * WAVES * GPU_WAVE) {
         const uint32_t kk = i / (N * 8), r = i / 8 % N, chunk = i % 8;
         const struct gpu_source from = x_source(a, source, (int32_t)kk, r, chunk);
-        gpu_store16(x_at + kk * ring<N, GROUPS>::STAGE + gpu_place<128>(r, chunk),
+        gpu_store16(x_at + kk * stage + gpu_place<128>(r, chunk),
                     from.there ? *(const uint4 *)from.at : make_uint4(0, 0, 0, 0));
     }
 }
@@ -252,7 +253,7 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, GROUPS)
         return;
     }
     const int32_t n_k = sv_tiles(a.k);
-    const struct strip s = strip_of<GATED, GROUPS>(a, u.expert);
+    const struct strip s = strip_of<GATED, GROUPS, SV_TILE_BYTES, STRIP>(a, u.expert);
     for (int32_t kk = 0; kk < STAGES - 1; kk++) {
         if (kk < n_k)
             load_weights(s, kk, own + kk * STAGE, once);
@@ -271,7 +272,7 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, GROUPS)
     for (int i = threadIdx.x; i < N; i += R::THREADS)
         source[i] = u.place + i < u.end ? source_row(a, u.place + i) * (a.k / 8) : -1;
     __syncthreads();
-    fill_x<N, GROUPS>(a, source, min((int32_t)STAGES - 1, n_k), smem + R::W);
+    fill_x<N, GROUPS>(a, source, min((int32_t)STAGES - 1, n_k), smem + R::W, STAGE);
     gpu_copy_settled();
     uint32_t now = own, next = own + (STAGES - 1) * STAGE;
 #pragma unroll 1
@@ -302,6 +303,7 @@ template <int N, int GROUPS> static struct sv_moe_width width_of(void)
     typedef ring<N, GROUPS> R;
     return {N,
             R::STAGE * R::STAGES,
+            0,
             R::THREADS,
             GROUPS,
             {experts_kernel<N, false, GROUPS>, experts_kernel<N, true, GROUPS>}};

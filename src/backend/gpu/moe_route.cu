@@ -17,7 +17,7 @@ enum {
     THREADS = 512, /* of a thread block of the router: a warp has an expert */
     WARPS = THREADS / 32,
     ROWS = 4,  /* rows of a pass over the weights */
-    EARLY = 8, /* 16-byte pieces of weights that a lane reads before its predecessor is done */
+    EARLY = 12, /* 16-byte pieces of weights that a lane reads before its predecessor is done */
     FEW_ENTRIES = 512, /* that one block lists */
     MOST_BLOCKS = 256  /* of a launch */
 };

@@ -3,6 +3,9 @@
  * before the tile may go. acc: gpu_sums(N) registers; w_at: this wave's 16 weight rows; x_at: N
  * rows.
  *
+ * begin_coded and end_coded: the same where the wave has its weights in registers, in pairs of
+ * mxfp4.cuh, by way of CODED_STRIP bytes of shared memory.
+ *
  * Included by moe.cu before moe.cuh. Must not: know of experts.
  */
 #ifndef SV_GPU_MOE_SUMS_CUH
@@ -10,6 +13,12 @@
 
 #include "backend/cuda/gemm.h"
 #include "backend/gpu/gpu.h"
+#include "backend/gpu/wcomp.cuh"
+
+enum {
+    CODED_WORDS = 128 / GPU_WAVE, /* of a lane */
+    CODED_STRIP = SV_TILE_BYTES / 4
+};
 
 static __device__ __forceinline__ void handed_over(void)
 {
@@ -50,6 +59,25 @@ static __device__ __forceinline__ void end_sums(float (&acc)[gpu_sums(N)], uint3
             }
         }
     }
+}
+
+template <int N>
+static __device__ __forceinline__ void begin_coded(float (&acc)[gpu_sums(N)],
+                                                   const uint32_t (&pair)[CODED_WORDS][4],
+                                                   uint32_t own, uint32_t x_at)
+{
+    const int lane = gpu_lane() % 32, q0 = gpu_lane() / 32 * CODED_WORDS;
+    gpu_wave_sync();
+#pragma unroll
+    for (int i = 0; i < 4 * CODED_WORDS; i++) {
+        const int row = sv_wcomp_row(lane, 4 * q0 + i), col = sv_wcomp_col(lane, 4 * q0 + i);
+        gpu_store4(own + gpu_place<128>(row, col / 8) + col % 8 * 2, pair[i / 4][i % 4]);
+    }
+    gpu_wave_sync();
+    end_sums<N>(acc, own, x_at);
+}
+static __device__ __forceinline__ void end_coded(void)
+{
 }
 
 #endif

@@ -104,7 +104,7 @@ void sv_gemm_codes4(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_
     never();
 }
 
-const struct sv_moe_width *sv_moe_sm90(void)
+const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form)
 {
     never();
     return NULL;
