@@ -313,28 +313,27 @@ static void projection_free(struct cross *c, struct projection *p)
     free(p->host), free(p->quant), free(p->bias);
 }
 
-/* The same experts in bf16, on the device alone; p's bias stays p's. */
-static struct sv_experts expanded(struct cross *c, const struct projection *p)
+/* The same experts in bf16, on the device alone; p's bias stays p's. values: their memory. */
+static struct sv_experts expanded(struct cross *c, const struct projection *p, uint8_t **values)
 {
     struct sv_experts x = p->x[1];
     struct sv_weight *host = calloc((size_t)x.n, sizeof *host);
     float *row = malloc((size_t)x.cols * sizeof *row);
     struct sv_err err;
+    const size_t each = (size_t)x.rows * (size_t)x.cols * 2;
     x.w = calloc((size_t)x.n, sizeof *x.w);
+    *values = malloc((size_t)x.n * each);
     for (int32_t e = 0; e < x.n; e++) {
-        void *values = malloc((size_t)x.rows * (size_t)x.cols * 2);
-        sv_quant_expand(&p->quant[e], 0, x.rows, SV_BF16, values, row);
+        sv_quant_expand(&p->quant[e], 0, x.rows, SV_BF16, *values + (size_t)e * each, row);
         host[e] = (struct sv_weight){.role = SV_ROLE_EXPERT_DOWN,
                                      .fmt.elem = SV_BF16,
                                      .rows = x.rows,
                                      .cols = x.cols,
-                                     .data = values};
+                                     .data = *values + (size_t)e * each};
     }
     if (sv_dev_upload_experts(c->dut, host, x.n, &x, &err))
         fail_msg("%s: %s", c->name, err.msg);
     cross_sync(c);
-    for (int32_t e = 0; e < x.n; e++)
-        free((void *)(uintptr_t)host[e].data);
     free(host), free(row);
     return x;
 }
@@ -531,15 +530,16 @@ static void codes_on(struct cross *c)
     };
     for (int i = 0; i < (c->quick ? 2 : 4); i++) {
         struct layer coded = layer_new(c, s[i]), wide = coded;
-        wide.gate.x[1] = expanded(c, &coded.gate);
-        wide.up.x[1] = expanded(c, &coded.up);
-        wide.down.x[1] = expanded(c, &coded.down);
+        uint8_t *values[3];
+        wide.gate.x[1] = expanded(c, &coded.gate, &values[0]);
+        wide.up.x[1] = expanded(c, &coded.up, &values[1]);
+        wide.down.x[1] = expanded(c, &coded.down, &values[2]);
         for (int j = 0; j < 9; j++)
             same_bits(c, &coded, &wide, (int32_t[]){1, 2, 8, 9, 16, 17, 40, 130, 512}[j]);
         struct sv_experts *x[] = {&wide.gate.x[1], &wide.up.x[1], &wide.down.x[1]};
         for (int j = 0; j < 3; j++) {
             sv_dev_free_experts(c->dut, x[j]);
-            free(x[j]->w);
+            free(x[j]->w), free(values[j]);
         }
         layer_free(c, &coded);
     }

@@ -124,12 +124,12 @@ void latents(sv_cuda &cu)
         }
 }
 
-void experts(sv_cuda &cu)
+void experts(sv_cuda &cu, sv_dtype elem)
 {
     sv_weight w[128] = {};
     for (int i = 0; i < 128; i++) {
         w[i].data = somewhere + i * 4096;
-        w[i].fmt.elem = SV_BF16;
+        w[i].fmt.elem = elem;
         w[i].rows = w[i].cols = 2048;
     }
     for (int32_t n = 1; n <= 4096; n++) {
@@ -216,7 +216,8 @@ int main(void)
     products(cu);
     attention(cu);
     latents(cu);
-    experts(cu);
+    experts(cu, SV_BF16);
+    experts(cu, SV_U8);
     scans(cu);
     return list();
 }

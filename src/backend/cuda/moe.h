@@ -62,9 +62,10 @@ enum { SV_MOE_WIDTHS = 5 };
 /* (SV_MOE_WIDTHS), by n; moe_sm90.cu */
 const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form form);
 
+/* An expert's in MXFP4; codes of dense weights have scales for whole tiles. */
 static inline bool sv_cuda_is_mxfp4(const struct sv_weight *w)
 {
-    return w->fmt.elem == SV_U8;
+    return w->fmt.elem == SV_U8 && w->fmt.block_cols == 32;
 }
 
 /* mxfp4.cu: rows from row0 on, a multiple of 64, of a matrix of MXFP4 into its tiles; codes
