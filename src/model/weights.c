@@ -178,16 +178,12 @@ static int make_random_experts(struct load *l, struct sv_experts *x)
 {
     struct sv_weights *w = l->w;
     struct sv_weight *shape = l->matrix;
-    const struct sv_quant codes = {.code = SV_CODE_MXFP4,
-                                   .rows = x->rows,
-                                   .cols = x->cols,
-                                   .block_rows = 1,
-                                   .block_cols = 32};
+    const struct sv_quant codes = {
+        .code = SV_CODE_MXFP4, .rows = x->rows, .cols = x->cols, .block_rows = 1, .block_cols = 32};
     shape->fmt.elem = SV_BF16;
     if (w->cfg->mxfp4_experts && sv_dev_takes_codes(w->dev, &codes, shape->role))
         shape->quant = &codes;
-    int rc =
-        sv_dev_random_experts(w->dev, shape, x->n, 0.02f, (uint64_t)w->n_taken + 1, x, l->err);
+    int rc = sv_dev_random_experts(w->dev, shape, x->n, 0.02f, (uint64_t)w->n_taken + 1, x, l->err);
     shape->quant = NULL;
     l->expert_bytes = !rc && x->w[0].fmt.elem == SV_U8 ? x->n * sv_quant_bytes(&codes)
                                                        : 2 * (int64_t)x->n * x->rows * x->cols;

@@ -28,10 +28,14 @@ static __device__ __forceinline__ void end_sums(float (&acc)[gpu_sums(N)], uint3
 
 /* Weights go from registers to wgmma as they are. */
 enum { CODED_WORDS = 4, CODED_STRIP = 0 };
+static __host__ __device__ constexpr int coded_ahead(int n)
+{
+    return n <= 16 ? 8 : n == 32 ? 6 : n == 64 ? 4 : 2;
+}
 template <int N>
 static __device__ __forceinline__ void begin_coded(float (&acc)[gpu_sums(N)],
-                                                   const uint32_t (&pair)[CODED_WORDS][4],
-                                                   uint32_t, uint32_t x_at)
+                                                   const uint32_t (&pair)[CODED_WORDS][4], uint32_t,
+                                                   uint32_t x_at)
 {
     const uint64_t x = sv_wgmma_desc(x_at);
     sv_wgmma_fence();

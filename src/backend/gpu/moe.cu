@@ -61,6 +61,12 @@ static const struct sv_moe_width *widths_of(const struct sv_cuda *cu, enum sv_mo
     return cu->set == SV_CUDA_SM90 ? sv_moe_sm90(form) : portable[form];
 }
 
+/* Dynamic shared memory of a thread block, at most: kernels have a little of their own. */
+static size_t shared_most(const struct sv_cuda *cu)
+{
+    return cu->smem_block - 2048;
+}
+
 static size_t shared_bytes(const struct sv_moe_width *w, int32_t k)
 {
     return (size_t)w->bytes + (size_t)w->tile_bytes * (size_t)sv_tiles(k);
@@ -72,10 +78,10 @@ int sv_cuda_moe_open(struct sv_cuda *cu, struct sv_err *err)
     for (int i = 0; i < 2 * SV_MOE_WIDTHS * SV_MOE_FORMS && !rc; i++) {
         const enum sv_moe_form form = (enum sv_moe_form)(i / (2 * SV_MOE_WIDTHS));
         const struct sv_moe_width *w = widths_of(cu, form) + i / 2 % SV_MOE_WIDTHS;
-        if (shared_bytes(w, 1) <= cu->smem_block)
+        if (shared_bytes(w, 1) <= shared_most(cu))
             rc = sv_cuda_try(cudaFuncSetAttribute((const void *)w->fn[i % 2],
                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                  w->tile_bytes ? (int)cu->smem_block : w->bytes),
+                                                  w->tile_bytes ? (int)shared_most(cu) : w->bytes),
                              err, "shared memory of an expert's product");
     }
     return rc;
@@ -90,8 +96,8 @@ static const struct sv_moe_width *width_for(const struct sv_cuda *cu, const stru
     const struct sv_moe_width *widths = widths_of(cu, a->form), *w = widths;
     for (const struct sv_moe_width *next = w + 1; next < widths + SV_MOE_WIDTHS; next++) {
         const bool enough = w->n >= most || w->n >= (usual > 32 ? usual : 32);
-        if (shared_bytes(next, a->k) <= cu->smem_block &&
-            (!enough || shared_bytes(w, a->k) > cu->smem_block))
+        if (shared_bytes(next, a->k) <= shared_most(cu) &&
+            (!enough || shared_bytes(w, a->k) > shared_most(cu)))
             w = next;
     }
     return w;

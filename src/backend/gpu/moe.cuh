@@ -301,12 +301,9 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, GROUPS)
 template <int N, int GROUPS> static struct sv_moe_width width_of(void)
 {
     typedef ring<N, GROUPS> R;
-    return {N,
-            R::STAGE * R::STAGES,
-            0,
-            R::THREADS,
-            GROUPS,
-            {experts_kernel<N, false, GROUPS>, experts_kernel<N, true, GROUPS>}};
+    return {N,      R::STAGE * R::STAGES,
+            0,      R::THREADS,
+            GROUPS, {experts_kernel<N, false, GROUPS>, experts_kernel<N, true, GROUPS>}};
 }
 
 #endif

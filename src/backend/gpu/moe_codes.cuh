@@ -3,9 +3,9 @@
  * and so the same bits, as of the bf16 matrix of their values.
  *
  * Included by moe.cu and cuda/moe_sm90.cu after moe.cuh. A lane keeps the codes of its strip's next
- * tiles in registers: no wave waits for another's weights. x of up to 16 entries lies in shared
- * memory as a whole, so that there the loop over k has no barrier; more entries have a ring. Must
- * not: let the number of entries decide the order of a sum.
+ * tiles in registers, and one tile expanded: no wave waits for another's weights. x of up to 16
+ * entries lies in shared memory as a whole, so that there the loop over k has no barrier; more
+ * entries have a ring. Must not: let the number of entries decide the order of a sum.
  */
 #ifndef SV_GPU_MOE_CODES_CUH
 #define SV_GPU_MOE_CODES_CUH
@@ -21,10 +21,7 @@ template <int N, int GROUPS> struct coded {
         ROOM = (GPU_SMALL_SHARED ? 60 * 1024 : 98 * 1024) - STRIPS,
         STAGES = WHOLE          ? 2
                  : ROOM / X < 6 ? ROOM / X
-                                : 6,
-        AHEAD = WHOLE     ? 8 /* tiles in registers */
-                : N == 32 ? 6
-                          : 3
+                                : 6
     };
 };
 
@@ -55,6 +52,15 @@ static __device__ __forceinline__ struct lane_codes load_codes(const uint8_t *st
     return c;
 }
 
+static __device__ __forceinline__ void expand_tile(uint32_t (&pair)[CODED_WORDS][4],
+                                                   const struct lane_codes &c)
+{
+    const int first = CODED_WORDS < 4 ? gpu_lane() / 32 * CODED_WORDS : 0;
+#pragma unroll
+    for (int q = 0; q < CODED_WORDS; q++)
+        sv_mxfp4_expand(pair[q], c.word[q], first + q, c.scales);
+}
+
 template <int N, bool GATED, int GROUPS>
 static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE,
                                          coded<N, GROUPS>::WHOLE ? 4 : GROUPS)
@@ -63,7 +69,11 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE,
     typedef coded<N, GROUPS> C;
     GPU_SHARED(smem_bytes);
     __shared__ int32_t source[N];
-    enum { STAGES = C::STAGES, AHEAD = C::AHEAD, X_LINES = N * 8 / GPU_WAVE / (GROUPS * WAVES) };
+    enum {
+        STAGES = C::STAGES,
+        AHEAD = coded_ahead(N),
+        X_LINES = N * 8 / GPU_WAVE / (GROUPS * WAVES)
+    };
     const uint32_t smem = gpu_shared_at(smem_bytes), own = smem + gpu_wave() * CODED_STRIP;
     const uint32_t x_at = smem + C::STRIPS;
     if (GATED)
@@ -121,6 +131,12 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE,
     }
     gpu_copy_settled();
     uint32_t now = x_at, next = x_at + (STAGES - 1) * C::X;
+    /* A tile is expanded while products of the one before go on. */
+    uint32_t pair[2][CODED_WORDS][4];
+    static_assert(AHEAD % 2 == 0, "tiles take turns");
+    expand_tile(pair[0], codes[0]);
+    if (AHEAD < n_k && s.there)
+        codes[0] = load_codes(s.w, scales, AHEAD);
 #pragma unroll 1
     for (int32_t kk0 = 0; kk0 < n_k; kk0 += AHEAD)
 #pragma unroll
@@ -134,20 +150,17 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE,
                 handed_over();
                 __syncthreads();
             }
-            uint32_t pair[CODED_WORDS][4];
-#pragma unroll
-            for (int q = 0; q < CODED_WORDS; q++)
-                sv_mxfp4_expand(pair[q], codes[i].word[q],
-                                q + CODED_WORDS * (CODED_WORDS < 4 ? gpu_lane() / 32 : 0),
-                                codes[i].scales);
-            begin_coded<N>(acc, pair, own, now);
-            if (kk + AHEAD < n_k && s.there)
-                codes[i] = load_codes(s.w, scales, kk + AHEAD);
+            begin_coded<N>(acc, pair[i % 2], own, now);
             if (!C::WHOLE) {
                 if (kk + STAGES - 1 < n_k)
                     load_x<N, GROUPS>(a, source, kk + STAGES - 1, next);
                 gpu_copy_commit();
             }
+            constexpr int LAST = AHEAD - 1;
+            struct lane_codes &following = codes[i == LAST ? 0 : i + 1];
+            expand_tile(pair[(i + 1) % 2], following);
+            if (kk + 1 + AHEAD < n_k && s.there)
+                following = load_codes(s.w, scales, kk + 1 + AHEAD);
             end_coded();
             next = now;
             now = !C::WHOLE && now + C::X == x_at + STAGES * C::X ? x_at : now + C::X;

@@ -19,6 +19,11 @@ enum {
     CODED_WORDS = 128 / GPU_WAVE, /* of a lane */
     CODED_STRIP = SV_TILE_BYTES / 4
 };
+/* Tiles whose codes are in registers: even. */
+static __host__ __device__ constexpr int coded_ahead(int)
+{
+    return 2;
+}
 
 static __device__ __forceinline__ void handed_over(void)
 {

@@ -395,7 +395,8 @@ static inline uint32_t gpu_scale2(uint32_t pair, uint32_t by)
 {
     uint32_t all = 0;
     for (int i = 0; i < 32; i += 16)
-        all |= __float_as_uint(__uint_as_float(pair >> i << 16) * __uint_as_float(by >> i << 16)) >> 16 << i;
+        all |= __float_as_uint(__uint_as_float(pair >> i << 16) * __uint_as_float(by >> i << 16)) >>
+               16 << i;
     return all;
 }
 static inline uint32_t gpu_fp8x2(float hi, float lo)
