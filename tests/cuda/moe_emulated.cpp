@@ -80,7 +80,7 @@ struct projection {
         coded = w;
         for (int32_t e = 0; e < x.n; e++) {
             sv_cuda_mxfp4_tiles(cu, &codes[e * n / 2], &scales[e * n / SV_MXFP4_BLOCK], 0, 0, x.rows, x.cols, &tiles[e * each]);
-            coded[e].fmt.elem = SV_U8;
+            coded[e].fmt = {SV_U8, 1, 32, SV_U8};
             coded[e].data = &tiles[e * each];
         }
         sv_experts all = x;

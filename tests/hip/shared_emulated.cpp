@@ -130,6 +130,7 @@ void experts(sv_cuda &cu, sv_dtype elem)
     for (int i = 0; i < 128; i++) {
         w[i].data = somewhere + i * 4096;
         w[i].fmt.elem = elem;
+        w[i].fmt.block_cols = 32;
         w[i].rows = w[i].cols = 2048;
     }
     for (int32_t n = 1; n <= 4096; n++) {
