@@ -106,7 +106,7 @@ static int check(struct sv_cuda *cu, bool small, bool quick)
             len = std::min(len, quick ? 150 : small ? 333 : len);
         if (quick) /* over two chunks and two spans */
             e.lens = {e.lens[0], 530};
-        for (int set = 0; set < (tiled && !e.s.v_dim && cu->cc == 90 ? 2 : 1); set++) {
+        for (int set = 0; set < (tiled && cu->cc == 90 ? 2 : 1); set++) {
             const int64_t failed = c.n_failed;
             const double worst = c.worst;
             c.worst = 0;
@@ -410,7 +410,7 @@ static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, bool late
         const int n = (int)std::max(4.0, std::min(128.0, 4000 / guess_us));
         for (const variant &v : choices) {
             const bool few = (int64_t)s.n_seqs * s.rows * (s.n_heads / s.n_kv) <= 64;
-            if (s.v_dim && (v.set || !v.early || v.few))
+            if (s.v_dim && (v.unit || !v.early || v.few))
                 continue;
             if (v.set > (cu->cc == 90) || (!variants && (v.unit || !v.early || !v.pdl)) ||
                 (v.early == 0 && s.n_seqs > 1) || (brief && !v.set) || (v.few && !v.unit && !few))

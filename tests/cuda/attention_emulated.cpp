@@ -38,9 +38,8 @@ int main(int argc, char **argv)
     for (const entry &e : entries) {
         if (argc > 1 && !strstr(e.name, argv[1]))
             continue;
-        const bool latents = e.s.v_dim == SV_ATTN_LATENT,
-                   tiled = e.s.dtype == SV_BF16 && e.s.hd % 64 == 0;
-        for (int set = 0; set < (tiled && !latents ? n_sets : 1); set++) {
+        const bool tiled = e.s.dtype == SV_BF16 && e.s.hd % 64 == 0;
+        for (int set = 0; set < (tiled ? n_sets : 1); set++) {
             const int64_t failed = c.n_failed;
             cu.set = set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
             check_setup(c, e.s, e.lens, e.name, 11, tiled);

@@ -3,4 +3,4 @@
 # timeout: 180
 exec tests/cuda/emulated/run.sh tests/cuda/attention_emulated.cpp src/backend/cuda/attention.cu \
     src/backend/gpu/attention_portable.cu src/backend/gpu/attention_latent.cu src/backend/cuda/attention_sm90.cu \
-    src/backend/cuda/attention_few_sm90.cu src/backend/gpu/attention_plain.cu
+    src/backend/cuda/attention_few_sm90.cu src/backend/cuda/attention_latent_sm90.cu src/backend/gpu/attention_plain.cu

@@ -288,7 +288,10 @@ static bool latent_launch(struct sv_cuda *cu, const struct sv_p_attention *p, st
     if (!takes_tiles(p) || p->kv.head_dim != SV_ATTN_LATENT_WIDTH || p->v_dim != SV_ATTN_LATENT ||
         p->softcap > 0 || p->sinks.data)
         return false;
-    sv_cuda_attn_latent(&k);
+    if (cu->set == SV_CUDA_SM90)
+        sv_cuda_attn_latent_sm90(&k);
+    else
+        sv_cuda_attn_latent(&k);
     if ((size_t)(k.fixed_bytes + k.stage_bytes) > cu->smem_block)
         return false;
     const int32_t most = ((int32_t)cu->smem_block - k.fixed_bytes) / k.stage_bytes;
@@ -394,7 +397,7 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     const int64_t items = ((int64_t)lim->max_rows * lim->max_heads / 64 + lim->max_rows) * (by > 1);
     st->part_cap = (int32_t)(most < (int64_t)MAX_PARTS * by ? most : (int64_t)MAX_PARTS * by);
     st->max_segs = lim->max_rows;
-    st->max_items = (int32_t)(items > MAX_ITEMS ? items : MAX_ITEMS);
+    st->max_items = (int32_t)(items > (int64_t)MAX_ITEMS ? items : (int64_t)MAX_ITEMS);
     size_t n = 0;
     const size_t plan_unit = take(&n, sizeof(int32_t));
     const size_t plan_bytes =
@@ -417,14 +420,15 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     st->run = (float4 *)(void *)(base + run);
     st->part_ml = (float2 *)(void *)(base + part_ml);
     st->part_o = (float *)(void *)(base + part_o);
-    struct sv_attn_launch latent;
-    sv_cuda_attn_latent(&latent);
-    if (by > 1 &&
-        (rc = sv_cuda_try(cudaFuncSetAttribute((const void *)latent.kernel,
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               (int)cu->smem_block),
-                          err, "attention: shared memory")) != SV_OK)
-        return rc;
+    for (int32_t i = 0; i < (by == 1 ? 0 : cu->cc == 90 ? 2 : 1); i++) {
+        struct sv_attn_launch k;
+        (i ? sv_cuda_attn_latent_sm90 : sv_cuda_attn_latent)(&k);
+        if ((rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   (int)cu->smem_block),
+                              err, "attention: shared memory")) != SV_OK)
+            return rc;
+    }
     for (int32_t i = 0; i < (cu->cc == 90 ? 10 : 4); i++) {
         const int32_t hd_i = i % 2 ? 128 : 64, n_warps = i / 2 % 2 ? 8 : 4;
         struct sv_attn_launch k;

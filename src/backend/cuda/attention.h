@@ -101,6 +101,7 @@ struct sv_attn_launch {
 };
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
 void sv_cuda_attn_latent(struct sv_attn_launch *out);
+void sv_cuda_attn_latent_sm90(struct sv_attn_launch *out);
 bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
 bool sv_cuda_attn_few(int32_t head_dim,
                       struct sv_attn_launch *out); /* clusters of 8; at most 64 queries a segment */

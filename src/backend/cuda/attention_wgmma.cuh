@@ -2,10 +2,11 @@
  * attention_wgmma.cuh - the matrix instruction of sm_90a as attention uses it: 64 queries (A, in
  * registers) times a tile of keys or values (B, in shared memory).
  *
- * Included by attention_sm90.cu only. Written by a short script: the operands of an asm statement
- * cannot be made by a loop. A tile lies in pieces of 8 rows and 64 columns, 1 KiB each, whose
- * 16-byte chunks are permuted by the row's low three bits; pieces of the same rows lie beside one
- * another. It is 1024-aligned. Must not: hold anything but the instruction.
+ * Included by attention_sm90.cu and, with queries in shared memory too, attention_latent_sm90.cu.
+ * Written by a short script: the operands of an asm statement cannot be made by a loop. A tile lies
+ * in pieces of 8 rows and 64 columns, 1 KiB each, whose 16-byte chunks are permuted by the row's
+ * low three bits; pieces of the same rows lie beside one another. It is 1024-aligned. Must not:
+ * hold anything but the instruction.
  */
 #ifndef SV_CUDA_ATTENTION_WGMMA_CUH
 #define SV_CUDA_ATTENTION_WGMMA_CUH
@@ -33,6 +34,10 @@ static __device__ __forceinline__ void attn_wgmma_keys(float (&d)[8][4], const u
 template <int N>
 static __device__ __forceinline__ void
 attn_wgmma_values(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int keep);
+
+/* d (64, 32) = a b^T + (keep ? d : 0), a in shared memory as keys are. */
+static __device__ __forceinline__ void attn_wgmma_scores(float (&d)[4][4], uint64_t a, uint64_t b,
+                                                         int keep);
 
 #ifndef SV_CUDA_EMULATED
 
@@ -85,6 +90,20 @@ static __device__ __forceinline__ void attn_wgmma_keys(float (&d)[8][4], const u
                    "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
                    "+f"(d[7][2]), "+f"(d[7][3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+}
+
+static __device__ __forceinline__ void attn_wgmma_scores(float (&d)[4][4], uint64_t a, uint64_t b,
+                                                         int keep)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+                 "%16, %17, p, 1, 1, 0, 0;\n}\n"
+                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
+                   "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
+                   "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
+                   "+f"(d[3][3])
+                 : "l"(a), "l"(b), "r"(keep));
 }
 
 template <>
