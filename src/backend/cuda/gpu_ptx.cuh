@@ -41,6 +41,10 @@ static __device__ __forceinline__ int gpu_afresh(int x)
 {
     return x;
 }
+template <typename A> static __device__ __forceinline__ const A &gpu_args(const A &a)
+{
+    return a;
+}
 
 /* ---------------------------------------------------------------- shared memory */
 

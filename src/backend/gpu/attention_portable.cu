@@ -196,26 +196,27 @@ rows_of(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_warp
  * Queries pass through the ring's last stage on their way to registers. */
 template <int HD, int WARPS>
 __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
-    attn_portable(struct sv_attn_args a)
+    attn_portable(struct sv_attn_args args)
 {
     constexpr int TILE_BYTES = SV_ATTN_TILE * HD * 2, STAGE_BYTES = 2 * TILE_BYTES;
     constexpr int TILES_PER_CHUNK = SV_ATTN_CHUNK / SV_ATTN_TILE;
     constexpr int TILES_PER_SPAN = SV_ATTN_SPAN / SV_ATTN_TILE;
     GPU_SHARED(shared);
-    uint32_t *const offsets = (uint32_t *)(shared + a.n_stages * STAGE_BYTES);
+    uint32_t *const offsets = (uint32_t *)(shared + args.n_stages * STAGE_BYTES);
     struct attn_items *const plan = (struct attn_items *)(offsets + N_OFFSETS * SV_ATTN_TILE);
-    const uint32_t ring = gpu_shared_at(shared), last_stage = ring + (a.n_stages - 1) * STAGE_BYTES;
+    const uint32_t ring = gpu_shared_at(shared),
+                   last_stage = ring + (args.n_stages - 1) * STAGE_BYTES;
     constexpr int THREADS = WARPS * GPU_WAVE;
     const uint32_t lane = gpu_lane(), warp = gpu_wave();
-    float4 *const run = a.run + (size_t)blockIdx.x * (HD / GPU_COLS + 1) * THREADS + threadIdx.x;
+    float4 *const run = args.run + (size_t)blockIdx.x * (HD / GPU_COLS + 1) * THREADS + threadIdx.x;
 
-    if (!a.early)
+    if (!args.early)
         sv_pdl_wait();
     sv_pdl_launch(); /* not before, unless segments are settled: see attn_combine */
     if (threadIdx.x < 32)
-        attn_plan_items(a, WARPS * 16, plan);
+        attn_plan_items(args, WARPS * 16, plan);
     __syncthreads();
-    const int32_t n_items = plan->n_items * a.p.kv.n_kv_heads;
+    const int32_t n_items = plan->n_items * args.p.kv.n_kv_heads;
     const bool whole = plan->unit == SV_ATTN_WHOLE;
     bool waited = false;
     /* One block that waits keeps the launch from ending before those it follows. */
@@ -223,6 +224,7 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         return;
 
     for (int32_t turn = 0; turn * (int32_t)gridDim.x < n_items; turn++) {
+        const struct sv_attn_args &a = gpu_args(args);
         const int32_t i = attn_turn(turn);
         if (i >= n_items)
             continue;
@@ -285,12 +287,13 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
             __syncthreads(); /* tile t is there for all, and nobody needs tile t - 1 any more */
             const int32_t ahead = t - it.from + a.n_stages;
             if (t + a.n_stages - 1 < it.to)
-                load_tile<HD, WARPS>(a, ring + free_stage * STAGE_BYTES,
+                load_tile<HD, WARPS>(gpu_args(a), ring + free_stage * STAGE_BYTES,
                                      offsets + (ahead - 1) % N_OFFSETS * SV_ATTN_TILE);
             gpu_copy_commit();
             uint32_t offset = ATTN_NONE;
             if (threadIdx.x < SV_ATTN_TILE && t + a.n_stages < it.to)
-                offset = attn_key_at(a, it, (t + a.n_stages) * SV_ATTN_TILE + threadIdx.x);
+                offset =
+                    attn_key_at(gpu_args(a), it, (t + a.n_stages) * SV_ATTN_TILE + threadIdx.x);
 
             const int32_t pos = t * SV_ATTN_TILE;
             if (busy && pos < hi_any && pos + SV_ATTN_TILE > lo_any) {
@@ -339,7 +342,7 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         }
     }
     if (!waited)
-        settle(a, plan);
+        settle(args, plan);
 }
 
 template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)

@@ -342,9 +342,10 @@ static __device__ __forceinline__ void end_block(float (&acc)[gpu_sums(N)],
                                                  uint8_t *patches, int32_t block, bool complete)
 {
     if (!complete && POSTS)
-        post_piece<N>(acc, a, piece_of<N, 1>(a, blockIdx.x, block, 0));
-    else if (complete || gather_pieces<N, 1>(acc, a, order, blockIdx.x, block, 0, 0))
-        put_all<N, false, GATED>(acc, a, out_spot<GATED>(a, block, patches), 0, WARPS);
+        post_piece<N>(acc, gpu_args(a), piece_of<N, 1>(gpu_args(a), blockIdx.x, block, 0));
+    else if (complete || gather_pieces<N, 1>(acc, gpu_args(a), order, blockIdx.x, block, 0, 0))
+        put_all<N, false, GATED>(acc, gpu_args(a), out_spot<GATED>(gpu_args(a), block, patches), 0,
+                                 WARPS);
 #pragma unroll
     for (int e = 0; e < gpu_sums(N); e++)
         acc[e] = 0.0f;
@@ -375,8 +376,8 @@ static __device__ __forceinline__ void begin_block(struct sums &u, const struct 
  * holds one of them up, patches above all, holds up no other. */
 template <int N, int R, bool GATED, bool WCOMP, bool OWN>
 static __global__ void __launch_bounds__(THREADS, GPU_BLOCKS)
-    gemm_kernel(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
-                const __grid_constant__ struct sv_gemm_args a)
+    gemm_kernel(const __grid_constant__ struct sv_gemm_args a, const __nv_bfloat16 *x, int64_t ldx,
+                int32_t k)
 {
     GPU_SHARED(smem_bytes);
     __shared__ __align__(16) uint8_t patches[WARPS * 2 * SV_PATCH_BYTES];
@@ -409,7 +410,8 @@ static __global__ void __launch_bounds__(THREADS, GPU_BLOCKS)
     walk_enter<RING, GATED, WCOMP>(v, a);
 #pragma unroll 1
     for (int32_t r = 0; r < n_rounds; r++) {
-        load_weights<RING, R, GATED, WCOMP>(v, a, min(R, t1 - t0 - r * R), smem + r * RING::ROUND);
+        load_weights<RING, R, GATED, WCOMP>(v, gpu_args(a), min(R, t1 - t0 - r * R),
+                                            smem + r * RING::ROUND);
         if (POSTS)
             gpu_copy_commit();
     }
@@ -456,8 +458,8 @@ static __global__ void __launch_bounds__(THREADS, GPU_BLOCKS)
             const int32_t left = t1 - t - (n_rounds - 1) * R;
             if (left > 0) {
                 if (!OWN)
-                    load_x<RING, N, R>(x, ldx, k, a, v.kk, before);
-                load_weights<RING, R, GATED, WCOMP>(v, a, min(R, left), before);
+                    load_x<RING, N, R>(x, ldx, k, gpu_args(a), v.kk, before);
+                load_weights<RING, R, GATED, WCOMP>(v, gpu_args(a), min(R, left), before);
             }
             gpu_copy_commit();
         }
@@ -489,7 +491,7 @@ static __global__ void __launch_bounds__(THREADS, GPU_BLOCKS)
             u.kk = u.begun = 0;
             u.block++;
             if (i < t1)
-                begin_block<GATED, WCOMP>(u, a);
+                begin_block<GATED, WCOMP>(u, gpu_args(a));
         }
         before = round;
         round += RING::ROUND;
@@ -499,13 +501,13 @@ static __global__ void __launch_bounds__(THREADS, GPU_BLOCKS)
             c.at = round + RING::TILE;
     }
     if (POSTS && u.shared >= 0)
-        take_pieces<N, 1, false, GATED>(a, blockIdx.x, u.shared, 0,
+        take_pieces<N, 1, false, GATED>(gpu_args(a), blockIdx.x, u.shared, 0,
                                         out_spot<GATED>(a, u.shared, patches), WARPS);
 }
 
 /* ---------------------------------------------------------------- host */
 
-typedef void gemm_fn(const __nv_bfloat16 *, int64_t, int32_t, const struct sv_gemm_args);
+typedef void gemm_fn(const struct sv_gemm_args, const __nv_bfloat16 *, int64_t, int32_t);
 
 /* Rows of x, tiles a round, whether warps go their own ways; [1]: gated. */
 struct width {
@@ -536,8 +538,8 @@ static const struct width packed[] = {
     WIDTH(128, 1, false, false),
 };
 static const struct width wcomp[] = {
-    WIDTH(8, 4, C, true),   WIDTH(8, 4, C, false),  WIDTH(8, 2, C, false),
-    WIDTH(16, 4, C, false), WIDTH(16, 2, C, false),
+    WIDTH(8, 4, C, true),           WIDTH(8, C ? 4 : 2, C, false), WIDTH(8, 2, C, false),
+    WIDTH(16, C ? 4 : 2, C, false), WIDTH(16, 2, C, false),
 };
 enum { N_PACKED = sizeof packed / sizeof *packed, N_WCOMP = sizeof wcomp / sizeof *wcomp };
 
@@ -652,5 +654,5 @@ void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
     sv_cuda_launch_in_pass(cu, "a matrix product", w->fn[a->mode == SV_GEMM_GATED],
                            dim3((unsigned)sv_split_grid(&a->split, cu->n_sms * GPU_BLOCKS)),
                            dim3(THREADS), (size_t)(args.n_stages * stage_bytes(t, w) + behind),
-                           (const __nv_bfloat16 *)x, ldx, k, args);
+                           args, (const __nv_bfloat16 *)x, ldx, k);
 }

@@ -72,6 +72,9 @@
  *   gpu_any(x)
  *   gpu_afresh(x)                         x, the same in all lanes; what is made of it is not made
  *                                         before
+ *   gpu_args(a)                           a, the kernel's first parameter; what was read from it
+ *                                         before is read again. Where many values are the same in
+ *                                         all lanes: a body may have too few scalar registers
  *   gpu_wave_sync()                       the wave's stores to shared memory are there
  *   gpu_group_sync(g), gpu_pair_sync(p)   four waves, two waves. A body may let the whole thread
  *                                         block meet, so all its waves call them equally often.

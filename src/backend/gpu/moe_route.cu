@@ -337,7 +337,7 @@ static __global__ void __launch_bounds__(THREADS) router_kernel(const struct rou
     sv_pdl_wait();
     if (e < a.r.n_experts)
         for (int32_t row = (int32_t)blockIdx.y * N; row < a.r.n_rows; row += (int32_t)gridDim.y * N)
-            logits_of<T, WIDE, N>(a, e, row, early);
+            logits_of<T, WIDE, N>(gpu_args(a), e, row, early);
     if (!a.arrived)
         return;
     gpu_publish();

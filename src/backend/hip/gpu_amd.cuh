@@ -56,6 +56,17 @@ static __device__ __forceinline__ int gpu_afresh(int x)
 #endif
     return x;
 }
+/* A kernel's parameters lie in constant memory, the first one in front. */
+template <typename A> static __device__ __forceinline__ const A &gpu_args(const A &a)
+{
+#ifdef __HIP_DEVICE_COMPILE__
+    auto at = __builtin_amdgcn_kernarg_segment_ptr();
+    asm volatile("" : "+s"(at));
+    return *(const A *)at;
+#else
+    return a;
+#endif
+}
 
 /* ---------------------------------------------------------------- shared memory */
 

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include <tuple>
+#include <typeinfo>
 #include <vector>
 
 #define SV_CUDA_EMULATED 1
@@ -447,6 +448,8 @@ static inline cudaError_t cudaDeviceGetAttribute(int *v, int, int)
     *v = EMU_SHARED_KIB * 1024;
     return cudaSuccess;
 }
+/* Of the running kernel's first parameter. */
+inline const std::type_info *emu_args;
 static inline void emu_launch(const cudaLaunchConfig_t *c, void (*body)(void *), void *user)
 {
     unsigned cluster = 1;
@@ -468,6 +471,7 @@ static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel
     } call = {kernel, {args...}};
     if (!emu_asks((const void *)kernel, c->dynamicSmemBytes))
         return cudaSuccess;
+    emu_args = &typeid(std::tuple_element_t<0, std::tuple<A..., void>>);
     emu_launch(
         c,
         [](void *user) {

@@ -44,6 +44,12 @@ static inline int gpu_afresh(int x)
 {
     return x;
 }
+template <typename A> static inline const A &gpu_args(const A &a)
+{
+    if (*emu_args != typeid(A))
+        abort(); /* not the running kernel's first parameter */
+    return a;
+}
 enum { EMU_PAIRS = 128 / GPU_WAVE }; /* registers of 16 x 16 numbers of 16 bits */
 
 static inline int gpu_lane(void)
