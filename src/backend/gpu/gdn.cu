@@ -10,6 +10,7 @@
  * let a row's bits depend on which rows of its chunk are in the pass.
  */
 #include "backend/gpu/gdn.cuh"
+#include "backend/gpu/gpu.h"
 #include "backend/gpu/silu.cuh"
 
 enum {
@@ -25,6 +26,7 @@ enum {
 
 struct conv_args {
     struct gdn_args g;
+    const void *x, *b, *a;
     int64_t ldx;
     const float *conv, *decay, *dt_bias;
     float q_length;
@@ -96,14 +98,14 @@ static __device__ __forceinline__ struct pair pair_at(const struct sv_gdn_shape 
 /* What row number row0 - back of the segment has in channel c: in x, kept, or before the text. */
 template <typename T>
 static __device__ __forceinline__ float2 tap(const struct conv_args &a, const struct group &g,
-                                             const struct gdn_slot &slot, const T *x, int32_t back,
+                                             const struct gdn_slot &slot, int32_t back,
                                              int32_t channel)
 {
     const int32_t row = g.row0 - back, pos = g.pos - back;
     if (pos < 0)
         return make_float2(0, 0);
     if (row >= g.seg.row0)
-        return rounded(a, load2(x + row * a.ldx + channel));
+        return rounded(a, load2((const T *)a.x + row * a.ldx + channel));
     const int64_t at = (int64_t)(pos % a.g.block.conv_ring) * a.g.channels + channel;
     return a.kept_bf16 ? load2((const __nv_bfloat16 *)slot.conv + at)
                        : load2((const float *)slot.conv + at);
@@ -119,25 +121,27 @@ static __device__ __forceinline__ float conv_silu(float w0, float w1, float w2, 
 /* Queries and keys go to shared memory, values to where the scan finds them. */
 template <typename T>
 static __device__ __forceinline__ void convolve(const struct conv_args &a, const struct group &g,
-                                                const struct gdn_slot &slot, const T *x, int32_t kh,
-                                                float (*qk)[GDN_CHUNK][LINE])
+                                                int32_t kh, float (*qk)[GDN_CHUNK][LINE])
 {
-    const struct sv_gdn_shape &s = a.g.shape;
-    for (int32_t p = threadIdx.x; p < n_pairs(s); p += CONV_THREADS) {
-        const struct pair c = pair_at(s, kh, p);
+    for (int32_t p = threadIdx.x; p < n_pairs(a.g.shape); p += CONV_THREADS) {
+        const struct pair c = pair_at(a.g.shape, kh, p);
         float2 in[OLDER + AT_ONCE], w[SV_GDN_TAPS];
+        const struct conv_args &start = gpu_args(a);
+        const struct gdn_slot slot = gdn_slot_at(start.g, g.seg.slot);
 #pragma unroll
         for (int t = 0; t < SV_GDN_TAPS; t++)
-            w[t] = load2(a.conv + (int64_t)t * a.g.channels + c.channel);
+            w[t] = load2(start.conv + (int64_t)t * start.g.channels + c.channel);
 #pragma unroll
         for (int back = 1; back <= OLDER; back++)
-            in[OLDER - back] = tap(a, g, slot, x, back, c.channel);
+            in[OLDER - back] = tap<T>(start, g, slot, back, c.channel);
 #pragma unroll 1
         for (int32_t i0 = 0; i0 < g.n; i0 += AT_ONCE) {
+            const struct conv_args &now = gpu_args(a);
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
                 if (i0 + i < g.n)
-                    in[OLDER + i] = rounded(a, load2(x + (g.row0 + i0 + i) * a.ldx + c.channel));
+                    in[OLDER + i] = rounded(
+                        now, load2((const T *)now.x + (g.row0 + i0 + i) * now.ldx + c.channel));
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
                 if (i0 + i >= g.n)
@@ -146,9 +150,10 @@ static __device__ __forceinline__ void convolve(const struct conv_args &a, const
                 float2 y;
                 y.x = conv_silu(w[0].x, w[1].x, w[2].x, w[3].x, r[0].x, r[1].x, r[2].x, r[3].x);
                 y.y = conv_silu(w[0].y, w[1].y, w[2].y, w[3].y, r[0].y, r[1].y, r[2].y, r[3].y);
-                *(float2 *)(c.part < 2 ? &qk[c.part][g.line + i0 + i][c.at]
-                                       : a.g.mid.qkv + (int64_t)(g.row0 + i0 + i) * a.g.channels +
-                                             c.channel) = y;
+                *(float2 *)(c.part < 2
+                                ? &qk[c.part][g.line + i0 + i][c.at]
+                                : now.g.mid.qkv + (int64_t)(g.row0 + i0 + i) * now.g.channels +
+                                      c.channel) = y;
             }
 #pragma unroll
             for (int t = 0; t < OLDER; t++)
@@ -184,9 +189,9 @@ static __device__ __forceinline__ void to_length(const struct conv_args &a, cons
 
 /* Keys of the chunk that were committed before. */
 static __device__ __forceinline__ void take_keys(const struct conv_args &a, const struct group &g,
-                                                 const struct gdn_slot &slot, int32_t kh,
-                                                 float (*keys)[LINE])
+                                                 int32_t kh, float (*keys)[LINE])
 {
+    const struct gdn_slot slot = gdn_slot_at(a.g, g.seg.slot);
     const int32_t n = a.g.shape.k_dim / 4, first = g.pos - g.line;
     for (int32_t i = threadIdx.x; i < g.line * n; i += CONV_THREADS) {
         const int32_t line = i / n, at = (first + line) % a.g.block.ring;
@@ -234,9 +239,9 @@ static __device__ __forceinline__ void dots(const struct conv_args &a, const str
 /* beta, and G: the sum of g from the chunk's first row on. */
 template <typename T>
 static __device__ __forceinline__ void gates(const struct conv_args &a, const struct group &g,
-                                             const struct gdn_slot &slot, const T *b, const T *x,
                                              int32_t kh, float (*sums)[GDN_CHUNK])
 {
+    const struct gdn_slot slot = gdn_slot_at(a.g, g.seg.slot);
     const int32_t nv = a.g.shape.n_v_heads, each = nv / a.g.shape.n_k_heads;
     const int32_t i = threadIdx.x / GDN_CHUNK, at = threadIdx.x % GDN_CHUNK;
     float *const gate = a.g.mid.gate + (int64_t)g.row0 * 2 * nv;
@@ -244,8 +249,9 @@ static __device__ __forceinline__ void gates(const struct conv_args &a, const st
         const int32_t h = kh * each + h0 + at;
         __syncthreads();
         if (i < g.n && h0 + at < each) {
-            const float y = __fadd_rn(sv_load(x + (g.row0 + i) * a.ldx + h), a.dt_bias[h]);
-            const float z = sv_load(b + (g.row0 + i) * a.ldx + h);
+            const float y =
+                __fadd_rn(sv_load((const T *)a.a + (g.row0 + i) * a.ldx + h), a.dt_bias[h]);
+            const float z = sv_load((const T *)a.b + (g.row0 + i) * a.ldx + h);
             gate[i * 2 * nv + h] = __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(fminf(-z, 88.0f))));
             sums[i][at] = __fmul_rn(a.decay[h], y > 20 ? y : log1pf(expf(y)));
         }
@@ -266,32 +272,30 @@ struct conv_shared {
 
 template <typename T>
 static __device__ __forceinline__ void conv_group(const struct conv_args &a, const struct group &g,
-                                                  const T *x, const T *b, const T *al, int32_t kh,
-                                                  struct conv_shared &m)
+                                                  int32_t kh, struct conv_shared &m)
 {
-    const struct gdn_slot slot = gdn_slot_at(a.g, g.seg.slot);
     __syncthreads(); /* the group before is done */
-    take_keys(a, g, slot, kh, m.qk[K]);
-    convolve(a, g, slot, x, kh, m.qk);
-    gates(a, g, slot, b, al, kh, m.g);
+    take_keys(gpu_args(a), g, kh, m.qk[K]);
+    convolve<T>(gpu_args(a), g, kh, m.qk);
+    gates<T>(gpu_args(a), g, kh, m.g);
     __syncthreads();
-    to_length(a, g, kh, m.qk);
+    to_length(gpu_args(a), g, kh, m.qk);
     __syncthreads();
-    dots(a, g, kh, m.qk);
+    dots(gpu_args(a), g, kh, m.qk);
 }
 
 /* Rows that a later convolution may read: the last three of a prompt chunk, which stay; all of a
  * verify block, of which any number may stay. */
 template <typename T>
 static __device__ __forceinline__ void keep_rows(const struct conv_args &a, const struct gdn_seg &s,
-                                                 const T *x, int32_t kh)
+                                                 int32_t kh)
 {
     const struct gdn_slot slot = gdn_slot_at(a.g, s.slot);
     const int32_t first = s.prompt ? max(s.n - OLDER, 0) : 0;
     for (int32_t p = threadIdx.x; p < n_pairs(a.g.shape); p += CONV_THREADS) {
         const int32_t channel = pair_at(a.g.shape, kh, p).channel;
         for (int32_t i = first; i < s.n; i++) {
-            const float2 y = load2(x + (s.row0 + i) * a.ldx + channel);
+            const float2 y = load2((const T *)a.x + (s.row0 + i) * a.ldx + channel);
             const int64_t at =
                 (int64_t)((s.base + i) % a.g.block.conv_ring) * a.g.channels + channel;
             if (a.kept_bf16)
@@ -306,31 +310,32 @@ static __device__ __forceinline__ void keep_rows(const struct conv_args &a, cons
  * pass. */
 template <typename T>
 static __global__ void __launch_bounds__(CONV_THREADS, 2)
-    conv_kernel(const __grid_constant__ struct conv_args a, const T *x, const T *b, const T *al)
+    conv_kernel(const __grid_constant__ struct conv_args a)
 {
     __shared__ __align__(16) struct conv_shared m;
     const int32_t kh = (int32_t)blockIdx.x, y = (int32_t)blockIdx.y, n_segs = a.g.rows.n_segs;
+    const int32_t lane = threadIdx.x % 32;
+    int32_t first = (y - n_segs) * GDN_CHUNK;
+    bool begins = false; /* a group, in row first + lane */
     sv_pdl_launch();
     sv_pdl_wait();
     if (y < n_segs) {
         const struct gdn_seg s = gdn_seg_at(a.g, y);
-        for (int32_t r = 0; r < s.n && r < OLDER;) {
-            const struct group g = group_at(s, s.row0 + r);
-            conv_group(a, g, x, b, al, kh, m);
-            r += g.n;
-        }
-        __syncthreads(); /* all that was kept is read */
-        keep_rows(a, s, x, kh);
-        return;
+        first = s.row0;
+        begins = lane < OLDER && lane < s.n && (lane == 0 || (s.base + lane) % GDN_CHUNK == 0);
+    } else if (lane < GDN_CHUNK && first + lane < a.g.rows.n_rows) {
+        const int32_t row = first + lane, seg = a.g.rows.row_seg[row];
+        begins = seg >= 0 && a.g.rows.row_pos[row] % GDN_CHUNK == 0 &&
+                 row - a.g.rows.seg_row0[seg] >= OLDER;
     }
-    const int32_t first = (y - n_segs) * GDN_CHUNK, lane = threadIdx.x % 32, row = first + lane;
-    bool begins = false;
-    if (lane < GDN_CHUNK && row < a.g.rows.n_rows && a.g.rows.row_seg[row] >= 0)
-        begins = a.g.rows.row_pos[row] % GDN_CHUNK == 0 &&
-                 row - a.g.rows.seg_row0[a.g.rows.row_seg[row]] >= OLDER;
     for (uint32_t left = __ballot_sync(0xffffffffu, begins); left; left &= left - 1) {
         const int32_t r = first + __ffs((int)left) - 1;
-        conv_group(a, group_at(gdn_seg_at(a.g, a.g.rows.row_seg[r]), r), x, b, al, kh, m);
+        const struct gdn_args &g = gpu_args(a).g;
+        conv_group<T>(a, group_at(gdn_seg_at(g, y < n_segs ? y : g.rows.row_seg[r]), r), kh, m);
+    }
+    if (y < n_segs) {
+        __syncthreads(); /* all that was kept is read */
+        keep_rows<T>(gpu_args(a), gdn_seg_at(gpu_args(a).g, y), kh);
     }
 }
 
@@ -339,6 +344,9 @@ void sv_cuda_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p)
     struct sv_cuda *cu = sv_cuda_of(dev);
     const struct conv_args a = {{p->rows, p->shape, p->slots, sv_gdn_block_of(&p->shape), p->out,
                                  sv_gdn_channels(&p->shape)},
+                                p->x,
+                                p->b,
+                                p->a,
                                 p->ldx,
                                 (const float *)p->conv.data,
                                 (const float *)p->decay.data,
@@ -348,13 +356,9 @@ void sv_cuda_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p)
     SV_REQUIRE(p->ldx % 2 == 0); /* channels are loaded in pairs */
     const dim3 grid((unsigned)p->shape.n_k_heads,
                     (unsigned)(p->rows.n_segs + (p->rows.n_rows + GDN_CHUNK - 1) / GDN_CHUNK));
-    if (cu->act == SV_BF16)
-        sv_cuda_launch_in_pass(cu, "gdn_conv", conv_kernel<__nv_bfloat16>, grid, CONV_THREADS, 0, a,
-                               (const __nv_bfloat16 *)p->x, (const __nv_bfloat16 *)p->b,
-                               (const __nv_bfloat16 *)p->a);
-    else
-        sv_cuda_launch_in_pass(cu, "gdn_conv", conv_kernel<float>, grid, CONV_THREADS, 0, a,
-                               (const float *)p->x, (const float *)p->b, (const float *)p->a);
+    sv_cuda_launch_in_pass(cu, "gdn_conv",
+                           cu->act == SV_BF16 ? conv_kernel<__nv_bfloat16> : conv_kernel<float>,
+                           grid, CONV_THREADS, 0, a);
 }
 
 /* ---------------------------------------------------------------- gated norm */

@@ -522,31 +522,31 @@ static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE || PARTS > 2 ?
     w.col0 = (int32_t)blockIdx.x % per_head * COLS;
     w.n_cols = v_dim<WHOLE>(a) - w.col0;
     w.kept_from = (w.seg.prompt ? w.seg.end : w.seg.base) / GDN_CHUNK * GDN_CHUNK;
-    move_state<false, WHOLE>(a, w, s);
+    move_state<false, WHOLE>(gpu_args(a), w, s);
     bool changed = false; /* the state in registers is committed and not yet in memory */
     struct chunk c = chunk_at(w, state_pos(a, w));
     if (AHEAD)
-        fetch<WHOLE>(a, w, c, f);
+        fetch<WHOLE>(gpu_args(a), w, c, f);
     for (;;) {
         if (!AHEAD)
-            fetch<WHOLE>(a, w, c, f);
+            fetch<WHOLE>(gpu_args(a), w, c, f);
         __syncthreads(); /* the chunk before is done */
         put<PARTS>(f, m, keys);
         __syncthreads();
         const int32_t next = c.first + GDN_CHUNK;
         if (AHEAD && next < w.seg.end)
-            fetch<WHOLE>(a, w, chunk_at(w, next), f);
+            fetch<WHOLE>(gpu_args(a), w, chunk_at(w, next), f);
         if (c.lo < c.hi)
-            products<PARTS, WHOLE>(s, m, keys, k_dim<WHOLE>(a));
+            products<PARTS, WHOLE>(s, m, keys, k_dim<WHOLE>(gpu_args(a)));
         __syncthreads();
-        rows<PARTS, WHOLE, AHEAD>(a, w, c, m, folded);
+        rows<PARTS, WHOLE, AHEAD>(gpu_args(a), w, c, m, folded);
         if (c.folds) {
             if (!c.committed && changed) {
-                move_state<true, WHOLE>(a, w, s);
+                move_state<true, WHOLE>(gpu_args(a), w, s);
                 changed = false;
             }
             __syncthreads();
-            fold<PARTS, WHOLE>(s, m.decay[GDN_CHUNK - 1], keys, folded, k_dim<WHOLE>(a));
+            fold<PARTS, WHOLE>(s, m.decay[GDN_CHUNK - 1], keys, folded, k_dim<WHOLE>(gpu_args(a)));
             changed |= c.committed;
         }
         if (next >= w.seg.end)
@@ -554,8 +554,8 @@ static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE || PARTS > 2 ?
         c = chunk_at(w, next);
     }
     if (changed)
-        move_state<true, WHOLE>(a, w, s);
-    finish(a, w, per_head * each, m);
+        move_state<true, WHOLE>(gpu_args(a), w, s);
+    finish(gpu_args(a), w, per_head * each, m);
 }
 
 void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
