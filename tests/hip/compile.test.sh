@@ -22,12 +22,11 @@ clang_gfx950=$(first_of 21 22 20)
 
 # Products in each kernel file: what the shapes come to when everything is unrolled. gfx942 has those of 16 x 16 x 16,
 # gfx950 also those of 16 x 16 x 32.
-mfma_gfx942='gemm_portable 296 attention_portable 52 moe 384 gdn_scan 252'
-mfma_gfx950='gemm_portable 148 attention_portable 40 moe 192 gdn_scan 252'
-# Scalar registers that these files keep in lanes of vector registers, at most; all others keep none. Of clang 19 and 21.
-scalars_gfx942='gemm_portable 33 attention_portable 62 moe 21 moe_route 10 gdn 102 gdn_scan 43 attention_latent 30'
-scalars_gfx950='gemm_portable 30 attention_portable 33 moe_route 10 gdn 102 gdn_scan 79 attention_latent 30'
-# Vector registers that these files keep in scratch memory, at most, as many words of it; all others keep none.
+mfma_gfx942='gemm_portable 216 attention_portable 52 moe 128 gdn_scan 252'
+mfma_gfx950='gemm_portable 108 attention_portable 40 moe 64 gdn_scan 252'
+# Registers that these files keep in lanes or in scratch memory, at most; all others keep none.
+scalars_gfx942='attention_latent 30'
+scalars_gfx950='attention_latent 30'
 spilled_gfx942='attention_latent 60'
 spilled_gfx950='attention_latent 60'
 # Shared memory of a compute unit, and so of a thread block.
