@@ -9,6 +9,9 @@
 
 #include "backend/gpu/gpu.h"
 
+#include <time.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -575,3 +578,19 @@ void emu_wgmma(float *d, const uint32_t *a, uint64_t b, int n, bool keys, int ke
 }
 void emu_wgmma_commit(void) {}
 void emu_wgmma_wait(int) {}
+
+/* ---------------------------------------------------------------- ranks */
+
+void gpu_idle(void)
+{
+    emu.turn++; /* it is another process that it waits for */
+    if (threadIdx.x % 32 == 0)
+        usleep(20);
+    emu_yield();
+}
+uint64_t gpu_clock_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
