@@ -196,8 +196,8 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "gpu", 0, SV_OPT_INT, &m->gpu, "N", "which GPU, counted from 0");
     sv_cli_opt(
         o, "tp", 0, SV_OPT_INT, &m->tp, "N",
-        "tensor parallel: divide the model among N ranks, on the CPU threads of this process "
-        "(default 1)");
+        "tensor parallel: divide the model among N ranks, on as many GPUs from --gpu on, or on the "
+        "CPU threads of this process (default 1)");
     sv_cli_opt(o, "ep", 0, SV_OPT_FLAG, &m->ep, NULL,
                "expert parallel: each rank of --tp has some of the experts, instead of a part of "
                "every expert");
@@ -330,6 +330,10 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
         code = find_dirs(m, &o);
     if (code >= 0)
         return code;
+    /* Loading a kernel's code when it is first launched may wait for the kernels of a GPU, and
+     * these for those of another rank. */
+    if (m->tp > 1)
+        setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     o.dtype = (enum sv_data_type)place_of(m->dtype, dtypes);
     o.kv_dtype = (enum sv_kv_type)place_of(m->kv_dtype, kv_dtypes);
     o.draft_kv_dtype = (enum sv_kv_type)place_of(m->draft_kv_dtype, kv_dtypes);

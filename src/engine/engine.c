@@ -126,7 +126,8 @@ static void on_upload(void *user, size_t n_bytes)
 }
 
 static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
-                       const struct sv_config *cfg, struct sv_err *err)
+                       const struct sv_engine_tuning *tuning, const struct sv_config *cfg,
+                       struct sv_err *err)
 {
     struct sv_dev_opts d = {.backend = o->device,
                             .tuning = o->tuning,
@@ -138,6 +139,7 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                             .ranks = {.n = 1}};
     if (e->ranks) {
         d.ranks = e->ranks->world.ranks;
+        d.ordinal -= tuning->one_gpu ? d.ranks.rank : 0;
         d.ranks.by_expert = o->ep;
         d.n_threads = sv_ranks_threads(o, d.ranks);
     }
@@ -178,7 +180,7 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
         return sv_fail(err, SV_EUNSUPPORTED, -1, "%s: ep: the model has no experts", o->target_dir);
     e->context = r->context;
     stage(t, "configuration", 0);
-    rc = open_device(e, o, &cfg, err);
+    rc = open_device(e, o, r->tuning, &cfg, err);
     stage(t, "device", 0);
     const int64_t whole = sv_config_n_params(&cfg) * (int64_t)sv_dtype_bytes(cfg.stored_dtype);
     if (!rc)
@@ -219,7 +221,7 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
         r->chunk = graphs ? GPU_CHUNK : DEFAULT_CHUNK;
     e->pads = (graphs && !o->no_graphs) || r->tuning->pad;
     e->depth = (graphs || r->tuning->run_ahead) && !e->drafter->on_host;
-    return SV_OK;
+    return sv_ranks_tell(e, &e->depth, sizeof e->depth, err);
 }
 
 /* From now on the checkpoints' files may change: a device with memory of its own has copied what it
@@ -502,6 +504,8 @@ static int open_parts(struct sv_engine *e, const struct sv_engine_options *opts,
         rc = open_buffers(e, r, err);
     if (!rc)
         rc = sv_images_open(e, opts->target_dir, err);
+    if (!rc)
+        rc = sv_ranks_window(e, err);
     stage(t, "buffers", 0);
     if (!rc)
         rc = open_cache(e, r, err);
@@ -585,8 +589,8 @@ void sv_engine_close(struct sv_engine *e)
 {
     if (!e)
         return;
-    if (e->n_flight)
-        sv_dev_sync(e->dev, NULL); /* nobody waits for what it brings */
+    if (e->n_flight || (e->dev && e->ranks))
+        sv_dev_sync(e->dev, NULL); /* nobody waits for what it brings, or is still written to */
     if (is_first(e))
         sv_ranks_leave(e);
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {

@@ -91,6 +91,7 @@ struct sv_engine_tuning {
     struct sv_rank_fault_at rank_fault;
     int64_t rank_timeout_us;        /* 0 = by the options */
     bool compare_ranks;             /* an error when not all have the same bits after a pass */
+    bool one_gpu;                   /* all ranks on one GPU, eagerly */
     const struct sv_replay *replay; /* a record is going to be run; NULL */
 };
 

@@ -157,6 +157,8 @@ static int live(struct sv_rank_group *own, const struct sv_engine_options *opts,
         rc = follow(e, fault, err);
     if (rc)
         sv_world_fail(&own->world, err->msg);
+    if (e && e->dev)
+        sv_dev_sync(e->dev, NULL); /* it writes to the others' windows */
     sv_world_leave(&own->world);
     sv_engine_close(e);
     return rc;

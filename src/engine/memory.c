@@ -226,7 +226,9 @@ int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes,
                 sv_dtype_name(d->dtype));
         held[SV_MEM_ASKED] -= n_bytes;
     }
-    add(row, &n, sv_ranks_window_bytes(e), "window", "%s", ", parts for the other ranks");
+    const int64_t window = sv_ranks_window_bytes(e);
+    add(row, &n, window, "window", "%s", ", parts for the other ranks");
+    held[SV_MEM_ASKED] -= window;
     add(row, &n, n_total ? held[SV_MEM_ASKED] : 0, "buffers", "%s", "");
     add(row, &n, n_total ? held[SV_MEM_SCRATCH] : 0, "scratch of kernels", "%s", "");
     return n;

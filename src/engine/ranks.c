@@ -168,6 +168,8 @@ int64_t sv_ranks_window_bytes(const struct sv_engine *e)
     int64_t sum = 0;
     if (!divided(e))
         return 0;
+    if (e->ranks->window_bytes)
+        return e->ranks->window_bytes;
     const struct sv_window_need need = window_need(e);
     for (int k = 0; k < SV_JOINS; k++)
         sum += (int64_t)need.n_bytes[k];
@@ -176,15 +178,24 @@ int64_t sv_ranks_window_bytes(const struct sv_engine *e)
 
 static sv_copy_fn on_copy;
 
+int sv_ranks_window(struct sv_engine *e, struct sv_err *err)
+{
+    if (!divided(e))
+        return SV_OK;
+    const struct sv_window_need need = window_need(e);
+    const int64_t before = sv_dev_held(e->dev, SV_MEM_ASKED);
+    const int rc = sv_dev_window_open(e->dev, &need, &e->ranks->key, err);
+    e->ranks->window_bytes = sv_dev_held(e->dev, SV_MEM_ASKED) - before;
+    return rc;
+}
+
 static int join_windows(struct sv_engine *e, struct sv_err *err)
 {
     struct sv_rank_group *g = e->ranks;
-    struct sv_window_key own, all[SV_MAX_RANKS];
+    struct sv_window_key all[SV_MAX_RANKS];
     struct sv_world *w = &g->world;
     const struct sv_window_need need = window_need(e);
-    int rc = sv_dev_window_open(e->dev, &need, &own, err);
-    if (!rc)
-        rc = sv_world_swap(w, &own, sizeof own, all, err);
+    int rc = sv_world_swap(w, &g->key, sizeof g->key, all, err);
     if (!rc)
         rc = sv_dev_window_join(e->dev,
                                 &(struct sv_peers){.key = all,

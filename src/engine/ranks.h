@@ -38,6 +38,8 @@ struct sv_rank_group {
     bool stuck;                    /* a rank did not end */
     bool compares;                 /* tests: that all ranks have the same bits */
     void *rows;                    /* then: host, (max_rows, hidden) act */
+    struct sv_window_key key;      /* of the own window */
+    int64_t window_bytes;          /* that it takes, where the device counts */
     uint64_t bits;                 /* of what the passes so far gave */
     int32_t n_bits;                /* passes that were compared */
 };
@@ -56,10 +58,13 @@ struct sv_world_opts sv_ranks_world(const struct sv_engine_options *opts, int32_
 /* ranks.c. Rank 0, before anything else is opened: starts the others, and the record. */
 int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
                   const struct sv_engine_tuning *tuning, struct sv_err *err);
-/* All ranks, once buffers and caches are there: windows, and the list of places. From now on rank 0
- * tells every upload. */
+/* All ranks, once buffers are there: the own window. */
+int sv_ranks_window(struct sv_engine *e, struct sv_err *err);
+/* All ranks, once caches are there too: the others' windows, and the list of places. From now on
+ * rank 0 tells every upload. */
 int sv_ranks_join(struct sv_engine *e, struct sv_err *err);
-int64_t sv_ranks_window_bytes(const struct sv_engine *e); /* 0: alone */
+/* Of parts for or of the others; 0: alone. */
+int64_t sv_ranks_window_bytes(const struct sv_engine *e);
 /* Every rank's value becomes that of rank 0, or the least of all; alone: nothing. */
 int sv_ranks_tell(struct sv_engine *e, void *value, size_t n_bytes, struct sv_err *err);
 int sv_ranks_least(struct sv_engine *e, int32_t *value, int32_t n, struct sv_err *err);

@@ -10,6 +10,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/moe.h"
+#include "backend/cuda/peers.h"
 #include "backend/cuda/vendor.h"
 #include "backend/cuda/watch.h"
 #include "backend/gpu/gdn.h"
@@ -107,9 +108,12 @@ static int fail_fault(struct sv_err *err, const struct sv_cuda_fault *f)
 /* Reports what failed on the host, else what the kernels left at place i. */
 static int report(struct sv_cuda *cu, int32_t i, struct sv_err *err)
 {
-    int code = cu->latched.code;
+    int code = sv_cuda_peers_failed(cu, &cu->fault_host[i], err);
     if (sv_cuda_is_stuck(cu))
         return sv_cuda_stuck(cu, err); /* every time: it never gets well */
+    if (code)
+        return code; /* likewise */
+    code = cu->latched.code;
     if (code) {
         sv_fail(err, code, -1, "%s", cu->latched.msg);
         cu->latched.code = SV_OK;
@@ -366,6 +370,7 @@ static void cuda_close(struct sv_dev *dev)
     sv_cuda_attn_close(cu);
     sv_cuda_sample_close(cu);
     sv_cuda_route_close(cu);
+    sv_cuda_window_close(cu);
     sv_cuda_staging_close(cu);
     sv_cuda_drop(cu, cu->fault);
     sv_cuda_drop_host(cu, cu->fault_host);
@@ -419,6 +424,8 @@ static struct sv_backend cuda_table(void)
     be.graph_run = sv_cuda_graph_run;
     be.stamp = cuda_stamp;
     be.stamp_us = cuda_stamp_us;
+    be.window_open = sv_cuda_window_open;
+    be.window_join = sv_cuda_window_join;
     be.block_ids = sv_cuda_block_ids;
     be.embed = sv_cuda_embed;
     be.add_rms_norm = sv_cuda_add_rms_norm;
@@ -432,6 +439,7 @@ static struct sv_backend cuda_table(void)
     be.mla = &cuda_mla;
     be.act_mul = sv_cuda_act_mul;
     be.head_argmax = sv_cuda_head_argmax;
+    be.gather_logits = sv_cuda_gather_logits;
     be.logit_pos = sv_cuda_logit_pos;
     be.sample = sv_cuda_sample;
     be.head_among = sv_cuda_head_among;
@@ -488,9 +496,18 @@ static int check_options(const struct sv_dev_opts *opts, struct sv_err *err)
     if (n == 0)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "%s: no %s GPU can be used (%s)", SV_GPU_BACKEND,
                        SV_GPU_MAKER, why);
-    if (opts->ordinal < 0 || opts->ordinal >= n)
+    const int32_t ordinal = opts->ordinal + opts->ranks.rank;
+    if (ordinal < 0 || (ordinal >= n && opts->ranks.n > 1))
+        return sv_fail(err, SV_EINVAL, -1,
+                       "%d ranks: rank %d needs GPU %d, and this machine has %d, counted from 0",
+                       (int)opts->ranks.n, (int)opts->ranks.rank, (int)ordinal, n);
+    if (ordinal >= n)
         return sv_fail(err, SV_EINVAL, -1, "GPU %d; this machine has %d, counted from 0",
                        (int)opts->ordinal, n);
+    if (opts->ranks.by_expert)
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "ep: %s does not divide experts by number yet; tp divides each of them",
+                       SV_GPU_BACKEND);
     return SV_OK;
 }
 
@@ -554,7 +571,8 @@ int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_
     if (!cu)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for the %s device", SV_GPU_LIBRARY);
     cu->be = &cuda_backend;
-    cu->ordinal = opts->ordinal;
+    cu->ordinal = opts->ordinal + opts->ranks.rank;
+    cu->ranks = opts->ranks;
     cu->compute = opts->compute;
     cu->act = opts->compute;
     cu->wcomp_mode = opts->tuning.compress_weights;

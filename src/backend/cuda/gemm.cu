@@ -8,6 +8,7 @@
  */
 #include "backend/gpu/fp8.cuh"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/peers.h"
 
 static int32_t block_rows(const struct sv_cuda *cu)
 {
@@ -394,9 +395,8 @@ static bool head_at_once(struct sv_cuda *cu, const __nv_bfloat16 *x, int32_t n, 
            sv_gemm_sm90_whole(cu, x, k, k, a);
 }
 
-void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
+static void best_rows(struct sv_cuda *cu, const struct sv_p_head_argmax *p)
 {
-    struct sv_cuda *cu = sv_cuda_of(dev);
     SV_REQUIRE(cu->gemm && p->w.cols == p->k);
     const bool tensor = takes_tensor_cores(cu, &p->w);
     struct sv_gemm_args a = {};
@@ -429,4 +429,14 @@ void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
                                              : cu->set == SV_CUDA_SM90 ? 16
                                                                        : 4));
     }
+}
+
+void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    best_rows(cu, p);
+    if (p->join && p->n_rows)
+        sv_cuda_join_best(cu, p);
+    else if (p->join)
+        sv_cuda_join_empty(cu, p->join);
 }

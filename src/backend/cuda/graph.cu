@@ -9,6 +9,7 @@
  * keys stay eager. Must not: capture anything that allocates, synchronises or reads host memory
  * that moves.
  */
+#include "backend/cuda/peers.h"
 #include "backend/cuda/watch.h"
 
 #define MAX_GRAPHS 4096 /* a power of two; at most three quarters are used */
@@ -17,6 +18,8 @@ struct graph_entry {
     uint64_t key;
     bool used, broken;    /* broken: could not be captured, stays eager */
     cudaGraphExec_t exec; /* NULL until the second run */
+    uint32_t n_joins;     /* in it, and the last one's kind */
+    enum sv_join last_join;
 };
 
 struct sv_cuda_graphs {
@@ -75,12 +78,20 @@ static bool capture(struct sv_cuda *cu, struct graph_entry *e, void (*enqueue)(v
                     void *user)
 {
     cudaGraph_t graph = NULL;
+    /* A kernel that waits for another rank must not stand in the way of what making a graph takes
+     * from the library. */
+    if (sv_cuda_peers_of(cu) && !sv_cuda_wait_latched(cu, NULL, "the queue's end"))
+        return false;
     if (!sv_cuda_check(cu, cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal),
                        "cudaStreamBeginCapture"))
         return false;
+    const uint32_t n_joins = cu->n_joins;
     cu->capturing = true;
     enqueue(user);
     cu->capturing = false;
+    e->n_joins = cu->n_joins - n_joins;
+    e->last_join = cu->last_join;
+    cu->n_joins = n_joins; /* what is captured counts when it is launched */
     bool ok = sv_cuda_check(cu, cudaStreamEndCapture(cu->stream, &graph), "cudaStreamEndCapture") &&
               sv_cuda_check(cu, cudaGraphInstantiate(&e->exec, graph, 0), "cudaGraphInstantiate");
     if (graph)
@@ -107,6 +118,8 @@ void sv_cuda_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *u
         e->broken = true; /* the latched error says why; this run has nothing to show */
         return;
     }
+    cu->n_joins += e->n_joins;
+    cu->last_join = e->n_joins ? e->last_join : cu->last_join;
     if (sv_cuda_check(cu, cudaGraphLaunch(e->exec, cu->stream), "cudaGraphLaunch"))
         sv_cuda_launched(cu, "graph", key);
 }

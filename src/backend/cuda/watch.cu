@@ -15,6 +15,7 @@
  * kernel's code, at its first launch, is one: behind a stuck kernel it never returns. Must not:
  * wait in the step other than for a mark or for room.
  */
+#include "backend/cuda/peers.h"
 #include "backend/cuda/vendor.h"
 #include "backend/cuda/watch.h"
 
@@ -165,9 +166,13 @@ int sv_cuda_wait(struct sv_cuda *cu, cudaEvent_t event, const char *what, struct
     cudaError_t rc;
     if (sv_cuda_is_stuck(cu))
         return sv_cuda_stuck(cu, err);
-    for (uint32_t i = 1; (rc = query(cu, event)) == cudaErrorNotReady; i++)
-        if (i % POLLS == 0 && ran_out(cu, &p) && query(cu, event) == cudaErrorNotReady)
+    for (uint32_t i = 1; (rc = query(cu, event)) == cudaErrorNotReady; i++) {
+        if (i % POLLS)
+            continue;
+        sv_cuda_peers_look(cu);
+        if (ran_out(cu, &p) && query(cu, event) == cudaErrorNotReady)
             return give_up(cu, what, err);
+    }
     cudaGetLastError(); /* "not ready" must not turn up in a later call */
     if (rc == cudaSuccess && cu->watch && !event)
         cu->watch->n_done = cu->watch->n;

@@ -7,7 +7,7 @@
  * company. One kernel then writes all layers, a warp per head; rows that were not committed end
  * there. Must not: write for a row at or behind n_commit.
  */
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/peers.h"
 #include "backend/gpu/norm_rope.cuh"
 
 enum { WARPS = 8, MAX_LAYERS = SV_GEMM_MAX_PARTS / 2 };
@@ -104,17 +104,24 @@ void sv_cuda_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_contex
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     SV_REQUIRE(p->n_layers <= MAX_LAYERS);
+    if (p->rows.n_rows == 0) {
+        sv_cuda_join_empty(cu, p->join);
+        return;
+    }
+    const size_t first = (size_t)p->first_tap * (cu->act == SV_BF16 ? 2 : 4);
     struct sv_gemm_part fc = {p->fc, p->fc_bias};
     struct sv_p_gemm in = {};
     in.n_rows = p->rows.n_rows;
     in.k = p->fc.cols;
     in.n_parts = 1;
-    in.x = p->taps;
-    in.ldx = p->fc.cols;
+    in.x = (const uint8_t *)p->taps + first;
+    in.ldx = p->n_taps ? p->n_taps : p->fc.cols;
     in.parts = &fc;
     in.y = p->z;
     in.ldy = p->fc.rows;
     cu->be->gemm(dev, &in);
+    if (p->join)
+        sv_cuda_join_sums(cu, p->join, p->z, NULL, p->rows.n_rows, p->fc.rows, p->z);
     struct sv_p_add_rms_norm norm = {};
     norm.n_rows = p->rows.n_rows;
     norm.d = p->fc.rows;

@@ -10,6 +10,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/gpu/fp8_rows.cuh"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/peers.h"
 #include "backend/gpu/norm_rope.cuh"
 #include "backend/gpu/pack.cuh"
 #include "backend/gpu/silu.cuh"
@@ -80,7 +81,8 @@ struct norm_args {
     int weight_dtype;
     float eps, of_d; /* of_d: 1 / d */
     int64_t tap_stride;
-    bool vec; /* all rows 16-byte aligned and d a multiple of 8 */
+    bool vec;            /* all rows 16-byte aligned and d a multiple of 8 */
+    bool delta_in_order; /* delta has the rows of out, not those of x */
     bool rehearse;
     uint8_t *bytes; /* out once more, in 8 bits and with scales (fp8.cuh), rows byte_stride apart */
     int64_t byte_stride;
@@ -160,7 +162,7 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     const int64_t row = !a.row_index ? blockIdx.x : max(a.row_index[blockIdx.x], 0);
     const bool write_x = delta && !a.row_index;
     x += row * a.d;
-    delta = delta ? delta + row * a.d : NULL;
+    delta = delta ? delta + (a.delta_in_order ? blockIdx.x : row) * a.d : NULL;
     tap = tap ? tap + row * a.tap_stride : NULL;
     out += (int64_t)blockIdx.x * a.d;
     float held[HELD][8], sum = 0;
@@ -210,14 +212,40 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     }
 }
 
+/* The sum over ranks of the eight at i of this block's row, rounded once. */
+static __device__ __forceinline__ void norm_round(struct sv_eight<__nv_bfloat16> &e,
+                                                  const float sum[8])
+{
+    e.v = sv_pack8(sum);
+}
+static __device__ __forceinline__ void norm_round(struct sv_eight<float> &e, const float sum[8])
+{
+    e.a = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    e.b = make_float4(sum[4], sum[5], sum[6], sum[7]);
+}
+template <typename T>
+static __device__ __forceinline__ struct sv_eight<T> norm_joined(const struct sv_join_site &s,
+                                                                 bool sends, int32_t d, int32_t i,
+                                                                 const struct sv_eight<T> &own) {
+    const int64_t at = (int64_t)blockIdx.x * (d / 8) + i / 8;
+    struct sv_eight<T> all;
+    float sum[8];
+    if (sends)
+        sv_join_send8(s, at, own);
+    sv_join_sum8(sum, s, at, blockIdx.x, own);
+    norm_round(all, sum);
+    return all;
+}
+
 /* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in
  * less code, which few rows run through once before the wait, so that instructions and weights are
  * at hand when the row is there: fetching them takes longer than the row does. No more than 32
  * registers a thread: a row's block must find room beside a matrix product that still runs, and
  * leave room for the next one, which begins by filling its ring. */
-template <typename T, bool BYTES>
-static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
-    norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
+template <typename T, bool BYTES, bool JOIN>
+static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, const T *delta,
+                                             T *out, T *tap, const struct sv_join_site *s,
+                                             bool sends)
 {
     __shared__ float4 scratch[8];
     __shared__ uint32_t found[BYTES ? 32 : 1];
@@ -244,7 +272,10 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
         if (real && inside) {
             v = *(const struct sv_eight<T> *)(x + row * a.d + i);
             if (delta) {
-                sv_add8(v, *(const struct sv_eight<T> *)(delta + row * a.d + i));
+                struct sv_eight<T> add = *(const struct sv_eight<T> *)(delta + row * a.d + i);
+                if (JOIN)
+                    add = norm_joined(*s, sends, a.d, i, add);
+                sv_add8(v, add);
                 if (!a.row_index)
                     *(struct sv_eight<T> *)(x + row * a.d + i) = v;
             }
@@ -277,23 +308,59 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
     }
 }
 
+template <typename T, bool BYTES>
+static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
+    norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
+{
+    norm8<T, BYTES, false>(a, x, delta, out, tap, NULL, false);
+}
+
+/* Likewise of a sum over ranks: sends: the own part, which is not on its way yet. */
+template <typename T, bool BYTES>
+static __global__ void __launch_bounds__(MAX_NORM_THREADS, 1)
+    norm8_join_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out,
+                      T *tap, const __grid_constant__ struct sv_join_site s, bool sends)
+{
+    norm8<T, BYTES, true>(a, x, delta, out, tap, &s, sends);
+}
+
+/* Rows whose thread blocks are all resident at once, so that they may wait for those of others. */
+template <typename K> static int32_t resident(struct sv_cuda *cu, K kernel, int32_t threads)
+{
+    int n = 0;
+    if (!sv_cuda_check(cu, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, kernel, threads, 0),
+                       "cudaOccupancyMaxActiveBlocksPerMultiprocessor"))
+        return 0;
+    return n * cu->n_sms;
+}
+
+template <typename T>
+static void norm_join_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p,
+                             const struct norm_args &a, int32_t threads)
+{
+    const struct sv_join_site s =
+        sv_cuda_join_site(cu, p->join, (size_t)p->n_rows * (size_t)p->d * sizeof(T));
+    void (*kernel)(struct norm_args, T *, const T *, T *, T *, struct sv_join_site, bool) =
+        norm8_join_kernel<T, false>;
+    if constexpr (sizeof(T) == 2)
+        if (a.bytes)
+            kernel = norm8_join_kernel<T, true>;
+    const bool sent =
+        p->n_rows > cu->n_sms && sv_cuda_join_send(cu, s, p->delta, p->row_index, p->n_rows, p->d,
+                                                   resident(cu, kernel, threads));
+    sv_cuda_launch_in_pass(cu, "add_rms_norm of ranks", kernel, p->n_rows, threads, 0, a, (T *)p->x,
+                           (const T *)p->delta, (T *)p->out, (T *)p->tap, s, !sent);
+}
+
 template <typename T> static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
 {
     int32_t threads = ((p->d + 7) / 8 + 31) / 32 * 32;
     threads = threads > MAX_NORM_THREADS ? MAX_NORM_THREADS : threads;
     bool vec = p->d % 8 == 0 && aligned16(p->x) && aligned16(p->delta) && aligned16(p->out) &&
                aligned16(p->tap) && p->tap_stride % 8 == 0;
-    struct norm_args a = {p->d,
-                          p->row_index,
-                          p->weight.data,
-                          p->weight.fmt.elem,
-                          p->eps,
-                          1.0f / (float)p->d,
-                          p->tap_stride,
-                          vec,
-                          p->n_rows <= cu->n_sms,
-                          NULL,
-                          0,
+    struct norm_args a = {p->d,   p->row_index,           p->weight.data, p->weight.fmt.elem,
+                          p->eps, 1.0f / (float)p->d,     p->tap_stride,  vec,
+                          false,  p->n_rows <= cu->n_sms, NULL,           0,
                           NULL};
     const bool whole =
         vec && p->d <= 8 * threads && p->weight.fmt.elem == SV_BF16 && aligned16(p->weight.data);
@@ -307,8 +374,18 @@ template <typename T> static void norm_launch(struct sv_cuda *cu, const struct s
             a.byte_stride = sv_fp8_row_bytes(p->d);
             a.scales = cu->gemm->bytes_scale;
         }
-    sv_cuda_launch_in_pass(cu, "add_rms_norm", kernel, p->n_rows, threads, 0, a, (T *)p->x,
-                           (const T *)p->delta, (T *)p->out, (T *)p->tap);
+    const void *delta = p->delta;
+    if (p->join && !whole) {
+        a.delta_in_order = true;
+        delta = sv_cuda_peers_of(cu)->sums;
+        sv_cuda_join_sums(cu, p->join, p->delta, p->row_index, p->n_rows, p->d,
+                          sv_cuda_peers_of(cu)->sums);
+    }
+    if (p->join && whole)
+        norm_join_launch<T>(cu, p, a, threads);
+    else
+        sv_cuda_launch_in_pass(cu, "add_rms_norm", kernel, p->n_rows, threads, 0, a, (T *)p->x,
+                               (const T *)delta, (T *)p->out, (T *)p->tap);
     cu->bytes_of = a.bytes ? p->out : NULL;
     cu->bytes_n = p->n_rows;
     cu->bytes_d = p->d;
@@ -318,6 +395,11 @@ void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
 {
     SV_REQUIRE(!p->tap_row);
     struct sv_cuda *cu = sv_cuda_of(dev);
+    SV_REQUIRE(!p->join || (p->d % 8 == 0 && aligned16(p->delta)));
+    if (p->n_rows == 0) {
+        sv_cuda_join_empty(cu, p->join);
+        return;
+    }
     if (cu->act == SV_BF16)
         norm_launch<__nv_bfloat16>(cu, p);
     else

@@ -20,6 +20,9 @@ int sv_cuda_chip_options(const struct sv_dev_opts *opts, struct sv_err *err)
     if (opts->tuning.compress_weights == SV_TOGGLE_ON)
         return sv_fail(err, SV_EUNSUPPORTED, -1,
                        "compress_weights: hip has no products of compressed weights");
+    if (opts->ranks.n > 1)
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "tensor parallel: hip has no windows that several devices see alike yet");
     return SV_OK;
 }
 

@@ -450,6 +450,13 @@ static inline cudaError_t cudaDeviceGetAttribute(int *v, int, int)
 }
 /* Of the running kernel's first parameter. */
 inline const std::type_info *emu_args;
+/* Blocks run one after the other. */
+template <typename K>
+static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, K, int, size_t)
+{
+    *n = 1;
+    return cudaSuccess;
+}
 static inline void emu_launch(const cudaLaunchConfig_t *c, void (*body)(void *), void *user)
 {
     unsigned cluster = 1;

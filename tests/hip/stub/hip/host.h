@@ -5,13 +5,17 @@
 #pragma once
 
 typedef int hipError_t;
-enum { hipSuccess, hipErrorNotReady, hipErrorOutOfMemory };
+enum { hipSuccess, hipErrorNotReady, hipErrorOutOfMemory, hipErrorPeerAccessAlreadyEnabled };
 typedef struct stub_stream *hipStream_t;
 typedef struct stub_event *hipEvent_t;
 typedef struct stub_graph *hipGraph_t;
 typedef struct stub_exec *hipGraphExec_t;
 typedef struct stub_node *hipGraphNode_t;
 enum hipMemcpyKind { hipMemcpyHostToDevice, hipMemcpyDeviceToHost, hipMemcpyDeviceToDevice };
+typedef struct {
+    char reserved[64];
+} hipIpcMemHandle_t;
+enum { hipIpcMemLazyEnablePeerAccess = 1 };
 enum { hipHostMallocDefault = 0, hipStreamNonBlocking = 1, hipEventDisableTiming = 2 };
 enum hipStreamCaptureMode { hipStreamCaptureModeThreadLocal = 1, hipStreamCaptureModeRelaxed };
 enum hipDeviceAttribute_t { hipDeviceAttributeMaxSharedMemoryPerMultiprocessor };
@@ -30,6 +34,11 @@ struct hipDeviceProp_t {
 extern "C" {
 const char *hipGetErrorString(hipError_t);
 hipError_t __hipPushCallConfiguration(dim3, dim3, size_t = 0, hipStream_t = 0);
+hipError_t hipDeviceCanAccessPeer(int *, int, int);
+hipError_t hipDeviceEnablePeerAccess(int, unsigned);
+hipError_t hipIpcCloseMemHandle(void *);
+hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *, void *);
+hipError_t hipIpcOpenMemHandle(void **, hipIpcMemHandle_t, unsigned);
 hipError_t hipDeviceGetAttribute(int *, hipDeviceAttribute_t, int);
 hipError_t hipEventCreate(hipEvent_t *);
 hipError_t hipEventCreateWithFlags(hipEvent_t *, unsigned);
@@ -63,3 +72,5 @@ hipError_t hipStreamQuery(hipStream_t);
 }
 template <typename T> hipError_t hipMalloc(T **, size_t);
 template <typename T> hipError_t hipHostMalloc(T **, size_t, unsigned = 0);
+template <typename K>
+hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int *, K, int, size_t);

@@ -1,0 +1,61 @@
+/*
+ * peers.h - the GPUs of other ranks: windows that all of them write into, and joins as the ops that
+ * end in one call them.
+ *
+ * Included by files of backend/cuda and backend/gpu. peers.cu owns windows, waits that end and what
+ * is said when one fails, gpu/join.cu the kernels. Must not: be consulted by a device that is alone
+ * beyond one pointer.
+ */
+#ifndef SV_CUDA_PEERS_H
+#define SV_CUDA_PEERS_H
+
+#include "backend/cuda/watch.h"
+#include "backend/gpu/join.cuh"
+
+/* What a device that is one of several has. */
+struct sv_cuda_peers {
+    uint8_t *window[SV_MAX_RANKS]; /* own included */
+    size_t at[SV_JOINS + 1];       /* in a window: a part of each rank for every kind */
+    bool processes;                /* windows of others were opened by their handles */
+    void *sums;                    /* (rows, hidden) act, where a join is a kernel of its own */
+    uint64_t *best;                /* (rows) keys of this rank's part of the vocabulary */
+    uint4 *dead;                   /* device: sv_join_site's */
+    uint4 *stop;                   /* pinned: likewise */
+    const struct sv_progress *progress;
+    struct sv_failure *failure; /* NULL: not joined yet */
+    int64_t timeout_us;
+    bool stopped; /* it has failed: nothing waits */
+};
+
+static inline struct sv_cuda_peers *sv_cuda_peers_of(const struct sv_cuda *cu)
+{
+    return cu->watch ? cu->watch->peers : NULL;
+}
+
+/* ---- peers.cu */
+int sv_cuda_window_open(struct sv_dev *dev, const struct sv_window_need *need,
+                        struct sv_window_key *key, struct sv_err *err);
+int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err);
+void sv_cuda_window_close(struct sv_cuda *cu);
+/* Of whoever waits for the device, now and then: when another rank has failed or is not in step,
+ * kernels are told to wait no more. */
+void sv_cuda_peers_look(struct sv_cuda *cu);
+/* SV_OK, or why this device and all others have failed; f: what a kernel has found, or NULL. */
+int sv_cuda_peers_failed(struct sv_cuda *cu, const struct sv_cuda_fault *f, struct sv_err *err);
+
+/* ---- gpu/join.cu */
+/* A join of parts of n_bytes each. */
+struct sv_join_site sv_cuda_join_site(const struct sv_cuda *cu, enum sv_join kind, size_t n_bytes);
+void sv_cuda_join_empty(struct sv_cuda *cu, enum sv_join kind);
+/* Above so many rows they are sent by a kernel of their own, before the one that takes. */
+bool sv_cuda_join_send(struct sv_cuda *cu, const struct sv_join_site &s, const void *x,
+                       const int32_t *row_index, int32_t n_rows, int32_t d, int32_t resident);
+/* out[i]: the sum of the ranks' rows x[row_index[i]], or x[i], rounded once; may be x without
+ * indices. d is a multiple of 8. */
+void sv_cuda_join_sums(struct sv_cuda *cu, enum sv_join kind, const void *x,
+                       const int32_t *row_index, int32_t n_rows, int32_t d, void *out);
+/* From peers->best to ids, as p says. */
+void sv_cuda_join_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p);
+void sv_cuda_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p);
+
+#endif

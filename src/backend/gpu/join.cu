@@ -1,0 +1,264 @@
+/*
+ * join.cu - joins of ranks that are ops of their own, or parts of them: rows sent ahead, sums of
+ * rows, best tokens, whole rows of logits.
+ *
+ * Called by rows.cu, context_kv.cu and gemm.cu, and through the table in device.cu. Thread blocks
+ * that wait must all be resident, so that the others' parts cannot depend on one that has not
+ * begun: above so many rows a kernel that waits for nobody sends all of them, and the next one
+ * takes. Must not: leave a join out, as the order of kinds is what frees a place (ranks.h).
+ */
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/peers.h"
+
+enum { THREADS = 256 };
+
+static unsigned blocks(int64_t n)
+{
+    return (unsigned)((n + THREADS - 1) / THREADS);
+}
+
+struct sv_join_site sv_cuda_join_site(const struct sv_cuda *cu, enum sv_join kind, size_t n_bytes)
+{
+    const struct sv_cuda_peers *p = sv_cuda_peers_of(cu);
+    struct sv_join_site s = {};
+    SV_REQUIRE(p && p->failure);
+    const size_t part = (p->at[kind + 1] - p->at[kind]) / (size_t)cu->ranks.n / SV_ALIGN * SV_ALIGN;
+    SV_REQUIRE(n_bytes <= part);
+    s.rank = cu->ranks.rank;
+    s.n = cu->ranks.n;
+    s.kind = kind;
+    for (int32_t r = 0; r < s.n; r++)
+        s.to[r] = (uint4 *)(p->window[r] + p->at[kind] + (size_t)s.rank * part);
+    s.from = (uint4 *)(p->window[s.rank] + p->at[kind]);
+    s.apart = (int64_t)(part / sizeof(uint4));
+    s.dead = p->dead;
+    s.stop = p->stop;
+    s.timeout_us = p->timeout_us;
+    s.fault = cu->fault;
+    return s;
+}
+
+/* A join of no rows: the others hear of it all the same. */
+static __global__ void empty_kernel(const __grid_constant__ struct sv_join_site s)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    if (threadIdx.x)
+        return;
+    sv_join_send(s, 0, make_uint4(0, 0, 0, 0));
+    for (int32_t r = 0; r < s.n; r++)
+        if (r != s.rank)
+            sv_join_take(s, r, 0, -1);
+}
+
+void sv_cuda_join_empty(struct sv_cuda *cu, enum sv_join kind)
+{
+    sv_cuda_launch_in_pass(cu, "a join of no rows", empty_kernel, 1, 32, 0,
+                           sv_cuda_join_site(cu, kind, sizeof(uint4)));
+}
+
+/* ---------------------------------------------------------------- sums */
+
+/* Row i of the part is row row_index[i] of x, or i. */
+static __device__ __forceinline__ int64_t row_of(const int32_t *row_index)
+{
+    return !row_index ? blockIdx.x : max(row_index[blockIdx.x], 0);
+}
+
+template <typename T>
+static __device__ __forceinline__ void send_row(const struct sv_join_site &s, const T *x, int32_t d)
+{
+    for (int32_t i = threadIdx.x; i < d / 8; i += (int32_t)blockDim.x)
+        sv_join_send8(s, (int64_t)blockIdx.x * (d / 8) + i, ((const struct sv_eight<T> *)x)[i]);
+}
+
+template <typename T>
+static __global__ void send_kernel(const __grid_constant__ struct sv_join_site s, const T *x,
+                                   const int32_t *row_index, int32_t d)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    send_row(s, x + row_of(row_index) * d, d);
+}
+
+template <typename T>
+static __global__ void sum_kernel(const __grid_constant__ struct sv_join_site s, const T *x,
+                                  const int32_t *row_index, int32_t d, bool sends, T *out)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    x += row_of(row_index) * d;
+    out += (int64_t)blockIdx.x * d;
+    if (sends)
+        send_row(s, x, d);
+    for (int32_t i = threadIdx.x; i < d / 8; i += (int32_t)blockDim.x) {
+        float sum[8];
+        sv_join_sum8(sum, s, (int64_t)blockIdx.x * (d / 8) + i, blockIdx.x,
+                     ((const struct sv_eight<T> *)x)[i]);
+        sv_store8(out + 8 * i, sum);
+    }
+}
+
+/* A row's thread block. */
+static int32_t threads_of(int32_t d)
+{
+    const int32_t n = (d / 8 + 31) / 32 * 32;
+    return n < (int32_t)THREADS ? n : (int32_t)THREADS;
+}
+
+template <typename T>
+static void send_launch(struct sv_cuda *cu, const struct sv_join_site &s, const T *x,
+                        const int32_t *row_index, int32_t n_rows, int32_t d)
+{
+    sv_cuda_launch_in_pass(cu, "rows for other ranks", send_kernel<T>, n_rows, threads_of(d), 0, s,
+                           x, row_index, d);
+}
+
+bool sv_cuda_join_send(struct sv_cuda *cu, const struct sv_join_site &s, const void *x,
+                       const int32_t *row_index, int32_t n_rows, int32_t d, int32_t resident)
+{
+    if (n_rows <= resident)
+        return false;
+    if (cu->act == SV_BF16)
+        send_launch(cu, s, (const __nv_bfloat16 *)x, row_index, n_rows, d);
+    else
+        send_launch(cu, s, (const float *)x, row_index, n_rows, d);
+    return true;
+}
+
+template <typename T>
+static void sum_launch(struct sv_cuda *cu, const struct sv_join_site &s, const void *x,
+                       const int32_t *row_index, int32_t n_rows, int32_t d, void *out)
+{
+    const bool sent = sv_cuda_join_send(cu, s, x, row_index, n_rows, d, cu->n_sms);
+    sv_cuda_launch_in_pass(cu, "sums of ranks", sum_kernel<T>, n_rows, threads_of(d), 0, s,
+                           (const T *)x, row_index, d, !sent, (T *)out);
+}
+
+void sv_cuda_join_sums(struct sv_cuda *cu, enum sv_join kind, const void *x,
+                       const int32_t *row_index, int32_t n_rows, int32_t d, void *out)
+{
+    const bool half = cu->act == SV_BF16;
+    const struct sv_join_site s =
+        sv_cuda_join_site(cu, kind, (size_t)n_rows * (size_t)d * (half ? 2 : 4));
+    if (half)
+        sum_launch<__nv_bfloat16>(cu, s, x, row_index, n_rows, d, out);
+    else
+        sum_launch<float>(cu, s, x, row_index, n_rows, d, out);
+}
+
+/* ---------------------------------------------------------------- best tokens */
+
+/* A key goes as the logit's half and the id, for the inverted id 0 has all ones. */
+static __device__ __forceinline__ uint4 key_words(uint64_t key)
+{
+    return make_uint4((uint32_t)(key >> 32), key ? ~(uint32_t)key : 0, 0, 0);
+}
+static __device__ __forceinline__ uint64_t words_key(uint4 v)
+{
+    return v.x ? (uint64_t)v.x << 32 | (uint32_t)~v.y : 0;
+}
+
+static __global__ void best_kernel(const __grid_constant__ struct sv_join_site s,
+                                   const uint64_t *keys, int32_t n_rows, const int32_t *out_index,
+                                   int32_t *out)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const int32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n_rows)
+        return;
+    uint64_t key = keys[i];
+    sv_join_send(s, i, key_words(key));
+    for (int32_t r = 0; r < s.n; r++)
+        if (r != s.rank)
+            key = sv_best_of(key, words_key(sv_join_take(s, r, i, i)));
+    sv_best_give(key, i, out_index, out, s.fault);
+}
+
+void sv_cuda_join_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p)
+{
+    /* Few threads a block: rows that wait for the same part do not wait for others. */
+    enum { ROWS = 32 };
+    const struct sv_join_site s = sv_cuda_join_site(cu, p->join, (size_t)p->n_rows * sizeof(uint4));
+    sv_cuda_launch(cu, "the best of all ranks", best_kernel,
+                   dim3((unsigned)((p->n_rows + ROWS - 1) / ROWS)), ROWS, 0, s,
+                   (const uint64_t *)sv_cuda_peers_of(cu)->best, p->n_rows, p->out_index, p->out);
+}
+
+/* ---------------------------------------------------------------- whole rows of logits */
+
+struct columns {
+    float *logits;
+    int64_t ld;
+    int32_t n_rows;
+    int32_t first[SV_MAX_RANKS + 1];
+};
+
+/* A part is its columns row by row, without gaps. */
+static __device__ __forceinline__ float *logit_at(const struct columns &c, int32_t r, int64_t e)
+{
+    const int32_t width = c.first[r + 1] - c.first[r];
+    return c.logits + e / width * c.ld + c.first[r] + e % width;
+}
+static __device__ __forceinline__ int64_t part_size(const struct columns &c, int32_t r)
+{
+    return (int64_t)c.n_rows * (c.first[r + 1] - c.first[r]);
+}
+
+static __global__ void send_logits_kernel(const __grid_constant__ struct sv_join_site s,
+                                          const __grid_constant__ struct columns c)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = part_size(c, s.rank);
+    if (4 * i >= n && i) /* a rank without columns sends something all the same */
+        return;
+    uint32_t w[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        w[j] = 4 * i + j < n ? __float_as_uint(*logit_at(c, s.rank, 4 * i + j)) : 0;
+    sv_join_send(s, i, make_uint4(w[0], w[1], w[2], w[3]));
+}
+
+static __global__ void take_logits_kernel(const __grid_constant__ struct sv_join_site s,
+                                          const __grid_constant__ struct columns c)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const int32_t r = blockIdx.y;
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = part_size(c, r);
+    if (r == s.rank || (4 * i >= n && i))
+        return;
+    const uint4 v = sv_join_take(s, r, i, (int32_t)(4 * i / max(c.first[r + 1] - c.first[r], 1)));
+    const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (4 * i + j < n)
+            *logit_at(c, r, 4 * i + j) = __uint_as_float(w[j]);
+}
+
+void sv_cuda_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    struct columns c = {p->logits, p->ld, p->n_rows, {}};
+    int32_t own = 0, widest = 0;
+    if (p->n_rows == 0) {
+        sv_cuda_join_empty(cu, p->join);
+        return;
+    }
+    for (int32_t r = 0; r < cu->ranks.n; r++) {
+        const int32_t width = p->first[r + 1] - p->first[r];
+        c.first[r] = p->first[r];
+        c.first[r + 1] = p->first[r + 1];
+        widest = width > widest ? width : widest;
+        own = r == cu->ranks.rank ? width : own;
+    }
+    const struct sv_join_site s =
+        sv_cuda_join_site(cu, p->join, (size_t)p->n_rows * (size_t)widest * sizeof(float));
+    sv_cuda_launch(cu, "logits for other ranks", send_logits_kernel,
+                   blocks(((int64_t)p->n_rows * own + 3) / 4 + !own), THREADS, 0, s, c);
+    sv_cuda_launch(cu, "logits of other ranks", take_logits_kernel,
+                   dim3(blocks(((int64_t)p->n_rows * widest + 3) / 4), (unsigned)cu->ranks.n),
+                   THREADS, 0, s, c);
+}

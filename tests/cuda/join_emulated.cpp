@@ -1,0 +1,345 @@
+/*
+ * join_emulated.cpp - joins of 2 to 8 ranks run on a CPU by tests/cuda/emulated, each rank a process and the windows memory
+ * that all of them see: sums in rank order whoever is late, in one kernel or in two, bad numbers that are no waits, best
+ * tokens, whole rows of logits, and waits that end.
+ *
+ * Built and started by join_emulated.test.sh. What a join gives is compared bit for bit with the kernels of a device that is
+ * alone, on sums that were added here. With two ranks no order can be seen.
+ */
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/peers.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vector>
+
+/* device.cu's, which the emulator cannot take whole. */
+bool sv_cuda_check(struct sv_cuda *, cudaError_t, const char *)
+{
+    return true;
+}
+/* gemm.cu's. */
+bool sv_gemm_bytes_room(const struct sv_cuda *, int32_t, int32_t)
+{
+    return false;
+}
+
+namespace
+{
+/* More rows than SMS are sent ahead of the kernel that takes: the emulator's blocks run one after the other, so all are
+ * when there is more than one. */
+enum { BIG = 8, SMS = 1, ROWS = 5, D = 72, VOCAB = 101, ROUNDS = 6 };
+
+struct world {
+    sv_failure failure;
+    sv_progress progress[BIG];
+    int n_late, n_faults[BIG];
+    bool dead[BIG];
+    sv_cuda_fault fault[BIG];
+    alignas(64) uint8_t part[BIG][ROUNDS][2][ROWS * D * 4], out[BIG][ROUNDS][2][ROWS * D * 4], x[BIG][ROWS * D * 4];
+    alignas(64) float logits[BIG][2][ROWS * VOCAB], whole[ROWS * VOCAB];
+    uint64_t best[BIG][ROUNDS][ROWS];
+    int32_t ids[BIG][ROUNDS][ROWS];
+    alignas(64) uint8_t window[BIG][1 << 18];
+};
+world *w;
+
+struct run {
+    int n, n_rows;
+    bool half, late, bad;
+    int gone_at; /* the last rank ends before this round; -1: it stays */
+    int64_t timeout_us;
+};
+
+struct device {
+    sv_cuda cu = {};
+    sv_cuda_watch watch = {};
+    sv_cuda_peers peers = {};
+    std::vector<uint8_t> sums;
+    uint4 dead = {}, stop = {};
+
+    device(const run &r, int rank) : sums(ROWS * D * 4)
+    {
+        cu.act = r.half ? SV_BF16 : SV_F32;
+        cu.n_sms = SMS;
+        cu.ranks.rank = rank;
+        cu.ranks.n = r.n;
+        cu.watch = &watch;
+        cu.fault = &w->fault[rank];
+        watch.peers = &peers;
+        for (int k = 0; k < SV_JOINS; k++)
+            peers.at[k + 1] = peers.at[k] + (size_t)r.n * 4096;
+        for (int i = 0; i < r.n; i++)
+            peers.window[i] = w->window[i];
+        peers.sums = sums.data();
+        peers.dead = &dead;
+        peers.stop = &stop;
+        peers.failure = &w->failure;
+        peers.timeout_us = r.timeout_us;
+    }
+};
+
+size_t size_of(const run &r)
+{
+    return r.half ? 2 : 4;
+}
+
+float number(const run &r, const uint8_t *p, int i)
+{
+    float f;
+    __nv_bfloat16 h;
+    memcpy(&f, p + 4 * i, r.half ? 0 : 4);
+    memcpy(&h, p + 2 * i, 2);
+    return r.half ? __bfloat162float(h) : f;
+}
+void put(const run &r, uint8_t *p, int i, float f)
+{
+    const __nv_bfloat16 h = __float2bfloat16_rn(f);
+    memcpy(p + size_of(r) * i, r.half ? (const void *)&h : (const void *)&f, size_of(r));
+}
+
+std::vector<float> weight(D, 1.25f);
+std::vector<uint16_t> half_weight(D, 0x3fa0); /* 1.25 */
+
+void norm(device &d, const run &r, sv_join kind, const uint8_t *delta, const int32_t *index, uint8_t *x, uint8_t *out)
+{
+    sv_p_add_rms_norm p = {};
+    p.n_rows = r.n_rows;
+    p.d = D;
+    p.x = x;
+    p.delta = delta;
+    p.row_index = index;
+    /* bf16 weights take the kernel that joins by itself, others one in front of it */
+    p.weight.data = kind == SV_JOIN_FFN ? (const void *)weight.data() : (const void *)half_weight.data();
+    p.weight.fmt.elem = kind == SV_JOIN_FFN ? SV_F32 : SV_BF16;
+    p.weight.rows = 1;
+    p.weight.cols = D;
+    p.eps = 1e-6f;
+    p.out = out;
+    p.join = d.cu.ranks.n > 1 ? kind : SV_JOIN_NONE;
+    if (p.join || r.n_rows)
+        sv_cuda_add_rms_norm((sv_dev *)&d.cu, &p);
+}
+
+void fill_index(int32_t *index, int n) /* rows in reverse, and padding at the end */
+{
+    for (int i = 0; i < n; i++)
+        index[i] = i == n - 1 && n > 1 ? -1 : n - 1 - i;
+}
+
+int32_t first_of(const run &r, int rank) /* rank 1 of three and more has none */
+{
+    return rank == 0 ? 0 : rank == 1 ? VOCAB / 2 : rank == 2 && r.n > 2 ? VOCAB / 2 : rank >= r.n ? VOCAB : VOCAB / 2 + 7 * (rank - 2) + 1;
+}
+
+void nap(const run &r, sv_rng &g)
+{
+    if (r.late && sv_rng_below(&g, 3) == 0)
+        usleep(sv_rng_below(&g, 3000));
+}
+
+void live(const run &r, int rank)
+{
+    device d(r, rank);
+    sv_rng g = {(uint64_t)rank * 77 + r.n};
+    int32_t index[ROWS];
+    fill_index(index, r.n_rows);
+    for (int round = 0; round < ROUNDS; round++) {
+        if (rank == r.n - 1 && round == r.gone_at)
+            break;
+        nap(r, g);
+        norm(d, r, SV_JOIN_MIXER, w->part[rank][round][0], NULL, w->x[rank], w->out[rank][round][0]);
+        nap(r, g);
+        norm(d, r, SV_JOIN_FFN, w->part[rank][round][1], index, w->x[rank], w->out[rank][round][1]);
+        nap(r, g);
+        sv_p_head_argmax p = {};
+        p.n_rows = r.n_rows;
+        p.join = SV_JOIN_BEST;
+        p.out = w->ids[rank][round];
+        d.peers.best = w->best[rank][round];
+        if (r.n_rows)
+            sv_cuda_join_best(&d.cu, &p);
+        else
+            sv_cuda_join_empty(&d.cu, p.join);
+        for (int twice = 0; twice < 2; twice++) {
+            sv_p_gather_logits q = {};
+            q.n_rows = r.n_rows;
+            q.ld = VOCAB;
+            q.logits = w->logits[rank][twice];
+            q.join = twice ? SV_JOIN_LOGITS_B : SV_JOIN_LOGITS_A;
+            for (int i = 0; i <= r.n; i++)
+                q.first[i] = first_of(r, i);
+            nap(r, g);
+            sv_cuda_gather_logits((sv_dev *)&d.cu, &q);
+        }
+    }
+    w->dead[rank] = d.dead.x;
+}
+
+/* Numbers of all sizes, so that another order gives other bits. */
+void fill(const run &r)
+{
+    sv_rng g = {(uint64_t)(r.n * 100 + r.n_rows)};
+    memset((void *)w, 0, sizeof *w);
+    memset(w->window, 0xff, sizeof w->window);
+    for (int k = 0; k < r.n; k++) {
+        for (int round = 0; round < ROUNDS; round++)
+            for (int which = 0; which < 2; which++)
+                for (int i = 0; i < ROWS * D; i++)
+                    put(r, w->part[k][round][which], i, sv_rng_normal(&g) * (float)(1 << sv_rng_below(&g, 6)));
+        for (int round = 0; round < ROUNDS; round++)
+            for (int i = 0; i < ROWS; i++) /* ties, tokens 0, and parts without a number */
+                w->best[k][round][i] = i == 3 ? 0 : sv_best_key((float)sv_rng_below(&g, 3) - 1, k * 10 + (i + round) % 3);
+    }
+    sv_rng one = {5};
+    for (int k = 0; k < r.n; k++)
+        for (int i = 0; i < ROWS * D; i++)
+            put(r, w->x[k], i, k ? number(r, w->x[0], i) : sv_rng_normal(&one));
+    for (int i = 0; i < ROWS * VOCAB; i++)
+        w->whole[i] = sv_rng_normal(&one);
+    for (int k = 0; k < r.n; k++)
+        for (int twice = 0; twice < 2; twice++)
+            for (int i = 0; i < ROWS * VOCAB; i++)
+                if (i % VOCAB >= first_of(r, k) && i % VOCAB < first_of(r, k + 1))
+                    w->logits[k][twice][i] = w->whole[i];
+    if (r.bad) /* all ones, and others that are no numbers */
+        for (int round = 0; round < ROUNDS; round++) {
+            memset(w->part[round % r.n][round][0] + 16, 0xff, 24);
+            put(r, w->part[(round + 1) % r.n][round][1], 9, NAN);
+        }
+}
+
+bool run_ranks(const run &r)
+{
+    pid_t pid[BIG];
+    bool ok = true;
+    fill(r);
+    for (int k = 0; k < r.n; k++)
+        if (!(pid[k] = fork())) {
+            live(r, k);
+            _exit(0);
+        }
+    for (int k = 0; k < r.n; k++) {
+        int status = 0;
+        waitpid(pid[k], &status, 0);
+        ok &= status == 0;
+    }
+    return ok;
+}
+
+int other(const char *what, const run &r, int rank, int round)
+{
+    printf("%s: rank %d of %d, %d rows, %s%s%s, round %d\n", what, rank, r.n, r.n_rows, r.half ? "bf16" : "f32", r.late ? ", late" : "",
+           r.bad ? ", bad" : "", round);
+    return 1;
+}
+
+bool same(const run &r, const uint8_t *a, const uint8_t *b, int n, bool *bad)
+{
+    for (int i = 0; i < n; i++) {
+        const float x = number(r, a, i), y = number(r, b, i);
+        *bad |= x != x;
+        if ((x == x || y == y) && memcmp(a + size_of(r) * i, b + size_of(r) * i, size_of(r)))
+            return false;
+    }
+    return true;
+}
+
+/* n_seen: elements in which another order of ranks would have been seen. */
+int check(const run &r, int *n_seen)
+{
+    run alone = r;
+    alone.n = 1;
+    fill(alone);
+    std::vector<uint8_t> x(w->x[0], w->x[0] + sizeof w->x[0]), want(ROWS * D * 4), sum(ROWS * D * 4);
+    if (!run_ranks(r))
+        return other("a rank has failed", r, -1, -1);
+    device d(alone, 0);
+    int32_t index[ROWS];
+    bool bad = false;
+    fill_index(index, r.n_rows);
+    for (int round = 0; round < ROUNDS; round++)
+        for (int which = 0; which < 2; which++) {
+            for (int i = 0; i < ROWS * D; i++) {
+                float s = number(r, w->part[0][round][which], i), t = number(r, w->part[r.n - 1][round][which], i);
+                for (int k = 1; k < r.n; k++) {
+                    s += number(r, w->part[k][round][which], i);
+                    t += number(r, w->part[r.n - 1 - k][round][which], i);
+                }
+                *n_seen += s == s && t == t && s != t && i < r.n_rows * D;
+                put(r, sum.data(), i, s);
+            }
+            norm(d, r, which ? SV_JOIN_FFN : SV_JOIN_MIXER, sum.data(), which ? index : NULL, x.data(), want.data());
+            for (int k = 0; k < r.n; k++)
+                if (!same(r, w->out[k][round][which], want.data(), r.n_rows * D, &bad) ||
+                    memcmp(w->out[k][round][which], w->out[0][round][which], r.n_rows * D * size_of(r)))
+                    return other(which ? "sums before a norm" : "norm", r, k, round);
+        }
+    for (int k = 0; k < r.n; k++) {
+        if (w->dead[k] || w->fault[k].code > SV_CUDA_FAULT_HEAD_NAN)
+            return other("a wait has ended", r, k, w->fault[k].code);
+        if (!same(r, w->x[k], x.data(), r.n_rows * D, &bad))
+            return other("the stream", r, k, -1);
+        for (int twice = 0; twice < 2; twice++)
+            if (memcmp(w->logits[k][twice], w->whole, sizeof(float) * r.n_rows * VOCAB))
+                return other("logits", r, k, twice);
+        for (int round = 0; round < ROUNDS; round++)
+            for (int i = 0; i < r.n_rows; i++) {
+                uint64_t most = 0;
+                for (int q = 0; q < r.n; q++)
+                    most = sv_best_of(most, w->best[q][round][i]);
+                if (w->ids[k][round][i] != (most ? (int32_t) ~(uint32_t)most : 0))
+                    return other("best tokens", r, k, round);
+            }
+        for (size_t i = 0; i < sizeof w->window[k]; i++)
+            if (w->window[k][i] != 0xff)
+                return other("a place is not blank", r, k, (int)i);
+    }
+    return r.bad && r.n_rows && !bad ? other("nothing was bad", r, -1, -1) : 0;
+}
+
+/* A rank that is gone ends everybody's waits, once: the joins that follow do not wait. */
+int check_gone(int n, bool half)
+{
+    const run r = {n, 2, half, false, false, 3, 200000};
+    const int64_t begin = sv_clock_us();
+    if (!run_ranks(r))
+        return other("a rank has failed", r, -1, -1);
+    if (sv_clock_us() - begin > 100000000)
+        return other("waits took too long", r, -1, -1);
+    for (int k = 0; k + 1 < n; k++) {
+        const sv_cuda_fault f = w->fault[k];
+        if (!w->dead[k] || f.code != SV_CUDA_FAULT_PEER || f.a < 0 || f.a >= n || f.a == k || f.b <= SV_JOIN_NONE || f.b >= SV_JOINS)
+            return other("the fault", r, k, f.code);
+    }
+    return 0;
+}
+} // namespace
+
+int main()
+{
+    int n_runs = 0, n_seen = 0, failed = 0;
+    w = (world *)mmap(NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (w == MAP_FAILED)
+        return 1;
+    for (int n = 2; n <= BIG && !failed; n += n < 4 ? 1 : 2)
+        for (int half = 0; half < 2 && !failed; half++)
+            for (int kind = 0; kind < 2 && !failed; kind++) {
+                static const int rows[] = {1, ROWS, 0, 2};
+                const run r = {n, rows[(n + half + 2 * kind) % 4], half == 1, kind == 0, kind == 1, -1, 60000000};
+                int seen = 0;
+                failed |= check(r, &seen);
+                /* sums of few bf16 are exact */
+                if (!failed && !half && (n > 2 && r.n_rows > 0) != (seen > 0))
+                    failed = other("an order that cannot be seen", r, -1, seen);
+                n_seen += seen;
+                n_runs++;
+            }
+    for (int n = 2; n <= 4 && !failed; n++)
+        failed |= check_gone(n, n % 2);
+    if (!failed)
+        printf("joins of ranks: %d runs, another order would be seen %d times\n", n_runs, n_seen);
+    return failed;
+}
