@@ -100,7 +100,7 @@ if [ "${JITTER:-0}" = 1 ]; then
 fi
 
 check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe test_cross_gdn \
-    test_cross_codes test_cross_mla test_cross_among test_cross_device
+    test_cross_codes test_cross_mla test_cross_among test_cross_device test_cross_join
 
 # Fewer prompts than on the CPU, unless FULL=1: a dozen programs share the GPU.
 [ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
@@ -118,6 +118,12 @@ for device in cuda cuda-portable cuda-eager; do
     done
     unset SALVO_TEST_DEVICE
 done
+# Ranks on two GPUs, or both on one.
+for test in f32_2 bf16_2 experts_2 grammars together_2 policy; do
+    [ -x "$B/tests/engine/test_ranks" ] &&
+        SALVO_TEST_DEVICE=cuda start "ranks-$test" "${LIMIT:-150}" "$B/tests/engine/test_ranks" "$test"
+done
+finish
 unset SALVO_TEST_QUICK
 
 # The demo pair: greedy tokens of plain decoding and of DFlash at several batch sizes, bit for bit.

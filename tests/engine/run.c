@@ -80,6 +80,20 @@ void run_device(struct sv_engine_options *o)
         o->cache_mib = 256;
 }
 
+/* Ranks have a GPU each, or play on one. */
+static bool has_gpu(int32_t ordinal)
+{
+    struct sv_dev *dev;
+    const struct sv_dev_opts o = {
+        .backend = "cuda", .ordinal = ordinal, .compute = SV_F32, .n_threads = 1};
+    /* A kernel's code that is loaded behind one that waits may wait for it. */
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    if (sv_dev_open(&dev, &o, NULL))
+        return false;
+    sv_dev_close(dev);
+    return true;
+}
+
 struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter)
 {
     return run_open_tuned(o, &(struct sv_engine_tuning){0}, drafter);
@@ -91,8 +105,11 @@ struct sv_engine *run_open_tuned(const struct sv_engine_options *o,
     struct sv_engine *e = NULL;
     struct sv_err err = {0};
     struct sv_engine_options here = *o;
+    struct sv_engine_tuning tuning = *t;
     run_device(&here);
-    if (sv_engine_open_tuned(&e, &here, t, drafter, &err))
+    if (here.tp > 1 && strcmp(here.device, "cuda") == 0 && !has_gpu(here.tp - 1))
+        tuning.one_gpu = here.no_graphs = true;
+    if (sv_engine_open_tuned(&e, &here, &tuning, drafter, &err))
         fail_msg("cannot open the engine: %s", err.msg);
     return e;
 }

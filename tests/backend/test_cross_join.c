@@ -1,0 +1,512 @@
+/*
+ * test_cross_join.c - joins of ranks on GPUs, a thread for each rank: sums in rank order whoever is
+ * late, in one kernel or in two, the best token and whole rows of logits of all parts, replayed as
+ * graphs too, and waits that end.
+ *
+ * timeout: 120
+ *
+ * Ranks have a GPU each where there are as many; else up to four of them share one, whose kernels
+ * are so small that all of them find room beside those that wait. What a join gives is compared bit
+ * for bit with one device's op on sums that were added here. The CPU's joins are test_join.c's.
+ */
+#define _POSIX_C_SOURCE 200809L /* nanosleep, setenv */
+
+#include "testing.h"
+
+#include "backend/ops.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* More rows than a GPU has multiprocessors are sent ahead. */
+enum { ROWS = 300, D = 80, VOCAB = 301, ROUNDS = 12, BIG = 8, ON_ONE = 4 };
+
+struct rig;
+struct rank {
+    struct rig *rig;
+    struct sv_dev *dev;
+    struct sv_thread *thread;
+    int32_t rank, fault_at; /* the join that goes wrong; -1: none */
+    void *x, *part, *out;   /* device: (ROWS, D), (ROUNDS, 2, ROWS, D) twice */
+    float *logits;          /* device: (2, ROWS, VOCAB) */
+    int32_t *best, *index;  /* device: (ROUNDS, ROWS), (ROWS) */
+    struct sv_weight weight, head;
+    void *got_out, *got_x;
+    float *got_logits;
+    int32_t *got_best;
+    int32_t round;
+    int rc;
+    struct sv_err err;
+};
+struct rig {
+    int32_t n, n_rows;
+    bool bf16, late;
+    struct rank rank[BIG], alone;
+    struct sv_failure failure;
+    struct sv_progress progress[BIG];
+    float *part[BIG], *x, *logits, *head;
+    int32_t first[SV_MAX_RANKS + 1];
+};
+
+static void nap_us(int64_t us)
+{
+    const struct timespec t = {us / 1000000, us % 1000000 * 1000};
+    nanosleep(&t, NULL);
+}
+
+static size_t size_of(const struct rig *g)
+{
+    return g->bf16 ? 2 : 4;
+}
+
+static float *floats(size_t n, uint64_t seed, bool bf16)
+{
+    struct sv_rng g = {seed};
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) {
+        x[i] = sv_rng_normal(&g) * (float)(1 << sv_rng_below(&g, 5));
+        x[i] = bf16 ? sv_bf16_to_f32(sv_f32_to_bf16(x[i])) : x[i];
+    }
+    return x;
+}
+
+/* n numbers as the device has them. */
+static void *act_of(const struct rig *g, const float *x, size_t n)
+{
+    void *to = malloc(n * 4);
+    for (size_t i = 0; i < n; i++)
+        if (g->bf16)
+            ((uint16_t *)to)[i] = sv_f32_to_bf16(x[i]);
+        else
+            ((float *)to)[i] = x[i];
+    return to;
+}
+
+static void *put(struct sv_dev *dev, const void *from, size_t n_bytes)
+{
+    void *to;
+    assert_int_equal(sv_dev_alloc(dev, &to, n_bytes, NULL), SV_OK);
+    if (from)
+        sv_dev_upload(dev, to, from, n_bytes);
+    assert_int_equal(sv_dev_sync(dev, NULL), SV_OK);
+    return to;
+}
+
+static void *put_act(const struct rig *g, struct sv_dev *dev, const float *x, size_t n)
+{
+    void *act = act_of(g, x, n), *to = put(dev, act, n * size_of(g));
+    free(act);
+    return to;
+}
+
+/* ---------------------------------------------------------------- devices */
+
+static struct sv_dev_opts options(const struct rig *g, struct sv_ranks ranks)
+{
+    return (struct sv_dev_opts){.backend = "cuda",
+                                .compute = g && g->bf16 ? SV_BF16 : SV_F32,
+                                .n_threads = 1,
+                                .ranks = ranks};
+}
+
+static int32_t n_gpus(void)
+{
+    int32_t n = 0;
+    struct sv_dev *dev;
+    /* A kernel's code that is loaded behind one that waits may wait for it. */
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    for (;; n++) {
+        struct sv_dev_opts o = options(NULL, (struct sv_ranks){.n = 1});
+        o.ordinal = n;
+        if (sv_dev_open(&dev, &o, NULL))
+            return n;
+        sv_dev_close(dev);
+    }
+}
+
+/* The most ranks that a test may have here; skips it, aloud, where there is no GPU. */
+static int32_t most_ranks(void)
+{
+    const int32_t n = n_gpus();
+    if (!n) {
+        print_message("joins on GPUs NOT checked: no GPU\n");
+        skip();
+    }
+    print_message("%d GPUs\n", n);
+    return n > ON_ONE ? n < BIG ? n : BIG : ON_ONE;
+}
+
+static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool spread)
+{
+    struct sv_dev_opts o = options(g, ranks);
+    const struct sv_dev_limits lim = {.max_rows = ROWS,
+                                      .max_logit_rows = ROWS,
+                                      .max_k = D,
+                                      .max_n = VOCAB,
+                                      .max_heads = 1,
+                                      .max_head_dim = 16,
+                                      .max_vocab = VOCAB,
+                                      .max_positions = 16};
+    const int32_t first = ranks.n > 1 ? g->first[ranks.rank] : 0;
+    const int32_t width = ranks.n > 1 ? g->first[ranks.rank + 1] - first : VOCAB;
+    int32_t index[ROWS];
+    float ones[D];
+    o.ordinal = spread ? 0 : -ranks.rank;
+    *k = (struct rank){.rig = g, .rank = ranks.rank, .fault_at = -1};
+    if (sv_dev_open(&k->dev, &o, &k->err) || sv_dev_reserve(k->dev, &lim, &k->err))
+        fail_msg("%s", k->err.msg);
+    for (int32_t i = 0; i < D; i++)
+        ones[i] = 1.25f;
+    void *head = act_of(g, g->head + (size_t)first * D, (size_t)width * D),
+         *norm = act_of(g, ones, D);
+    const enum sv_dtype elem = g->bf16 ? SV_BF16 : SV_F32;
+    const struct sv_weight
+        w = {.role = SV_ROLE_IN_NORM, .fmt.elem = elem, .rows = 1, .cols = D, .data = norm},
+        h = {.role = SV_ROLE_HEAD, .fmt.elem = elem, .rows = width, .cols = D, .data = head};
+    assert_int_equal(sv_dev_upload_weight(k->dev, &w, &k->weight, NULL), SV_OK);
+    assert_int_equal(sv_dev_upload_weight(k->dev, &h, &k->head, NULL), SV_OK);
+    assert_int_equal(sv_dev_reserve(k->dev, &lim, NULL), SV_OK);
+    for (int32_t i = 0; i < ROWS; i++) /* rows in reverse, and padding at the end */
+        index[i] = i == g->n_rows - 1 && g->n_rows > 1 ? -1 : i < g->n_rows ? g->n_rows - 1 - i : 0;
+    k->x = put_act(g, k->dev, g->x, (size_t)ROWS * D);
+    k->out = put(k->dev, NULL, (size_t)ROUNDS * 2 * ROWS * D * 4);
+    k->index = put(k->dev, index, sizeof index);
+    k->best = put(k->dev, NULL, sizeof(int32_t) * ROUNDS * ROWS);
+    k->logits = put(k->dev, NULL, sizeof(float) * 2 * ROWS * VOCAB);
+    free(head);
+    free(norm);
+}
+
+static void rig_open(struct rig *g, int32_t n, int32_t n_rows, bool bf16, bool spread,
+                     int64_t timeout_us)
+{
+    struct sv_window_key key[BIG];
+    const size_t sum = sizeof(float) * ROWS * D;
+    const struct sv_window_need need = {
+        .n_bytes = {[SV_JOIN_MIXER] = sum,
+                    [SV_JOIN_FFN] = sum,
+                    [SV_JOIN_TAPS] = sum,
+                    [SV_JOIN_BEST] = sizeof(uint64_t) * ROWS,
+                    [SV_JOIN_LOGITS_A] = sizeof(float) * ROWS * VOCAB,
+                    [SV_JOIN_LOGITS_B] = sizeof(float) * ROWS * VOCAB}};
+    *g = (struct rig){.n = n, .n_rows = n_rows, .bf16 = bf16};
+    g->x = floats((size_t)ROWS * D, 4, g->bf16);
+    g->head = floats((size_t)VOCAB * D, 2, g->bf16);
+    g->logits = floats((size_t)ROWS * VOCAB, 3, g->bf16);
+    for (int32_t r = 0; r <= n; r++) /* odd borders, with the same token at both sides */
+        g->first[r] = VOCAB * r / n + (r % 2 && r < n ? 3 : 0);
+    for (int32_t r = 1; r < n; r++)
+        memcpy(g->head + (size_t)g->first[r] * D, g->head + (size_t)(g->first[r] - 1) * D,
+               D * sizeof(float));
+    for (int32_t r = 0; r < n; r++) {
+        struct rank *k = &g->rank[r];
+        open_rank(g, k, (struct sv_ranks){.rank = r, .n = n}, spread);
+        g->part[r] = floats((size_t)ROUNDS * 2 * ROWS * D, 10 + (uint64_t)r, g->bf16);
+        k->part = put_act(g, k->dev, g->part[r], (size_t)ROUNDS * 2 * ROWS * D);
+        float *own = calloc((size_t)2 * ROWS * VOCAB, sizeof *own);
+        for (int32_t i = 0; i < 2 * ROWS; i++)
+            memcpy(own + (size_t)i * VOCAB + g->first[r],
+                   g->logits + (size_t)(i % ROWS) * VOCAB + g->first[r],
+                   sizeof *own * (size_t)(g->first[r + 1] - g->first[r]));
+        sv_dev_upload(k->dev, k->logits, own, sizeof(float) * 2 * ROWS * VOCAB);
+        assert_int_equal(sv_dev_sync(k->dev, NULL), SV_OK);
+        free(own);
+        assert_int_equal(sv_dev_window_open(k->dev, &need, &key[r], NULL), SV_OK);
+    }
+    for (int32_t r = 0; r < n; r++) {
+        struct sv_err err = {0};
+        if (sv_dev_window_join(g->rank[r].dev,
+                               &(struct sv_peers){.key = key,
+                                                  .progress = g->progress,
+                                                  .failure = &g->failure,
+                                                  .spin_us = 50,
+                                                  .timeout_us = timeout_us},
+                               &err))
+            fail_msg("%s", err.msg);
+    }
+}
+
+static void close_rank(struct rank *k)
+{
+    void *own[] = {k->x, k->part, k->out, k->logits, k->best, k->index};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sv_dev_free(k->dev, own[i]);
+    sv_dev_free_weight(k->dev, &k->weight);
+    sv_dev_free_weight(k->dev, &k->head);
+    sv_dev_close(k->dev);
+    free(k->got_out);
+    free(k->got_x);
+    free(k->got_logits);
+    free(k->got_best);
+}
+
+static void rig_close(struct rig *g)
+{
+    for (int32_t r = 0; r < g->n; r++)
+        sv_dev_sync(g->rank[r].dev, NULL);
+    for (int32_t r = 0; r < g->n; r++) {
+        close_rank(&g->rank[r]);
+        free(g->part[r]);
+    }
+    free(g->x);
+    free(g->head);
+    free(g->logits);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+/* ---------------------------------------------------------------- what ranks do */
+
+static void *at(const struct rank *k, void *base, int32_t round, int32_t which)
+{
+    return (char *)base + ((size_t)round * 2 + (size_t)which) * ROWS * D * size_of(k->rig);
+}
+
+static void norm(struct rank *k, enum sv_join kind, int32_t round, int32_t which)
+{
+    sv_op_add_rms_norm(k->dev, &(struct sv_p_add_rms_norm){.n_rows = k->rig->n_rows,
+                                                           .d = D,
+                                                           .x = k->x,
+                                                           .delta = at(k, k->part, round, which),
+                                                           .row_index = which ? k->index : NULL,
+                                                           .weight = k->weight,
+                                                           .eps = 1e-6f,
+                                                           .out = at(k, k->out, round, which),
+                                                           .join = kind});
+}
+
+static void head(struct rank *k, int32_t round, bool joins)
+{
+    sv_op_head_argmax(k->dev,
+                      &(struct sv_p_head_argmax){.n_rows = k->rig->n_rows,
+                                                 .k = D,
+                                                 .x = at(k, k->out, round, 0),
+                                                 .w = k->head,
+                                                 .out = k->best + (size_t)round * ROWS,
+                                                 .join = joins ? SV_JOIN_BEST : SV_JOIN_NONE,
+                                                 .first_id = joins ? k->rig->first[k->rank] : 0});
+}
+
+static void gather(struct rank *k, int32_t which)
+{
+    struct sv_p_gather_logits p = {
+        .n_rows = k->rig->n_rows, .logits = k->logits + (size_t)which * ROWS * VOCAB, .ld = VOCAB};
+    memcpy(p.first, k->rig->first, sizeof p.first);
+    sv_op_gather_logits(k->dev, &p);
+}
+
+static void enqueue(void *user)
+{
+    struct rank *k = user;
+    const bool joins = k != &k->rig->alone;
+    norm(k, joins ? SV_JOIN_MIXER : SV_JOIN_NONE, k->round, 0);
+    norm(k, joins ? SV_JOIN_FFN : SV_JOIN_NONE, k->round, 1);
+    head(k, k->round, joins);
+    for (int32_t which = 0; which < 2 && joins; which++)
+        gather(k, which);
+}
+
+static void *rank_main(void *arg)
+{
+    struct rank *k = arg;
+    struct sv_rng g = {(uint64_t)k->rank * 77 + 5};
+    k->rc = sv_dev_sync(k->dev, &k->err); /* and this thread's GPU is the rank's */
+    for (k->round = 0; k->round < ROUNDS && !k->rc; k->round++) {
+        if (k->rig->late && sv_rng_below(&g, 3) == 0)
+            nap_us(sv_rng_below(&g, 2000));
+        enqueue(k);
+    }
+    k->rc |= sv_dev_sync(k->dev, &k->err);
+    return NULL;
+}
+
+/* The first round's graph, replayed: what it gives changes with x alone. */
+static void *replay_main(void *arg)
+{
+    struct rank *k = arg;
+    k->rc = sv_dev_sync(k->dev, &k->err);
+    k->round = 0;
+    for (int32_t i = 0; i < ROUNDS; i++)
+        sv_dev_graph_run(k->dev, 7, enqueue, k);
+    k->rc |= sv_dev_sync(k->dev, &k->err);
+    if (k != &k->rig->alone && sv_dev_n_joins(k->dev) != ROUNDS * 5)
+        k->rc = 1;
+    return NULL;
+}
+
+static void rig_run(struct rig *g, void *(*fn)(void *))
+{
+    for (int32_t r = 0; r < g->n; r++)
+        assert_int_equal(sv_thread_start(&g->rank[r].thread, fn, &g->rank[r], NULL), SV_OK);
+    for (int32_t r = 0; r < g->n; r++)
+        sv_thread_join(g->rank[r].thread);
+}
+
+static void read_back(struct rank *k)
+{
+    const size_t n_out = (size_t)ROUNDS * 2 * ROWS * D * size_of(k->rig),
+                 n_x = (size_t)ROWS * D * size_of(k->rig);
+    k->got_out = malloc(n_out);
+    k->got_x = malloc(n_x);
+    k->got_best = malloc(sizeof(int32_t) * ROUNDS * ROWS);
+    k->got_logits = malloc(sizeof(float) * 2 * ROWS * VOCAB);
+    sv_dev_download(k->dev, k->got_out, k->out, n_out);
+    sv_dev_download(k->dev, k->got_x, k->x, n_x);
+    sv_dev_download(k->dev, k->got_best, k->best, sizeof(int32_t) * ROUNDS * ROWS);
+    sv_dev_download(k->dev, k->got_logits, k->logits, sizeof(float) * 2 * ROWS * VOCAB);
+    assert_int_equal(sv_dev_sync(k->dev, NULL), SV_OK);
+}
+
+/* The rounds on one device, on sums that are there. Returns in how many elements another order
+ * would have been seen. */
+static int64_t check(struct rig *g, void *(*fn)(void *), int32_t n_rounds)
+{
+    struct rank *one = &g->alone;
+    const size_t n = (size_t)ROUNDS * 2 * ROWS * D;
+    float *sum = malloc(n * sizeof *sum);
+    int64_t n_seen = 0;
+    for (size_t i = 0; i < n; i++) {
+        float other = g->part[g->n - 1][i];
+        sum[i] = g->part[0][i];
+        for (int32_t r = 1; r < g->n; r++) {
+            sum[i] += g->part[r][i];
+            other += g->part[g->n - 1 - r][i];
+        }
+        n_seen += sum[i] != other;
+    }
+    open_rank(g, one, (struct sv_ranks){.n = 1}, true);
+    one->part = put_act(g, one->dev, sum, n);
+    fn(one);
+    assert_int_equal(one->rc, SV_OK);
+    read_back(one);
+    for (int32_t r = 0; r < g->n; r++) {
+        struct rank *k = &g->rank[r];
+        if (k->rc)
+            fail_msg("rank %d: %s", r, k->err.msg);
+        read_back(k);
+        for (int32_t i = 0; i < n_rounds; i++) {
+            for (int32_t which = 0; which < 2; which++)
+                assert_memory_equal(at(k, k->got_out, i, which), at(k, one->got_out, i, which),
+                                    (size_t)g->n_rows * D * size_of(g));
+            assert_memory_equal(k->got_best + (size_t)i * ROWS, one->got_best + (size_t)i * ROWS,
+                                (size_t)g->n_rows * sizeof(int32_t));
+        }
+        assert_memory_equal(k->got_x, one->got_x, (size_t)ROWS * D * size_of(g));
+        for (int32_t which = 0; which < 2; which++)
+            assert_memory_equal(k->got_logits + (size_t)which * ROWS * VOCAB, g->logits,
+                                (size_t)g->n_rows * VOCAB * sizeof(float));
+    }
+    close_rank(one);
+    free(sum);
+    return n_seen;
+}
+
+static void run_all(void *(*fn)(void *), int32_t most, int32_t n_rounds)
+{
+    static const int32_t rows[] = {1, 7, ROWS, 0, 40};
+    const int32_t gpus = n_gpus();
+    int32_t n_runs = 0;
+    for (int32_t n = 2; n <= most; n++)
+        for (int32_t bf16 = 0; bf16 < 2; bf16++)
+            for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+                struct rig g;
+                /* On one GPU blocks that wait leave multiprocessors to products that need all of
+                 * one's shared memory. */
+                if (n > gpus && rows[i] > 40)
+                    continue;
+                rig_open(&g, n, rows[i], bf16, n <= gpus, 20000000);
+                g.late = i % 2;
+                rig_run(&g, fn);
+                const int64_t n_seen = check(&g, fn, n_rounds);
+                assert_true(bf16 || (n > 2) == (n_seen > 0)); /* sums of few bf16 are exact */
+                rig_close(&g);
+                n_runs++;
+            }
+    print_message("%d runs of 2 to %d ranks\n", n_runs, most);
+}
+
+static void sums(void **state)
+{
+    (void)state;
+    run_all(rank_main, most_ranks(), ROUNDS);
+}
+
+static void graphs(void **state)
+{
+    const int32_t most = most_ranks(), gpus = n_gpus();
+    (void)state;
+    if (gpus < 2) {
+        print_message("joins in graphs NOT checked: one GPU\n");
+        skip();
+    }
+    /* Making a graph may wait for all that runs on its GPU. */
+    run_all(replay_main, most < gpus ? most : gpus, 1);
+}
+
+/* ---------------------------------------------------------------- waits that end */
+
+/* One rank does not come to its fault_at-th join. */
+static void *faulty_main(void *arg)
+{
+    struct rank *k = arg;
+    k->rc = sv_dev_sync(k->dev, &k->err);
+    for (int32_t i = 0; i < 2 * ROUNDS && i != k->fault_at; i++)
+        norm(k, i % 2 ? SV_JOIN_FFN : SV_JOIN_MIXER, i / 2, i % 2);
+    k->rc |= sv_dev_sync(k->dev, &k->err);
+    return NULL;
+}
+
+static void faults(void **state)
+{
+    const int32_t most = most_ranks(), gpus = n_gpus();
+    (void)state;
+    for (int32_t n = 2; n <= most; n++) {
+        struct rig g;
+        rig_open(&g, n, 3, true, n <= gpus, 300000);
+        g.rank[n - 1].fault_at = 8;
+        const int64_t begin = sv_clock_us();
+        rig_run(&g, faulty_main);
+        assert_true(sv_clock_us() - begin < 5000000);
+        assert_int_equal(g.failure.stop, 1);
+        for (int32_t r = 0; r < n - 1; r++) {
+            const char *said = g.rank[r].err.msg;
+            assert_int_equal(g.rank[r].rc, SV_EDEVICE);
+            if (r == g.failure.rank)
+                assert_non_null(strstr(said, "for 300 ms"));
+            else
+                assert_non_null(strstr(said, "rank"));
+        }
+        rig_close(&g);
+    }
+}
+
+/* A rank whose pass is over, and that has had fewer joins in it, is not waited for. */
+static void *passed_main(void *arg)
+{
+    struct rank *k = arg;
+    k->rc = sv_dev_sync(k->dev, &k->err);
+    for (int32_t i = 0; i < (k->rank == 1 ? 5 : 6); i++)
+        norm(k, i % 2 ? SV_JOIN_FFN : SV_JOIN_MIXER, i / 2, i % 2);
+    __atomic_store_n(&k->rig->progress[k->rank].passes_joins,
+                     (uint64_t)1 << 32 | sv_dev_n_joins(k->dev), __ATOMIC_RELEASE);
+    k->rc |= sv_dev_sync(k->dev, &k->err);
+    return NULL;
+}
+
+static void passes(void **state)
+{
+    struct rig g;
+    (void)state;
+    most_ranks();
+    rig_open(&g, 2, 2, false, n_gpus() >= 2, 60000000);
+    const int64_t begin = sv_clock_us();
+    rig_run(&g, passed_main);
+    assert_true(sv_clock_us() - begin < 5000000);
+    assert_int_equal(g.rank[0].rc, SV_EDEVICE);
+    assert_non_null(strstr(g.failure.text, "pass 1 has ended after join "));
+    rig_close(&g);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(sums), cmocka_unit_test(graphs), cmocka_unit_test(faults),
+             cmocka_unit_test(passes))
