@@ -359,6 +359,23 @@ static int run_prefill(struct sv_sim *s, struct sv_err *err)
 
 /* ---------------------------------------------------------------- opening */
 
+/* Other ranks have their drafters at all times and know of no hooks. */
+static int check_ranks(const struct sv_sim_opts *o, struct sv_err *err)
+{
+    bool plain = o->prefill > 0, drafts = false;
+    for (int32_t i = 0; i < o->n_arms; i++) {
+        plain |= !o->arm[i].drafts;
+        drafts |= o->arm[i].drafts;
+    }
+    for (int32_t i = 0; i < o->n_profiles; i++)
+        if (!o->profile[i].real)
+            return sv_fail(err, SV_EUNSUPPORTED, -1, "tp: no simulated acceptance, only 'real'");
+    return plain && drafts ? sv_fail(err, SV_EUNSUPPORTED, -1,
+                                     "tp: one run for modes with a draft and another for 'plain' "
+                                     "and prompts")
+                           : SV_OK;
+}
+
 static int open_engine(struct sv_sim *s, const struct sv_engine_options *eo, struct sv_err *err)
 {
     const struct sv_sim_opts *o = s->o;
@@ -385,7 +402,10 @@ static int open_engine(struct sv_sim *s, const struct sv_engine_options *eo, str
     else if (!opts.draft_dir)
         return sv_fail(err, SV_EINVAL, -1,
                        "modes other than plain need a draft (-d or --draft-config)");
-    rc = sv_engine_open_tuned(&s->e, &opts, &tuning, NULL, err);
+    if (opts.tp > 1)
+        rc = check_ranks(o, err);
+    if (!rc)
+        rc = sv_engine_open_tuned(&s->e, &opts, &tuning, NULL, err);
     if (!rc) {
         s->drafter = s->e->drafter;
         sv_get_engine_info(s->e, &s->out->info);

@@ -1,0 +1,202 @@
+/*
+ * join.c - what a join adds to a norm: chains of add_rms_norm on the devices of two or more ranks,
+ * with their exchange and without, replayed as graphs.
+ *
+ * join [RANKS]: 2 GPUs. Rows of 4096 in bf16; microseconds a site, of the slower
+ * rank, median of 30 runs. Bars at two H200s: 2.0, 2.5, 5.5 and 13.5 us added at 1, 16, 128 and 512
+ * rows.
+ */
+#include "backend/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { D = 4096, SITES = 144, RUNS = 30, MOST = 2048, BIG = 8 };
+
+static const int32_t rows[] = {1, 4, 16, 64, 128, 256, 512, 2048};
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+struct group {
+    int32_t n;
+    struct sv_window_key key[BIG];
+    struct sv_failure failure;
+    struct sv_progress progress[BIG];
+    int32_t arrived, turn;
+    double us[BIG][2][N_ROWS][RUNS];
+};
+struct rank {
+    struct group *g;
+    int32_t rank, n_rows;
+    bool joins;
+    struct sv_dev *dev;
+    struct sv_thread *thread;
+    void *x, *delta, *out;
+    struct sv_weight weight;
+    struct sv_err err;
+    int rc;
+};
+
+static void meet(struct group *g)
+{
+    const int32_t turn = __atomic_load_n(&g->turn, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&g->arrived, 1, __ATOMIC_ACQ_REL) == g->n) {
+        g->arrived = 0;
+        __atomic_store_n(&g->turn, turn + 1, __ATOMIC_RELEASE);
+    }
+    while (__atomic_load_n(&g->turn, __ATOMIC_ACQUIRE) == turn &&
+           !__atomic_load_n(&g->failure.stop, __ATOMIC_ACQUIRE))
+        ;
+}
+
+static void enqueue(void *user)
+{
+    const struct rank *k = user;
+    for (int32_t i = 0; i < SITES; i++)
+        sv_op_add_rms_norm(k->dev, &(struct sv_p_add_rms_norm){.n_rows = k->n_rows,
+                                                               .d = D,
+                                                               .x = k->x,
+                                                               .delta = k->delta,
+                                                               .weight = k->weight,
+                                                               .eps = 1e-6f,
+                                                               .out = k->out,
+                                                               .join = !k->joins ? SV_JOIN_NONE
+                                                                       : i % 2   ? SV_JOIN_FFN
+                                                                                 : SV_JOIN_MIXER});
+}
+
+static int open_rank(struct rank *k, struct sv_dev *dev)
+{
+    const size_t n = (size_t)MOST * D * 2;
+    uint16_t *half = malloc(n);
+    struct sv_weight w = {
+        .role = SV_ROLE_IN_NORM, .fmt.elem = SV_BF16, .rows = 1, .cols = D, .data = half};
+    const struct sv_dev_limits lim = {.max_rows = MOST,
+                                      .max_logit_rows = 16,
+                                      .max_k = D,
+                                      .max_n = D,
+                                      .max_heads = 1,
+                                      .max_head_dim = 128,
+                                      .max_vocab = 1024,
+                                      .max_positions = 16};
+    const struct sv_window_need need = {.n_bytes = {[SV_JOIN_MIXER] = n, [SV_JOIN_FFN] = n}};
+    for (size_t i = 0; i < n / 2; i++) /* between 1/128 and 1/64 */
+        half[i] = (uint16_t)(0x3c00 + i * 2654435761u % 128);
+    int rc = sv_dev_reserve(dev, &lim, &k->err);
+    if (!rc)
+        rc = sv_dev_alloc(dev, &k->x, n, &k->err);
+    if (!rc)
+        rc = sv_dev_alloc(dev, &k->delta, n, &k->err);
+    if (!rc)
+        rc = sv_dev_alloc(dev, &k->out, n, &k->err);
+    if (!rc)
+        rc = sv_dev_upload_weight(dev, &w, &k->weight, &k->err);
+    if (!rc) {
+        sv_dev_upload(dev, k->delta, half, n);
+        rc = sv_dev_sync(dev, &k->err);
+    }
+    if (!rc)
+        rc = sv_dev_window_open(dev, &need, &k->g->key[k->rank], &k->err);
+    free(half);
+    return rc;
+}
+
+static void measure(struct rank *k, int32_t joins, int32_t at)
+{
+    const struct sv_backend *be = sv_dev_backend(k->dev);
+    k->joins = joins;
+    k->n_rows = rows[at];
+    for (int32_t i = -3; i < RUNS && !k->rc; i++) {
+        meet(k->g);
+        be->stamp(k->dev, 0);
+        sv_dev_graph_run(k->dev, (uint64_t)(1 + joins) << 32 | (uint64_t)k->n_rows, enqueue, k);
+        be->stamp(k->dev, 1);
+        k->rc = sv_dev_sync(k->dev, &k->err);
+        if (k->rc)
+            sv_failure_tell(&k->g->failure, k->rank, k->err.msg);
+        else if (i >= 0)
+            k->g->us[k->rank][joins][at][i] = be->stamp_us(k->dev, 0, 1) / SITES;
+    }
+}
+
+static void *live(void *arg)
+{
+    struct rank *k = arg;
+    struct group *g = k->g;
+    const struct sv_dev_opts o = {
+        .backend = "cuda", .compute = SV_BF16, .n_threads = 1, .ranks = {k->rank, g->n, false}};
+    k->rc = sv_dev_open(&k->dev, &o, &k->err);
+    if (!k->rc)
+        k->rc = open_rank(k, k->dev);
+    if (k->rc)
+        sv_failure_tell(&g->failure, k->rank, k->err.msg);
+    meet(g);
+    if (g->failure.stop)
+        return NULL;
+    k->rc = sv_dev_window_join(k->dev,
+                               &(struct sv_peers){.key = g->key,
+                                                  .progress = g->progress,
+                                                  .failure = &g->failure,
+                                                  .spin_us = 50,
+                                                  .timeout_us = 5000000},
+                               &k->err);
+    if (k->rc)
+        sv_failure_tell(&g->failure, k->rank, k->err.msg);
+    meet(g);
+    for (int32_t at = 0; at < N_ROWS && !g->failure.stop; at++)
+        for (int32_t joins = 0; joins < 2; joins++)
+            measure(k, joins, at);
+    meet(g);
+    return NULL;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(struct group *g, int32_t joins, int32_t at)
+{
+    double us[RUNS];
+    for (int32_t i = 0; i < RUNS; i++) {
+        us[i] = 0;
+        for (int32_t r = 0; r < g->n; r++)
+            us[i] = g->us[r][joins][at][i] > us[i] ? g->us[r][joins][at][i] : us[i];
+    }
+    qsort(us, RUNS, sizeof *us, compare);
+    return us[RUNS / 2];
+}
+
+int main(int argc, char **argv)
+{
+    static struct group g;
+    struct rank rank[BIG] = {{0}};
+    int rc = 0;
+    g.n = argc > 1 ? atoi(argv[1]) : 2;
+    if (g.n < 2 || g.n > BIG)
+        return 2;
+    for (int32_t r = 0; r < g.n; r++) {
+        rank[r] = (struct rank){.g = &g, .rank = r};
+        if (sv_thread_start(&rank[r].thread, live, &rank[r], NULL))
+            return 1;
+    }
+    for (int32_t r = 0; r < g.n; r++)
+        sv_thread_join(rank[r].thread);
+    for (int32_t r = 0; r < g.n; r++) {
+        if (rank[r].rc)
+            printf("rank %d: %s\n", r, rank[r].err.msg);
+        rc |= rank[r].rc;
+    }
+    for (int32_t r = 0; r < g.n; r++)
+        sv_dev_close(rank[r].dev);
+    if (rc)
+        return 1;
+    printf("%d ranks, rows of %d in bf16, us a site\n", g.n, D);
+    for (int32_t at = 0; at < N_ROWS; at++) {
+        const double without = median(&g, 0, at), with = median(&g, 1, at);
+        printf("%5d rows: norm %7.2f, joined %7.2f, added %7.2f\n", rows[at], without, with,
+               with - without);
+    }
+    return 0;
+}
