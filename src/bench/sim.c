@@ -88,8 +88,10 @@ static int rewind_all(struct sv_sim *s, struct sv_engine *e, int32_t n, bool rea
     for (const struct sv_seq *q = e->sched.head; q; q = q->next)
         anew |=
             q->state != SV_SEQ_DECODE || (real && sv_sched_draft_end(&e->cache, q) < q->n_prompt);
-    if (!rc && anew)
+    if (!rc && anew) {
         rc = start_level(s, e, n, err);
+        rc = rc ? rc : sv_engine_settle(e, err);
+    }
     if (rc)
         return rc;
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {
