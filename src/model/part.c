@@ -227,15 +227,35 @@ static int take_values(struct sv_weights *w, const struct sv_host_tensor *t,
     return SV_OK;
 }
 
+/* Whether a matrix stays in its codes. An expert's gate and up are one product of the device: both
+ * or none, where their files have them in different formats. */
+static bool codes_taken(const struct sv_weights *w, const struct sv_tensor_spec *s,
+                        const struct sv_quant *q)
+{
+    static const char *const part[] = {"gate_proj", "up_proj"};
+    const int up = s->role == SV_ROLE_EXPERT_UP;
+    if (!sv_dev_takes_codes(w->dev, q, s->role))
+        return false;
+    const char *at = up || s->role == SV_ROLE_EXPERT_GATE ? strstr(s->name, part[up]) : NULL;
+    if (!at)
+        return true;
+    char name[256];
+    snprintf(name, sizeof name, "%.*s%s%s", (int)(at - s->name), s->name, part[!up],
+             at + strlen(part[up]));
+    const struct sv_host_tensor *other = sv_ckpt_find(w->ckpt, name);
+    return !other || !other->quant.code ||
+           sv_dev_takes_codes(w->dev, &other->quant, up ? SV_ROLE_EXPERT_GATE : SV_ROLE_EXPERT_UP);
+}
+
 /* A matrix in fewer bits: its codes where the device takes them and the part is whole groups, else
  * its values. */
-static int take_quantized(struct sv_weights *w, const struct sv_host_tensor *t,
-                          const struct sv_cut *cut, struct sv_weight *host, void *copy,
-                          struct sv_err *err)
+static int take_quantized(struct sv_weights *w, const struct sv_tensor_spec *s,
+                          const struct sv_host_tensor *t, const struct sv_cut *cut,
+                          struct sv_weight *host, void *copy, struct sv_err *err)
 {
     struct sv_slice rows[SV_CUT_RANGES], cols;
     const struct sv_quant *q = &t->quant;
-    if (!sv_dev_takes_codes(w->dev, q, host->role))
+    if (!codes_taken(w, s, q))
         return take_values(w, t, cut, host, err);
     if (cut->axis != SV_CUT_NONE) {
         const int32_t n = area_of(cut, t, rows, &cols);
@@ -264,7 +284,7 @@ size_t sv_part_copy_bytes(const struct sv_weights *w, const struct sv_tensor_spe
     if (t->quant.code) {
         const int32_t n = area_of(&c, t, rows, &cols);
         const int64_t n_bytes = sv_quant_part(&part, &t->quant, rows, n, cols, NULL);
-        return n_bytes > 0 && sv_dev_takes_codes(w->dev, &t->quant, s->role) ? (size_t)n_bytes : 0;
+        return n_bytes > 0 && codes_taken(w, s, &t->quant) ? (size_t)n_bytes : 0;
     }
     if (c.axis == SV_CUT_COLS)
         return (size_t)s->rows * (size_t)c.range[0].n * sv_dtype_bytes(t->dtype);
@@ -310,7 +330,7 @@ int sv_part_find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv
             cut.axis == SV_CUT_NONE
                 ? (int64_t)t->n_bytes
                 : (int64_t)((double)t->n_bytes * host->rows * host->cols / (double)t->n_elements);
-        return take_quantized(w, t, &cut, host, copy, err);
+        return take_quantized(w, s, t, &cut, host, copy, err);
     }
     struct sv_host_tensor part = matrix_of(s, t);
     if (cut.axis == SV_CUT_ROWS)
