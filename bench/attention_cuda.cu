@@ -44,6 +44,11 @@ struct entry {
 static int check(struct sv_cuda *cu, bool small, bool quick)
 {
     const entry all[] = {
+        {"d256 group 8",
+         {16, 2, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, false},
+         {1500, 2300, 40, 130},
+         199},
+        {"d256 block", {8, 2, 256, SV_BF16, SV_MASK_BLOCK, 0, 0, false}, {1700, 300, 16}, 97},
         {"d128 group 4",
          {8, 2, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false},
          {1500, 2300, 40, 130},
@@ -368,6 +373,12 @@ static std::vector<shape> key_value_shapes(void)
                                           8, 128, page});
     shapes.push_back({"draft", 1, 512, 16, block, 32, 8, 128, 16});
     shapes.push_back({"draft", 32, 512, 16, block, 32, 8, 128, 16});
+    /* Qwen3.5-35B-A3B */
+    for (int32_t n : {1, 32})
+        for (int32_t rows : {1, 16})
+            shapes.push_back(
+                {rows > 1 ? "verify" : "decode", n, 4096, rows, causal, 16, 2, 256, 16});
+    shapes.push_back({"prefill", 1, 0, 2048, causal, 16, 2, 256, 16});
     shapes.push_back({"prefill", 1, 0, 512, causal, 32, 8, 128, 16});
     shapes.push_back({"prefill", 1, 0, 2048, causal, 32, 8, 128, 16});
     shapes.push_back({"prefill", 1, 0, 8192, causal, 32, 8, 128, 16});

@@ -17,6 +17,9 @@ int main(int argc, char **argv)
 {
     const entry entries[] = {
         {"d128 group 4", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {150, 700}},
+        {"d256 group 4", {8, 2, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {150, 700}},
+        {"d256 window 100 block", {3, 1, 256, SV_BF16, SV_MASK_BLOCK, 100, 30, false}, {333, 90}},
+        {"d256 sinks plain", {2, 1, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, true}, {60, 130}},
         {"d64 group 5 sinks", {5, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, true}, {90, 600, 20}},
         {"d64 group 2 long", {2, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {1200}},
         {"d64 block softcap", {4, 2, 64, SV_BF16, SV_MASK_BLOCK, 0, 20, false}, {300, 40}},

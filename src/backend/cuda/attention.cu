@@ -12,7 +12,8 @@
 #include "backend/gpu/attention_parts.cuh"
 
 enum {
-    MAX_TILED_HEAD_DIM = 128,
+    MAX_TILED_HEAD_DIM = 128, /* of partial results; wider heads have several */
+    WIDE_HEAD_DIM = 256,
     MAX_PARTS = 128 * 1024, /* partial results: 66 MiB at head size 128 */
     N_PLANS = 2,            /* layers may take turns, with a window and without */
     MAX_ITEMS = 16 * 1024,  /* of one kv head */
@@ -186,11 +187,15 @@ static bool takes_boxes(const struct sv_p_attention *p)
 static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p, int32_t n_warps,
                        struct sv_attn_launch *out)
 {
+    const int32_t hd = p->kv.head_dim;
     if (!takes_tiles(p))
         return false;
-    return cu->set == SV_CUDA_SM90 && takes_boxes(p)
-               ? sv_cuda_attn_sm90(p->kv.head_dim, n_warps, out)
-               : sv_cuda_attn_portable(p->kv.head_dim, n_warps, out);
+    if (hd == WIDE_HEAD_DIM) /* two stages must fit, and a sink belongs to a whole head */
+        return !p->sinks.data && sv_cuda_attn_portable(hd, n_warps, out) &&
+               (size_t)(out->fixed_bytes + 2 * out->stage_bytes) + attn_items_bytes(0) <=
+                   cu->smem_block;
+    return cu->set == SV_CUDA_SM90 && takes_boxes(p) ? sv_cuda_attn_sm90(hd, n_warps, out)
+                                                     : sv_cuda_attn_portable(hd, n_warps, out);
 }
 
 /* As many stages as fit beside one another; false when not even two do. */
@@ -352,17 +357,30 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     if (force->unit != SV_ATTN_AUTO)
         a.unit = force->unit;
     a.tile_rows = k.tile_rows;
-    SV_REQUIRE(fit(cu, &k, p->rows.n_segs, &a, &smem));
+    const bool wide = k.parts > 1; /* its blocks have no room for a plan of their own */
+    if (wide) {
+        a.part_cap /= k.parts;
+        const int64_t parts = a.part_cap / ((int64_t)p->rows.n_rows * p->n_heads);
+        if ((even_tiles + p->rows.n_segs) * parts > cu->attn->max_items)
+            a.unit = SV_ATTN_WHOLE;
+    }
+    SV_REQUIRE(fit(cu, &k, wide ? 0 : p->rows.n_segs, &a, &smem));
     a.n_blocks = force->n_blocks > 0 ? force->n_blocks : cu->n_sms * k.blocks_per_sm;
-    find_plan(cu, &a, false);
+    find_plan(cu, &a, wide);
+    SV_REQUIRE(a.plan || !wide);
     SV_REQUIRE(a.plan == NULL ||
                fit(cu, &k, 0, &a, &smem)); /* each block's own plan needs no room */
     if (k.maps && !sv_cuda_attn_maps(cu, cu->attn->encode, &a))
         return;
     sv_cuda_launch_in_pass(cu, "attention", k.kernel, dim3((unsigned)a.n_blocks),
                            dim3((unsigned)k.n_threads), smem, a);
-    if (a.unit != SV_ATTN_WHOLE)
-        combine(cu, a, p->kv.head_dim);
+    if (a.unit == SV_ATTN_WHOLE)
+        return;
+    if (wide) {
+        a.p.n_heads *= k.parts;
+        a.by_heads = attn_magic(a.p.n_heads);
+    }
+    combine(cu, a, wide ? p->kv.head_dim / k.parts : p->kv.head_dim);
 }
 
 void sv_cuda_attention(struct sv_dev *dev, const struct sv_p_attention *p)
@@ -429,8 +447,8 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
                               err, "attention: shared memory")) != SV_OK)
             return rc;
     }
-    for (int32_t i = 0; i < (cu->cc == 90 ? 10 : 4); i++) {
-        const int32_t hd_i = i % 2 ? 128 : 64, n_warps = i / 2 % 2 ? 8 : 4;
+    for (int32_t i = -1; i < (cu->cc == 90 ? 10 : 4); i++) {
+        const int32_t hd_i = i < 0 ? WIDE_HEAD_DIM : i % 2 ? 128 : 64, n_warps = i / 2 % 2 ? 8 : 4;
         struct sv_attn_launch k;
         if ((i < 4   ? sv_cuda_attn_portable(hd_i, n_warps, &k)
              : i < 8 ? sv_cuda_attn_sm90(hd_i, n_warps, &k)

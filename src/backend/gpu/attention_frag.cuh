@@ -127,11 +127,11 @@ static __device__ __forceinline__ void mask_scores(float (&s)[SCORE_FOURS][4],
 /* ---------------------------------------------------------------- results */
 
 /* The finished rows, through the wave's own part of shared memory, so that whole lines are
- * written. */
-template <int HD>
+ * written: HD columns from col0 on of heads of WIDTH. */
+template <int HD, int WIDTH = HD>
 static __device__ __forceinline__ void
 write_rows(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_warp,
-           const struct sum<HD> &s, uint32_t stage, uint32_t lane)
+           const struct sum<HD> &s, uint32_t stage, uint32_t lane, int32_t col0 = 0)
 {
 #pragma unroll
     for (int r = 0; r < GPU_LINES; r++) {
@@ -157,15 +157,16 @@ write_rows(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_w
             continue;
         const int32_t r = attn_div(q, a.by_group), head = it.kv_head * a.group + (q - r * a.group);
         __nv_bfloat16 *to = (__nv_bfloat16 *)a.p.out + (int64_t)(it.g.row0 + r) * a.p.ldo +
-                            (int64_t)head * HD + chunk * 8;
+                            (int64_t)head * WIDTH + col0 + chunk * 8;
         *(uint4 *)to = gpu_load16(stage + at<HD>(row, chunk));
     }
 }
 
-template <int HD>
-static __device__ __forceinline__ void write_parts(const struct sv_attn_args &a,
-                                                   const struct attn_item &it, int32_t q_warp,
-                                                   const struct sum<HD> &s, uint32_t lane)
+/* Partial results of HD columns; heads that are divided have PARTS of them, as so many heads. */
+template <int HD, int PARTS = 1>
+static __device__ __forceinline__ void
+write_parts(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_warp,
+            const struct sum<HD> &s, uint32_t lane, int32_t part_of = 0)
 {
 #pragma unroll
     for (int r = 0; r < GPU_LINES; r++) {
@@ -174,7 +175,7 @@ static __device__ __forceinline__ void write_parts(const struct sv_attn_args &a,
             continue;
         const int32_t row = attn_div(q, a.by_group),
                       head = it.kv_head * a.group + (q - row * a.group);
-        const int64_t to = attn_part_at(a, it.part, it.g.row0 + row, head);
+        const int64_t to = attn_part_at(a, it.part, it.g.row0 + row, head) * PARTS + part_of;
         if (gpu_run_col((int)lane) == 0)
             a.part_ml[to] = make_float2(s.m[r], s.l[r]);
 #pragma unroll

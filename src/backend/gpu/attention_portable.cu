@@ -1,14 +1,16 @@
 /*
  * attention_portable.cu - paged attention on the matrix instructions that all cards of a vendor
- * have (gpu.h). Head sizes 64 and 128.
+ * have (gpu.h). Head sizes 64, 128 and, where shared memory has room, 256.
  *
  * Launched by attention.cu. A block holds 16 queries in each of its waves and walks over tiles of
  * keys, which lie in shared memory in a ring of stages; the next tiles are on their way meanwhile.
  * Queries are (row, head of the group) pairs of one segment and kv head, so that keys are read once
  * for all of them. Every wave adds for its own queries in the order that attention.h fixes; a wave
- * skips tiles that none of its queries sees, which leaves the same bits as adding nothing. Must
- * not: let a query's sum depend on its place in the tile, on the other queries or on which block
- * works on which keys.
+ * skips tiles that none of its queries sees, which leaves the same bits as adding nothing. With
+ * heads of 256 two waves have the same queries, whose sums one could not hold: both have all
+ * scores, and each the sums of half of the values' columns; queries stay in shared memory then.
+ * Must not: let a query's sum depend on its place in the tile, on the other queries or on which
+ * block works on which keys.
  */
 #include "backend/gpu/attention_frag.cuh"
 
@@ -18,6 +20,18 @@ enum {
     MOST_WARPS = SV_ATTN_TILE / 8, /* their queries fit into a stage */
     FOURS_16 = 16 / GPU_COLS,      /* of 16 keys or values */
     PAIRS_16 = 2 * FOURS_16
+};
+
+/* How heads of HD numbers are divided among a block's waves. */
+template <int HD, int WARPS> struct layout {
+    enum {
+        COLS = HD > 128 ? 128 : HD, /* of values, whose sums a wave has */
+        PARTS = HD / COLS,          /* waves with the same queries */
+        GROUPS = WARPS / PARTS,
+        ROWS = GROUPS * 16, /* queries of a block */
+        KEPT = PARTS > 1,   /* queries are read from shared memory for every tile */
+        QUERY_BYTES = KEPT ? ROWS * HD * 2 : 0
+    };
 };
 
 /* ---------------------------------------------------------------- loads */
@@ -56,9 +70,9 @@ template <int HD, int WARPS>
 static __device__ __forceinline__ void
 load_queries(const struct sv_attn_args &a, const struct attn_item &it, uint32_t to, bool real)
 {
-    constexpr int EACH = GPU_WAVE * 8 / HD;
-    const int32_t left = it.n_q - it.q0,
-                  all = left < WARPS * 16 ? (left + 15) / 16 * 16 : WARPS * 16, n = real ? all : 16;
+    constexpr int EACH = GPU_WAVE * 8 / HD, ROWS = layout<HD, WARPS>::ROWS;
+    const int32_t left = it.n_q - it.q0, all = left < ROWS ? (left + 15) / 16 * 16 : ROWS,
+                  n = real ? all : 16;
 #pragma unroll 1
     for (int32_t row0 = gpu_wave() * EACH; row0 < n; row0 += WARPS * EACH)
         gpu_copy_rows<HD * 2, true>(to, row0, [&](uint32_t row, uint32_t chunk) {
@@ -98,20 +112,44 @@ static __device__ __forceinline__ void scores(float (&s)[SCORE_FOURS][4],
     }
 }
 
-/* o += p v, l += p 1: the sum of the same rounded weights, by the same instruction in the same
- * order. */
+/* The same, with queries in shared memory: from row `row0` of the tile on. */
 template <int HD>
-static __device__ __forceinline__ void values(float (&o)[HD / GPU_COLS][4], float (&l)[4],
+static __device__ __forceinline__ void scores(float (&s)[SCORE_FOURS][4], uint32_t queries,
+                                              uint32_t row0, uint32_t keys)
+{
+    const uint32_t row = gpu_b_row(), chunk = gpu_b_chunk(), lane = gpu_lane();
+#pragma unroll
+    for (int n = 0; n < SCORE_FOURS; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[n][e] = 0;
+#pragma unroll
+    for (int k = 0; k < HD / GPU_K; k++) {
+        uint32_t q[4];
+        gpu_load_a(q, queries + at<HD>(row0 + (lane & 15), GPU_K / 8 * k + (lane >> 4)));
+#pragma unroll
+        for (int n = 0; n < SV_ATTN_TILE / 16; n++) {
+            uint32_t b[4];
+            gpu_load_b(b, keys + n * 16 * HD * 2 + at<HD>(row, GPU_K / 8 * k + chunk));
+            gpu_mma(s[n * FOURS_16], q, b);
+        }
+    }
+}
+
+/* o += p v, l += p 1: the sum of the same rounded weights, by the same instruction in the same
+ * order. Of COLS columns of the values, from col0 on. */
+template <int HD, int COLS>
+static __device__ __forceinline__ void values(float (&o)[COLS / GPU_COLS][4], float (&l)[4],
                                               const uint32_t (&p)[SV_ATTN_TILE / 16][PAIRS_16],
-                                              uint32_t vals)
+                                              uint32_t vals, int col0)
 {
 #pragma unroll
     for (int k = 0; k < SV_ATTN_TILE / 16; k++) {
         gpu_mma_ones(l, p[k]);
 #pragma unroll
-        for (int n = 0; n < HD / 16; n++) {
+        for (int n = 0; n < COLS / 16; n++) {
             uint32_t v[PAIRS_16];
-            gpu_load_t<HD * 2>(v, vals, k * 16, n * 16);
+            gpu_load_t<HD * 2>(v, vals, k * 16, col0 + n * 16);
             gpu_mma_t(o[n * FOURS_16], p[k], v);
         }
     }
@@ -192,8 +230,9 @@ rows_of(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_warp
     return rows;
 }
 
-/* Shared memory: the ring (keys, values of each stage), addresses of N_OFFSETS tiles, the plan.
- * Queries pass through the ring's last stage on their way to registers. */
+/* Shared memory: queries that are kept, the ring (keys, values of each stage), addresses of
+ * N_OFFSETS tiles, the plan. Other queries pass through the ring's last stage on their way to
+ * registers. */
 template <int HD, int WARPS>
 __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
     attn_portable(struct sv_attn_args args)
@@ -201,20 +240,25 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
     constexpr int TILE_BYTES = SV_ATTN_TILE * HD * 2, STAGE_BYTES = 2 * TILE_BYTES;
     constexpr int TILES_PER_CHUNK = SV_ATTN_CHUNK / SV_ATTN_TILE;
     constexpr int TILES_PER_SPAN = SV_ATTN_SPAN / SV_ATTN_TILE;
+    typedef layout<HD, WARPS> lay;
+    constexpr int COLS = lay::COLS;
     GPU_SHARED(shared);
-    uint32_t *const offsets = (uint32_t *)(shared + args.n_stages * STAGE_BYTES);
+    uint32_t *const offsets = (uint32_t *)(shared + lay::QUERY_BYTES + args.n_stages * STAGE_BYTES);
     struct attn_items *const plan = (struct attn_items *)(offsets + N_OFFSETS * SV_ATTN_TILE);
-    const uint32_t ring = gpu_shared_at(shared),
+    const uint32_t ring = gpu_shared_at(shared) + lay::QUERY_BYTES,
                    last_stage = ring + (args.n_stages - 1) * STAGE_BYTES;
     constexpr int THREADS = WARPS * GPU_WAVE;
-    const uint32_t lane = gpu_lane(), warp = gpu_wave();
-    float4 *const run = args.run + (size_t)blockIdx.x * (HD / GPU_COLS + 1) * THREADS + threadIdx.x;
+    const uint32_t lane = gpu_lane(), warp = gpu_wave(), group = warp % lay::GROUPS,
+                   queries = lay::KEPT ? gpu_shared_at(shared) : last_stage;
+    const int32_t part_of = (int32_t)warp / lay::GROUPS, col0 = part_of * COLS;
+    float4 *const run =
+        args.run + (size_t)blockIdx.x * (COLS / GPU_COLS + 1) * THREADS + threadIdx.x;
 
     if (!args.early)
         sv_pdl_wait();
     sv_pdl_launch(); /* not before, unless segments are settled: see attn_combine */
     if (threadIdx.x < 32)
-        attn_plan_items(args, WARPS * 16, plan);
+        attn_plan_items(args, lay::ROWS, plan);
     __syncthreads();
     const int32_t n_items = plan->n_items * args.p.kv.n_kv_heads;
     const bool whole = plan->unit == SV_ATTN_WHOLE;
@@ -228,10 +272,10 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         const int32_t i = attn_turn(turn);
         if (i >= n_items)
             continue;
-        const struct attn_item it = attn_item_at(a, plan, WARPS * 16, i);
+        const struct attn_item it = attn_item_at(a, plan, lay::ROWS, i);
         if (it.from == it.to)
             continue;
-        const int32_t q_warp = it.q0 + 16 * (int32_t)warp;
+        const int32_t q_warp = it.q0 + 16 * (int32_t)group;
         const struct lane_rows rows = rows_of(a, it, q_warp, (int)lane);
         /* What any of the warp's queries sees, and what all see. */
         const bool busy = q_warp < it.n_q;
@@ -261,8 +305,8 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
                                      part && !all ? edge : 0, part ? (int32_t)SV_ATTN_TILE : edge);
             }
             /* The zeros go behind all queries: copies on their way have no order. */
-            if (part || WARPS * 16 <= SV_ATTN_TILE)
-                load_queries<HD, WARPS>(a, it, last_stage + (part ? 0 : TILE_BYTES), part);
+            if (part || (lay::ROWS <= SV_ATTN_TILE && !lay::KEPT))
+                load_queries<HD, WARPS>(a, it, queries + (part ? 0 : TILE_BYTES), part);
             waited = part;
         }
         for (int32_t j = 0; j < a.n_stages - 1; j++)
@@ -270,12 +314,13 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         gpu_copy_wait<MOST_STAGES - 2>(a.n_stages - 2, 0);
         __syncthreads();
         uint32_t qf[HD / GPU_K][4];
+        if constexpr (!lay::KEPT)
 #pragma unroll
-        for (int k = 0; k < HD / GPU_K; k++)
-            gpu_load_a(qf[k],
-                       last_stage + at<HD>(16 * warp + (lane & 15), GPU_K / 8 * k + (lane >> 4)));
+            for (int k = 0; k < HD / GPU_K; k++)
+                gpu_load_a(qf[k],
+                           queries + at<HD>(16 * group + (lane & 15), GPU_K / 8 * k + (lane >> 4)));
 
-        struct sum<HD> span, chunk;
+        struct sum<COLS> span, chunk;
         float l[4] = {0, 0, 0, 0};
         bool fresh = true, has_run = false;
         int32_t stage = 0, free_stage = a.n_stages - 1;
@@ -300,13 +345,16 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
                 float s[SCORE_FOURS][4];
                 uint32_t p[SV_ATTN_TILE / 16][PAIRS_16];
                 const uint32_t keys = ring + stage * STAGE_BYTES;
-                scores<HD>(s, qf, keys);
+                if constexpr (lay::KEPT)
+                    scores<HD>(s, queries, 16 * group, keys);
+                else
+                    scores<HD>(s, qf, keys);
                 if (a.p.softcap > 0)
                     cap_scores(a, s);
                 if (pos < lo_all || pos + SV_ATTN_TILE > hi_all)
                     mask_scores(s, rows, pos + gpu_run_col((int)lane));
-                soften<HD>(a, s, p, chunk, l, fresh);
-                values<HD>(chunk.o, l, p, keys + TILE_BYTES);
+                soften<COLS>(a, s, p, chunk, l, fresh);
+                values<HD, COLS>(chunk.o, l, p, keys + TILE_BYTES, col0);
                 fresh = false;
             }
             if (!fresh && (t % TILES_PER_CHUNK == TILES_PER_CHUNK - 1 || t == it.to - 1)) {
@@ -320,8 +368,8 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
             }
             if (whole && t % TILES_PER_SPAN == TILES_PER_SPAN - 1 && t != it.to - 1) {
                 if (has_run)
-                    run_merge<HD, THREADS>(run, span);
-                run_store<HD, THREADS>(run, span);
+                    run_merge<COLS, THREADS>(run, span);
+                run_store<COLS, THREADS>(run, span);
                 sum_clear(span);
                 has_run = true;
             }
@@ -332,13 +380,13 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         }
         gpu_copy_wait<0>(0, 0);
         if (has_run)
-            run_merge<HD, THREADS>(run, span);
+            run_merge<COLS, THREADS>(run, span);
         if (whole) {
             __syncthreads(); /* the ring is read to the end: results pass through it */
             if (busy)
-                write_rows<HD>(a, it, q_warp, span, ring + warp * 16 * HD * 2, lane);
+                write_rows<COLS, HD>(a, it, q_warp, span, ring + warp * 16 * COLS * 2, lane, col0);
         } else if (busy) {
-            write_parts<HD>(a, it, q_warp, span, lane);
+            write_parts<COLS, lay::PARTS>(a, it, q_warp, span, lane, part_of);
         }
     }
     if (!waited)
@@ -349,18 +397,25 @@ template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)
 {
     *out =
         (struct sv_attn_launch){.kernel = attn_portable<HD, WARPS>,
-                                .tile_rows = WARPS * 16,
+                                .tile_rows = layout<HD, WARPS>::ROWS,
                                 .n_threads = WARPS * GPU_WAVE,
                                 .blocks_per_sm = WARPS == 4 ? GPU_BLOCKS : 1,
                                 .stage_bytes = 2 * SV_ATTN_TILE * HD * 2,
-                                .fixed_bytes = N_OFFSETS * SV_ATTN_TILE * (int32_t)sizeof(uint32_t),
+                                .fixed_bytes = layout<HD, WARPS>::QUERY_BYTES +
+                                               N_OFFSETS * SV_ATTN_TILE * (int32_t)sizeof(uint32_t),
                                 .max_stages = MOST_STAGES,
                                 .run_bytes = 0,
+                                .parts = layout<HD, WARPS>::PARTS,
                                 .maps = false};
 }
 
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
 {
+    if constexpr (!GPU_SMALL_SHARED)
+        if (head_dim == 256) {
+            describe<256, 8>(out);
+            return true;
+        }
     if (head_dim == 128)
         n_warps == 4 ? describe<128, 4>(out) : describe<128, MOST_WARPS>(out);
     else if (head_dim == 64)
