@@ -100,7 +100,7 @@ if [ "${JITTER:-0}" = 1 ]; then
 fi
 
 check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe test_cross_gdn \
-    test_cross_codes test_cross_mla test_cross_among test_cross_device test_cross_join
+    test_cross_codes test_cross_mla test_cross_among test_cross_device
 
 # Fewer prompts than on the CPU, unless FULL=1: a dozen programs share the GPU.
 [ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
@@ -151,6 +151,11 @@ if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] && [ -x "$B/tests/serve/test
     done
     finish
 fi
+# Alone: ranks that share a GPU wait for each other on it, and no other program's kernels may stand between them.
+for test in $("$B/tests/backend/test_cross_join" --list 2>/dev/null); do
+    start "test_cross_join-$test" 60 "$B/tests/backend/test_cross_join" "$test"
+    finish
+done
 # Alone: it looks at all of the device's memory.
 SALVO_TEST_DEVICE=cuda start engine/test_memory-cuda 60 "$B/tests/engine/test_memory"
 finish
