@@ -351,8 +351,8 @@ static __global__ void __launch_bounds__(THREADS) router_kernel(const struct rou
         *a.arrived = 0;
     gpu_obtain();
     for (int32_t row = threadIdx.x / 32; row < a.r.n_rows; row += WARPS)
-        choose(a, row, chosen);
-    few_lists(a, chosen);
+        choose(gpu_args(a), row, chosen);
+    few_lists(gpu_args(a), chosen);
 }
 
 /* ---------------------------------------------------------------- lists of many */
