@@ -7,7 +7,7 @@
  */
 #include "backend/gpu/gpu.h"
 
-enum { COL_WAVES = 2, ROW_WAVES = 4, TOGETHER = 1 };
+enum { COL_WAVES = 2, KEY_WAVES = COL_WAVES, ROW_WAVES = 4, TOGETHER = 1 };
 
 #include "backend/cuda/attention_wgmma.cuh"
 #include "backend/gpu/attention_latent.cuh"

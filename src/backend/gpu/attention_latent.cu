@@ -7,12 +7,18 @@
  */
 #include "backend/gpu/gpu.h"
 
-/* Where 64 KiB of shared memory do not hold queries beside keys, a wave has 16 for itself. */
-enum { COL_WAVES = GPU_SMALL_SHARED ? 1 : 4, ROW_WAVES = GPU_SMALL_SHARED ? 4 : 2, TOGETHER = 0 };
+/* Where 64 KiB of shared memory do not hold queries beside keys, a wave has 16 in registers. Two
+ * waves have the same: the sums of 512 columns and 16 queries beside are too many registers. */
+enum {
+    COL_WAVES = GPU_SMALL_SHARED ? 2 : 4,
+    KEY_WAVES = GPU_SMALL_SHARED ? 1 : 4,
+    ROW_WAVES = GPU_SMALL_SHARED ? 4 : 2,
+    TOGETHER = 0
+};
 
 #include "backend/gpu/attention_latent.cuh"
 
-static_assert(COL_WAVES == 1 || COL_WAVES * GPU_WAVE == 128, "a group of gpu_group_sync");
+static_assert(KEY_WAVES == 1 || KEY_WAVES * GPU_WAVE == 128, "a group of gpu_group_sync");
 
 static __device__ __forceinline__ void copied(void)
 {
@@ -33,7 +39,7 @@ static __device__ __forceinline__ void scores(float (&s)[OWN_16][OWN_KEYS / GPU_
                 s[i][n][e] = 0;
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
-        if (COL_WAVES == 1)
+        if (KEY_WAVES == 1)
             gpu_wave_sync(); /* or the compiler loads more than there are registers for */
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {
@@ -44,14 +50,14 @@ static __device__ __forceinline__ void scores(float (&s)[OWN_16][OWN_KEYS / GPU_
                                      place(key0 + 16 * n + row, GPU_K / 8 * k + chunk));
 #pragma unroll
             for (int i = 0; i < OWN_16; i++) {
-                if (COL_WAVES > 1)
+                if (KEY_WAVES > 1)
                     gpu_load_a(q[i], m.queries + part * QUERY_PART +
                                          place(query0 + 16 * i + (lane & 15),
                                                GPU_K / 8 * k + (lane >> 4)));
                 else
 #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        q[i][e] = f.q[COL_WAVES > 1 ? 0 : part * STEPS + k][e];
+                        q[i][e] = f.q[KEY_WAVES > 1 ? 0 : part * STEPS + k][e];
 #pragma unroll
                 for (int n = 0; n < OWN_KEYS / 16; n++)
                     gpu_mma(s[i][n * FOURS_16], q[i], b[n]);
@@ -72,18 +78,18 @@ values(struct sum<COLS> (&c)[OWN_16], float (&l)[OWN_16][4],
         uint32_t p[OWN_16][PAIRS_16];
 #pragma unroll
         for (int i = 0; i < OWN_16; i++) {
-            if (COL_WAVES > 1)
+            if (KEY_WAVES > 1)
                 gpu_load_p<128>(p[i], weights, query0 + 16 * i, 16 * k);
             else
 #pragma unroll
                 for (int e = 0; e < PAIRS_16; e++)
-                    p[i][e] = own[i][COL_WAVES > 1 ? 0 : k][e];
+                    p[i][e] = own[i][KEY_WAVES > 1 ? 0 : k][e];
             gpu_mma_ones(l[i], p[i]);
         }
 #pragma unroll
         for (int n = 0; n < COLS / 16; n++) {
             uint32_t v[PAIRS_16];
-            if (COL_WAVES == 1 && n % 4 == 0)
+            if (KEY_WAVES == 1 && n % 4 == 0)
                 gpu_wave_sync();
             gpu_load_t<128>(v, keys + (col0 / 64 + n / 4) * KEY_PART, 16 * k + none, n % 4 * 16);
 #pragma unroll

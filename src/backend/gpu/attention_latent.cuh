@@ -3,15 +3,16 @@
  * 512 are the values as well. All of the kernel but its two products.
  *
  * Included by attention_latent.cu and attention_latent_sm90.cu, which say before how waves share
- * the work (COL_WAVES, ROW_WAVES, TOGETHER) and afterwards what a product is. Queries are (row,
- * head) pairs of one segment; all heads see the same keys. A block takes 64 of them. A tile of keys
- * lies in shared memory once for both products, as nine parts of 64 columns. Sums of 64 queries
- * fill half of a multiprocessor's registers: where shared memory holds queries too, COL_WAVES waves
- * share queries: each has the scores of its part of the keys and the sums of its part of the
- * columns, and weights pass through shared memory. Elsewhere each wave has 16 queries for itself.
- * Keys are added with one running maximum within a span, spans are merged in ascending order. Must
- * not: let a query's sum depend on its place in the tile, on the other queries or on which block
- * works on which spans.
+ * the work (COL_WAVES, KEY_WAVES, ROW_WAVES, TOGETHER) and afterwards what a product is. Queries
+ * are (row, head) pairs of one segment; all heads see the same keys. A block takes 64 of them. A
+ * tile of keys lies in shared memory once for both products, as nine parts of 64 columns. Sums of
+ * 64 queries fill half of a multiprocessor's registers: where shared memory holds queries too,
+ * COL_WAVES waves share queries: each has the scores of its part of the keys and the sums of its
+ * part of the columns, and weights pass through shared memory. Elsewhere (KEY_WAVES 1) a wave has
+ * 16 queries in registers and the scores of all keys, which the other wave of these queries has as
+ * well. Keys are added with one running maximum within a span, spans are merged in ascending order.
+ * Must not: let a query's sum depend on its place in the tile, on the other queries or on which
+ * block works on which spans.
  */
 #ifndef SV_GPU_ATTENTION_LATENT_CUH
 #define SV_GPU_ATTENTION_LATENT_CUH
@@ -28,8 +29,8 @@ enum {
     THREADS = WAVES * GPU_WAVE,
     OWN = QUERIES / ROW_WAVES, /* queries of a wave */
     OWN_16 = OWN / 16,
-    COLS = LATENT / COL_WAVES, /* columns of its sums */
-    OWN_KEYS = KEYS / COL_WAVES,
+    COLS = LATENT / COL_WAVES,   /* columns of its sums */
+    OWN_KEYS = KEYS / KEY_WAVES, /* keys of its scores */
     FOURS_16 = 16 / GPU_COLS,
     PAIRS_16 = 2 * FOURS_16,
     STEPS = 64 / GPU_K, /* of a part's columns */
@@ -38,15 +39,15 @@ enum {
     QUERY_PART = QUERIES * 128,
     MOST_STAGES = 2,
     N_OFFSETS = 4, /* tiles whose addresses are kept; a power of two above the stages */
-    /* Beside the stages: queries, weights and maxima where waves share queries; addresses. */
-    SHARED_QUERIES = COL_WAVES > 1 ? PARTS *QUERY_PART : 0,
-    SHARED_WEIGHTS = COL_WAVES > 1 ? QUERIES *KEYS * 2 : 0,
-    SHARED_MOST = COL_WAVES > 1 ? QUERIES *COL_WAVES *(int)sizeof(float) : 0,
+    /* Beside the stages: queries, weights and maxima where waves share scores; addresses. */
+    SHARED_QUERIES = KEY_WAVES > 1 ? PARTS *QUERY_PART : 0,
+    SHARED_WEIGHTS = KEY_WAVES > 1 ? QUERIES *KEYS * 2 : 0,
+    SHARED_MOST = KEY_WAVES > 1 ? QUERIES *COL_WAVES *(int)sizeof(float) : 0,
     FIXED = SHARED_QUERIES + SHARED_WEIGHTS + SHARED_MOST + N_OFFSETS * KEYS * 4,
     RUN = COLS / GPU_COLS + 1 /* float4 of a lane for 16 queries */
 };
 static_assert(WIDE % 64 == 0 && COLS % 64 == 0 && COLS % SV_ATTN_LATENT_PART == 0, "whole parts");
-static_assert(COL_WAVES == 1 || KEYS * 2 == 128, "a row of weights is a row of 128 bytes");
+static_assert(KEY_WAVES == 1 || KEYS * 2 == 128, "a row of weights is a row of 128 bytes");
 
 /* Shared memory of a block. */
 struct room {
@@ -67,10 +68,10 @@ static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, u
                                                  const uint32_t *offsets)
 {
     constexpr int EACH = GPU_WAVE / 8; /* rows of a copy */
-    constexpr int AT_ONCE = COL_WAVES == 1 ? 1 : PARTS;
+    constexpr int AT_ONCE = KEY_WAVES == 1 ? 1 : PARTS;
     const uint4 *keys = (const uint4 *)a.p.kv.k;
 #pragma unroll 1
-    for (int32_t row0 = gpu_wave() * EACH; row0 < KEYS; row0 += WAVES * EACH)
+    for (int32_t row0 = gpu_afresh(gpu_wave() * EACH); row0 < KEYS; row0 += WAVES * EACH)
 #pragma unroll AT_ONCE
         for (int32_t part = 0; part < PARTS; part++)
             gpu_copy_rows<128, true>(
@@ -88,7 +89,7 @@ static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a
 {
     constexpr int EACH = GPU_WAVE / 8;
 #pragma unroll 1
-    for (int32_t row0 = gpu_wave() * EACH; row0 < n; row0 += WAVES * EACH)
+    for (int32_t row0 = gpu_afresh(gpu_wave() * EACH); row0 < n; row0 += WAVES * EACH)
 #pragma unroll 1
         for (int32_t part = 0; part < PARTS; part++)
             gpu_copy_rows<128, true>(to + part * n * 128, row0, [&](uint32_t row, uint32_t chunk) {
@@ -107,7 +108,7 @@ static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a
 /* ---------------------------------------------------------------- one tile of keys */
 
 struct fragments {
-    uint32_t q[COL_WAVES == 1 ? WIDE / GPU_K : 1][4]; /* of a wave that has its queries alone */
+    uint32_t q[KEY_WAVES == 1 ? WIDE / GPU_K : 1][4]; /* where shared memory holds none */
 };
 
 /* What this thread has copied is there for products. */
@@ -141,11 +142,11 @@ static __device__ __forceinline__ void find_most(float (&most)[OWN_16][GPU_LINES
                 for (int e = 0; e < GPU_RUN; e++)
                     x = fmaxf(x, s[i][n][GPU_RUN * r + e]);
             most[i][r] = gpu_row_max(x);
-            if (COL_WAVES > 1 && gpu_run_col(lane) == 0)
+            if (KEY_WAVES > 1 && gpu_run_col(lane) == 0)
                 m.most[(query0 + 16 * i + gpu_run_row(lane) + 8 * r) * COL_WAVES + col] =
                     most[i][r];
         }
-    if (COL_WAVES == 1)
+    if (KEY_WAVES == 1)
         return;
     if (TOGETHER)
         gpu_pair_sync(group);
@@ -187,7 +188,7 @@ soften(const struct sv_attn_args &a, const float (&s)[OWN_KEYS / GPU_COLS][4],
                         w1 = gpu_exp2(__fmaf_rn(s[n][e + 1], a.scale_log2, from));
             const uint32_t two = attn_pack(w0, w1),
                            col = key0 + n * GPU_COLS + gpu_run_col(lane) + e % GPU_RUN;
-            if (COL_WAVES > 1)
+            if (KEY_WAVES > 1)
                 gpu_store4(weights +
                                place(query0 + gpu_run_row(lane) + 8 * (e / GPU_RUN), col / 8) +
                                col % 8 * 2,
@@ -314,22 +315,23 @@ static __device__ __forceinline__ void hide(float (&s)[OWN_KEYS / GPU_COLS][4],
 /* The block's queries to where scores take them from. */
 static __device__ __forceinline__ void fetch_queries(const struct sv_attn_args &a,
                                                      const struct attn_item &it,
-                                                     const struct room &m, struct fragments &f)
+                                                     const struct room &m, struct fragments &f,
+                                                     int32_t query0)
 {
-    if constexpr (COL_WAVES > 1) {
+    if constexpr (KEY_WAVES > 1) {
         load_queries(a, it, m.queries, 0, QUERIES);
     } else { /* by way of the first stage, which holds as many as keys */
-        const int lane = gpu_lane(), wave = gpu_wave();
+        const int lane = gpu_lane();
 #pragma unroll 1
         for (int32_t from = 0; from < QUERIES; from += KEYS) {
             load_queries(a, it, m.keys, from, KEYS);
             gpu_copy_wait<0>(0, 0);
             __syncthreads();
-            if (16 * wave >= from && 16 * wave < from + KEYS)
+            if (query0 >= from && query0 < from + KEYS)
 #pragma unroll
                 for (int k = 0; k < WIDE / GPU_K; k++)
                     gpu_load_a(f.q[k], m.keys + k / STEPS * KEY_PART +
-                                           place(16 * wave - from + (lane & 15),
+                                           place(query0 - from + (lane & 15),
                                                  GPU_K / 8 * (k % STEPS) + (lane >> 4)));
             __syncthreads();
         }
@@ -344,7 +346,7 @@ static __device__ __forceinline__ void walk(const struct sv_attn_args &a,
     const int lane = gpu_lane(), wave = gpu_wave(),
               group = TOGETHER ? wave % ROW_WAVES : wave / COL_WAVES,
               col = TOGETHER ? wave / ROW_WAVES : wave % COL_WAVES;
-    const uint32_t query0 = group * OWN, key0 = col * OWN_KEYS;
+    const uint32_t query0 = group * OWN, key0 = KEY_WAVES > 1 ? col * OWN_KEYS : 0;
     struct wave_rows rows;
     struct fragments f;
     rows_of(rows, a, it, it.q0 + (int32_t)query0);
@@ -352,7 +354,7 @@ static __device__ __forceinline__ void walk(const struct sv_attn_args &a,
     __syncthreads(); /* the item before is done with shared memory */
     for (int32_t j = threadIdx.x; j < a.n_stages * KEYS; j += THREADS)
         m.offsets[j] = attn_key_at(a, it, it.from * KEYS + j);
-    fetch_queries(a, it, m, f);
+    fetch_queries(a, it, m, f, (int32_t)query0);
     __syncthreads();
     load_tile(a, m.keys, m.offsets);
     gpu_copy_commit();
@@ -402,7 +404,7 @@ static __device__ __forceinline__ void walk(const struct sv_attn_args &a,
                 soften(a, s[i], most[i], p[i], span[i], l[i], m.weights, query0 + 16 * i, key0);
             if (TOGETHER)
                 __syncthreads();
-            else if (COL_WAVES > 1)
+            else if (KEY_WAVES > 1)
                 gpu_group_sync(group);
             values(span, l, p, m.weights, keys, query0, col * COLS);
         }
@@ -427,9 +429,9 @@ static __device__ __forceinline__ void walk(const struct sv_attn_args &a,
 #pragma unroll
     for (int i = 0; i < OWN_16; i++) {
         if (whole)
-            write_rows(a, it, rows.q0 + 16 * i, span[i], col * COLS);
+            write_rows(gpu_args(a), it, rows.q0 + 16 * i, span[i], col * COLS);
         else
-            write_parts(a, it, rows.q0 + 16 * i, span[i], col * COLS);
+            write_parts(gpu_args(a), it, rows.q0 + 16 * i, span[i], col * COLS);
     }
 }
 
@@ -454,9 +456,9 @@ static __device__ __forceinline__ void attn_latents(const struct sv_attn_args &a
         const int32_t i = attn_turn(turn);
         if (i >= n_items)
             continue;
-        const struct attn_item it = attn_item_of(a, attn_entry_at(a.plan, i), 0);
+        const struct attn_item it = attn_item_of(gpu_args(a), attn_entry_at(a.plan, i), 0);
         if (it.from != it.to)
-            walk(a, it, m, run, whole);
+            walk(gpu_args(a), it, m, run, whole);
     }
 }
 
