@@ -36,7 +36,7 @@ int main(int argc, char **argv)
     const int n_sets = GPU_WAVE == 64 ? 1 : 2; /* AMD has no tuned one */
     cu.n_sms = 4;
     cu.smem_block = GPU_WAVE == 64 ? EMU_SHARED_KIB * 1024 : 232448;
-    cu.cc = 90;
+    cu.cc = GPU_WAVE == 64 ? 94 : 90;
     check_init(c, &cu, 2048, 8, 4096, true);
     for (const entry &e : entries) {
         if (argc > 1 && !strstr(e.name, argv[1]))
