@@ -213,7 +213,9 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
                                              int32_t page, const struct sv_attn_force &force,
                                              bool settled = false)
 {
-    const int32_t n_segs = (int32_t)b.segs.size(), q_width = s.n_heads * s.hd, ldq = q_width + 8,
+    /* Query heads of 256 have a gate behind each. */
+    const int32_t n_segs = (int32_t)b.segs.size(), apart = s.hd == 256 ? 2 * s.hd : s.hd,
+                  q_width = s.n_heads * s.hd, ldq = s.n_heads * apart + 8,
                   width = s.n_heads * out_dim(s), ld = width + 8;
     int32_t n_rows = 0, n_slots = 0, longest = 0, n_pages = 3;
     for (const seg &g : b.segs) {
@@ -240,7 +242,7 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
             const int32_t pos = row_pos[(size_t)r] = g.base + g.step * j;
             rows.push_back({g.slot, pos, end_of(g), {}});
             for (int32_t x = 0; x < q_width; x++)
-                put_value(s, q.data(), (size_t)r * ldq + x,
+                put_value(s, q.data(), (size_t)r * ldq + x / s.hd * apart + x % s.hd,
                           value_at(s, 0, g.slot, pos, x / s.hd, x % s.hd));
         }
     }
@@ -284,6 +286,7 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
               (int32_t *)(mem + pieces[8].at)};
     p.q = mem + pieces[2].at;
     p.ldq = ldq;
+    p.q_stride = apart == s.hd ? 0 : apart;
     p.ldo = ld;
     p.v_dim = s.v_dim;
     p.out = mem + pieces[10].at + guard;

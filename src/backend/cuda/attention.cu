@@ -170,7 +170,8 @@ static bool takes_tiles(const struct sv_p_attention *p)
     const int64_t units =
         (int64_t)kv->n_pages * kv->n_kv_heads * kv->page_size * (kv->head_dim / 8);
     if (kv->dtype != SV_BF16 || units >= 0xffffffffll ||
-        (p->q_stride && p->q_stride != kv->head_dim))
+        (kv->head_dim == WIDE_HEAD_DIM ? p->q_stride % 8
+                                       : p->q_stride && p->q_stride != kv->head_dim))
         return false;
     return aligned(p->q, p->ldq) && aligned(p->out, p->ldo) && aligned(kv->k, 0) &&
            aligned(kv->v, 0);

@@ -82,7 +82,10 @@ load_queries(const struct sv_attn_args &a, const struct attn_item &it, uint32_t 
             if (there) {
                 const int32_t r = attn_div(q, a.by_group),
                               head = it.kv_head * a.group + (q - r * a.group);
-                from += (int64_t)(it.g.row0 + r) * a.p.ldq + (int64_t)head * HD + chunk * 8;
+                from +=
+                    (int64_t)(it.g.row0 + r) * a.p.ldq +
+                    (int64_t)head * (layout<HD, WARPS>::KEPT && a.p.q_stride ? a.p.q_stride : HD) +
+                    chunk * 8;
             }
             return gpu_source{from, there};
         });
@@ -411,11 +414,10 @@ template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)
 
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
 {
-    if constexpr (!GPU_SMALL_SHARED)
-        if (head_dim == 256) {
-            describe<256, 8>(out);
-            return true;
-        }
+    if (head_dim == 256) { /* a stage of keys and values alone is 64 KiB */
+        describe<GPU_SMALL_SHARED ? 64 : 256, 8>(out);
+        return !GPU_SMALL_SHARED;
+    }
     if (head_dim == 128)
         n_warps == 4 ? describe<128, 4>(out) : describe<128, MOST_WARPS>(out);
     else if (head_dim == 64)
