@@ -192,14 +192,32 @@ static bool rounds_to_bf16(const struct sv_weights *w, enum sv_role role)
            (!looked_up || sv_dev_act_dtype(w->dev) == SV_BF16);
 }
 
-/* Values, as bf16 where all of them fit or are rounded to it, else f32; the memory is the
- * weights'. */
+/* Of an expert's gate its up, and the other way round; NULL where they are not apart. */
+static const struct sv_host_tensor *other_of(const struct sv_weights *w,
+                                             const struct sv_tensor_spec *s)
+{
+    static const char *const part[] = {"gate_proj", "up_proj"};
+    const int up = s->role == SV_ROLE_EXPERT_UP;
+    const char *at = up || s->role == SV_ROLE_EXPERT_GATE ? strstr(s->name, part[up]) : NULL;
+    if (!at)
+        return NULL;
+    char name[256];
+    snprintf(name, sizeof name, "%.*s%s%s", (int)(at - s->name), s->name, part[!up],
+             at + strlen(part[up]));
+    return sv_ckpt_find(w->ckpt, name);
+}
+
+/* Values, as bf16 where all of them fit, and those of `other`, or are rounded to it, else f32; the
+ * memory is the weights'. */
 static int take_values(struct sv_weights *w, const struct sv_host_tensor *t,
-                       const struct sv_cut *cut, struct sv_weight *host, struct sv_err *err)
+                       const struct sv_host_tensor *other, const struct sv_cut *cut,
+                       struct sv_weight *host, struct sv_err *err)
 {
     struct sv_slice rows[SV_CUT_RANGES], cols;
     const int32_t n_ranges = area_of(cut, t, rows, &cols);
-    const bool half = sv_quant_fits_bf16(t->quant.code) || rounds_to_bf16(w, host->role);
+    const bool fit = sv_quant_fits_bf16(t->quant.code) &&
+                     (!other || !other->quant.code || sv_quant_fits_bf16(other->quant.code)),
+               half = fit || rounds_to_bf16(w, host->role);
     const size_t whole = (size_t)t->dim[1], elem = half ? sizeof(uint16_t) : sizeof(float),
                  line = (size_t)cols.n * elem;
     const bool in_place = !half && (size_t)cols.n == whole;
@@ -228,23 +246,13 @@ static int take_values(struct sv_weights *w, const struct sv_host_tensor *t,
 }
 
 /* Whether a matrix stays in its codes. An expert's gate and up are one product of the device: both
- * or none, where their files have them in different formats. */
+ * or none. */
 static bool codes_taken(const struct sv_weights *w, const struct sv_tensor_spec *s,
                         const struct sv_quant *q)
 {
-    static const char *const part[] = {"gate_proj", "up_proj"};
-    const int up = s->role == SV_ROLE_EXPERT_UP;
-    if (!sv_dev_takes_codes(w->dev, q, s->role))
-        return false;
-    const char *at = up || s->role == SV_ROLE_EXPERT_GATE ? strstr(s->name, part[up]) : NULL;
-    if (!at)
-        return true;
-    char name[256];
-    snprintf(name, sizeof name, "%.*s%s%s", (int)(at - s->name), s->name, part[!up],
-             at + strlen(part[up]));
-    const struct sv_host_tensor *other = sv_ckpt_find(w->ckpt, name);
-    return !other || !other->quant.code ||
-           sv_dev_takes_codes(w->dev, &other->quant, up ? SV_ROLE_EXPERT_GATE : SV_ROLE_EXPERT_UP);
+    const struct sv_host_tensor *other = other_of(w, s);
+    return sv_dev_takes_codes(w->dev, q, s->role) &&
+           (!other || (other->quant.code && sv_dev_takes_codes(w->dev, &other->quant, s->role)));
 }
 
 /* A matrix in fewer bits: its codes where the device takes them and the part is whole groups, else
@@ -256,7 +264,7 @@ static int take_quantized(struct sv_weights *w, const struct sv_tensor_spec *s,
     struct sv_slice rows[SV_CUT_RANGES], cols;
     const struct sv_quant *q = &t->quant;
     if (!codes_taken(w, s, q))
-        return take_values(w, t, cut, host, err);
+        return take_values(w, t, other_of(w, s), cut, host, err);
     if (cut->axis != SV_CUT_NONE) {
         const int32_t n = area_of(cut, t, rows, &cols);
         struct sv_quant *part = sv_arena_alloc(&w->arena, sizeof *part);
@@ -264,7 +272,7 @@ static int take_quantized(struct sv_weights *w, const struct sv_tensor_spec *s,
             return sv_fail(err, SV_ENOMEM, -1, "%s: no memory for a part of '%s'", t->file,
                            t->name);
         if (sv_quant_part(part, q, rows, n, cols, copy) < 0)
-            return take_values(w, t, cut, host, err);
+            return take_values(w, t, other_of(w, s), cut, host, err);
         q = part;
     }
     host->fmt.elem = SV_U8;
