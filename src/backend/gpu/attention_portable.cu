@@ -139,6 +139,28 @@ static __device__ __forceinline__ void scores(float (&s)[SCORE_FOURS][4], uint32
     }
 }
 
+/* A wave's queries, from row `row0` of their tile on, to registers. */
+template <int HD>
+static __device__ __forceinline__ void take_queries(uint32_t (&q)[HD / GPU_K][4], uint32_t queries,
+                                                    uint32_t row0)
+{
+    const uint32_t lane = gpu_lane();
+#pragma unroll
+    for (int k = 0; k < HD / GPU_K; k++)
+        gpu_load_a(q[k], queries + at<HD>(row0 + (lane & 15), GPU_K / 8 * k + (lane >> 4)));
+}
+
+template <int HD, bool KEPT>
+static __device__ __forceinline__ void tile_scores(float (&s)[SCORE_FOURS][4],
+                                                   const uint32_t (&q)[HD / GPU_K][4],
+                                                   uint32_t queries, uint32_t row0, uint32_t keys)
+{
+    if constexpr (KEPT)
+        scores<HD>(s, queries, row0, keys);
+    else
+        scores<HD>(s, q, keys);
+}
+
 /* o += p v, l += p 1: the sum of the same rounded weights, by the same instruction in the same
  * order. Of COLS columns of the values, from col0 on. */
 template <int HD, int COLS>
@@ -318,10 +340,7 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         __syncthreads();
         uint32_t qf[HD / GPU_K][4];
         if constexpr (!lay::KEPT)
-#pragma unroll
-            for (int k = 0; k < HD / GPU_K; k++)
-                gpu_load_a(qf[k],
-                           queries + at<HD>(16 * group + (lane & 15), GPU_K / 8 * k + (lane >> 4)));
+            take_queries<HD>(qf, queries, 16 * group);
 
         struct sum<COLS> span, chunk;
         float l[4] = {0, 0, 0, 0};
@@ -348,10 +367,7 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
                 float s[SCORE_FOURS][4];
                 uint32_t p[SV_ATTN_TILE / 16][PAIRS_16];
                 const uint32_t keys = ring + stage * STAGE_BYTES;
-                if constexpr (lay::KEPT)
-                    scores<HD>(s, queries, 16 * group, keys);
-                else
-                    scores<HD>(s, qf, keys);
+                tile_scores<HD, lay::KEPT>(s, qf, queries, 16 * group, keys);
                 if (a.p.softcap > 0)
                     cap_scores(a, s);
                 if (pos < lo_all || pos + SV_ATTN_TILE > hi_all)
@@ -415,7 +431,7 @@ template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
 {
     if (head_dim == 256) { /* a stage of keys and values alone is 64 KiB */
-        describe<GPU_SMALL_SHARED ? 64 : 256, 8>(out);
+        describe<GPU_SMALL_SHARED ? 64 : 256, GPU_SMALL_SHARED ? 4 : 8>(out);
         return !GPU_SMALL_SHARED;
     }
     if (head_dim == 128)
