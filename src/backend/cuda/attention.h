@@ -97,8 +97,7 @@ struct sv_attn_launch {
     int32_t max_stages;
     /* what a sum of spans takes of the stages' shared memory; 0: it is always in global memory */
     int32_t run_bytes;
-    int32_t
-        parts; /* waves, or 0, that divide a head's values: partial results are of so many heads */
+    int32_t parts; /* waves that have the same queries and divide the columns of their values */
     bool maps;
 };
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);

@@ -285,6 +285,7 @@ bool sv_cuda_attn_few(int32_t head_dim, struct sv_attn_launch *out)
                                        BAR_BYTES + 16 + PER_ROUND * MAX_SLOTS * (head_dim + 4) * 4,
                                    .max_stages = MAX_STAGES,
                                    .run_bytes = 0,
+                                   .parts = 1,
                                    .maps = true};
     return true;
 }

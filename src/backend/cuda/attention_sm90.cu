@@ -234,6 +234,7 @@ template <int HD, int GROUPS> static void describe(struct sv_attn_launch *out)
                                 .fixed_bytes = BAR_BYTES + ASIDE_BYTES,
                                 .max_stages = MAX_STAGES,
                                 .run_bytes = (HD / 8 + 1) * GROUPS * 128 * (int32_t)sizeof(float4),
+                                .parts = 1,
                                 .maps = true};
 }
 
