@@ -1,6 +1,6 @@
 #!/bin/sh
 # The portable attention kernels once more, as waves of 64: as gfx942 has them, and with gfx950's copies and products.
-# timeout: 180
+# timeout: 400
 set -e
 run() {
     RUN_ARG=$1 tests/cuda/emulated/run.sh tests/cuda/attention_emulated.cpp src/backend/cuda/attention.cu \

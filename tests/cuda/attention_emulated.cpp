@@ -17,9 +17,9 @@ int main(int argc, char **argv)
 {
     const entry entries[] = {
         {"d128 group 4", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {150, 700}},
-        {"d256 group 4", {8, 2, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {150, 700}},
-        {"d256 window 100 block", {3, 1, 256, SV_BF16, SV_MASK_BLOCK, 100, 30, false}, {333, 90}},
-        {"d256 sinks plain", {2, 1, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, true}, {60, 130}},
+        {"d256 group 4", {4, 1, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {40, 530}},
+        {"d256 window 100 block", {3, 1, 256, SV_BF16, SV_MASK_BLOCK, 100, 30, false}, {150, 30}},
+        {"d256 sinks plain", {2, 1, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, true}, {40, 20}},
         {"d64 group 5 sinks", {5, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, true}, {90, 600, 20}},
         {"d64 group 2 long", {2, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {1200}},
         {"d64 block softcap", {4, 2, 64, SV_BF16, SV_MASK_BLOCK, 0, 20, false}, {300, 40}},
@@ -27,7 +27,7 @@ int main(int argc, char **argv)
         {"d64 window 100 block", {2, 1, 64, SV_BF16, SV_MASK_BLOCK, 100, 0, true}, {333, 200}},
         {"d72 plain", {2, 1, 72, SV_BF16, SV_MASK_CAUSAL, 100, 10, true}, {130, 200}},
         {"d64 f32", {2, 2, 64, SV_F32, SV_MASK_CAUSAL, 0, 0, false}, {130, 70}},
-        {"latents", {3, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512}, {90, 1060}},
+        {"latents", {3, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512}, {50, 540}},
         {"latents plain", {2, 1, 576, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 512}, {40, 150}},
         {"latents d40 plain", {3, 1, 56, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 40}, {150, 60}},
     };
@@ -42,7 +42,8 @@ int main(int argc, char **argv)
         if (argc > 1 && !strstr(e.name, argv[1]))
             continue;
         const bool tiled = e.s.dtype == SV_BF16 && e.s.hd % 64 == 0;
-        for (int set = 0; set < (tiled ? n_sets : 1); set++) {
+        /* Both sets have one kernel for heads of 256. */
+        for (int set = 0; set < (tiled && e.s.hd != 256 ? n_sets : 1); set++) {
             const int64_t failed = c.n_failed;
             cu.set = set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
             check_setup(c, e.s, e.lens, e.name, 11, tiled);
