@@ -12,6 +12,7 @@
 
 struct rig {
     struct sv_serve s;
+    struct sv_replica replica;
     struct sv_call c;
     struct sv_choice choice[2];
 };
@@ -21,6 +22,8 @@ static void open_rig(struct rig *r)
     memset(r, 0, sizeof *r);
     r->s.o.quiet = true;
     r->s.n_live = 2;
+    r->s.replicas = &r->replica;
+    r->s.n_replicas = 1;
     r->c.s = &r->s;
     r->c.dialect = &sv_dialect_completions;
     r->c.choices = r->choice;
