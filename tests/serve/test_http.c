@@ -117,7 +117,7 @@ static void half_closed_unix(void **state)
     metrics_get(path, "\nsalvo_running_sequences 1\n", &all);
     close(fd);
     metrics_get(path, "\nsalvo_running_sequences 0\n", &all);
-    contains(&all, "salvo_sequences_total{result=\"canceled\"} 1\n", "closed");
+    metrics_get(path, "\nsalvo_sequences_total{result=\"canceled\"} 1\n", &all);
     sv_buf_fini(&all);
     hub_close(&r);
 }
