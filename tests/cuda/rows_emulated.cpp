@@ -248,20 +248,20 @@ int check_gates(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t heads,
 {
     const bool half = cu->act == SV_BF16;
     const int32_t d = heads * hd, ld = 2 * d + 8;
-    numbers x(rng, half, (size_t)(n * d), 2), gate(rng, half, (size_t)(n * ld), 3), y(rng, half, (size_t)(n * d), 1);
+    numbers x(rng, half, (size_t)(n * d), 2), gate(rng, half, (size_t)(n * ld), 3), y(rng, half, (size_t)(n * d), 1), z = y;
     for (int side = 0; side < 2; side++) {
         auto data = [side](numbers &v, size_t i) {
             return side ? (void *)&v.dut[i * v.size()] : (void *)&v.ref[i];
         };
         sv_p_sigmoid_mul p = {n, heads, hd, data(x, 0), data(gate, (size_t)hd), ld, 2 * hd};
-        sv_p_add_gated q = {n, d, data(y, 0), data(x, 0), data(gate, 0)}, plain = {n, d, data(y, 0), data(x, 0), nullptr};
+        sv_p_add_gated q = {n, d, data(y, 0), data(x, 0), data(gate, 0)}, plain = {n, d, data(z, 0), data(x, 0), nullptr};
         if (side)
             sv_cuda_sigmoid_mul((sv_dev *)(void *)cu, &p), sv_cuda_add_gated((sv_dev *)(void *)cu, &q),
                 sv_cuda_add_gated((sv_dev *)(void *)cu, &plain);
         else
             sv_op_sigmoid_mul(ref, &p), sv_op_add_gated(ref, &q), sv_op_add_gated(ref, &plain);
     }
-    return differs("gated heads", x, d) | differs("gated sum", y, d);
+    return differs("gated heads", x, d) | differs("gated sum", y, d) | differs("sum", z, d);
 }
 } // namespace
 
