@@ -35,6 +35,25 @@ template <int HD> static __device__ __forceinline__ void sum_clear(struct sum<HD
     }
 }
 
+/* The running maximum has moved: what was summed below the old one, and its denominators l, times
+ * alpha. Times one is no change: leaving it out when no query of the wave needs it is no
+ * difference. */
+template <int HD>
+static __device__ __forceinline__ void sum_rescale(struct sum<HD> &s, float (&l)[4],
+                                                   const float (&alpha)[GPU_LINES])
+{
+    if (!gpu_any(alpha[0] != 1.0f || alpha[GPU_LINES - 1] != 1.0f))
+        return;
+#pragma unroll
+    for (int n = 0; n < HD / GPU_COLS; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s.o[n][e] = __fmul_rn(s.o[n][e], alpha[e / GPU_RUN]);
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        l[e] = __fmul_rn(l[e], alpha[e / GPU_RUN]);
+}
+
 template <int HD>
 static __device__ __forceinline__ void sum_merge(struct sum<HD> &s, const struct sum<HD> &t)
 {

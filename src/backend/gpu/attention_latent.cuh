@@ -196,17 +196,7 @@ soften(const struct sv_attn_args &a, const float (&s)[OWN_KEYS / GPU_COLS][4],
             else
                 p[n / FOURS_16][n % FOURS_16 * 2 + e / 2] = two;
         }
-    /* Times one is no change. */
-    if (gpu_any(alpha[0] != 1.0f || alpha[GPU_LINES - 1] != 1.0f)) {
-#pragma unroll
-        for (int n = 0; n < COLS / GPU_COLS; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                c.o[n][e] = __fmul_rn(c.o[n][e], alpha[e / GPU_RUN]);
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            l[e] = __fmul_rn(l[e], alpha[e / GPU_RUN]);
-    }
+    sum_rescale(c, l, alpha);
 }
 
 /* ---------------------------------------------------------------- results */
@@ -380,7 +370,7 @@ static __device__ __forceinline__ void walk(const struct sv_attn_args &a,
         }
         gpu_copy_wait<0>(0, 0);
         copied();
-        __syncthreads(); /* tile t is there for all, and nobody needs tile t - 1 any more */
+        __syncthreads(); /* tile t is there for all, and tile t - 1 is not read any more */
         if (a.n_stages == 2 && t + 1 < it.to)
             load_tile(a, m.keys + (ahead - 1) % 2 * STAGE,
                       m.offsets + (ahead - 1) % N_OFFSETS * KEYS);

@@ -93,10 +93,19 @@ load_queries(const struct sv_attn_args &a, const struct attn_item &it, uint32_t 
 
 /* ---------------------------------------------------------------- one tile of keys */
 
-/* s (16, SV_ATTN_TILE) = q k^T. */
+/* Where product k of a wave's queries lies in shared memory; they begin with row row0. */
 template <int HD>
+static __device__ __forceinline__ uint32_t query_at(uint32_t queries, uint32_t row0, int k)
+{
+    const uint32_t lane = gpu_lane();
+    return queries + at<HD>(row0 + (lane & 15), GPU_K / 8 * k + (lane >> 4));
+}
+
+/* s (16, SV_ATTN_TILE) = q k^T. Queries that are not KEPT in shared memory are in q. */
+template <int HD, bool KEPT>
 static __device__ __forceinline__ void scores(float (&s)[SCORE_FOURS][4],
-                                              const uint32_t (&q)[HD / GPU_K][4], uint32_t keys)
+                                              const uint32_t (&q)[KEPT ? 1 : HD / GPU_K][4],
+                                              uint32_t queries, uint32_t row0, uint32_t keys)
 {
     const uint32_t row = gpu_b_row(), chunk = gpu_b_chunk();
 #pragma unroll
@@ -106,59 +115,19 @@ static __device__ __forceinline__ void scores(float (&s)[SCORE_FOURS][4],
             s[n][e] = 0;
 #pragma unroll
     for (int k = 0; k < HD / GPU_K; k++) {
+        uint32_t own[4];
+        if (KEPT)
+            gpu_load_a(own, query_at<HD>(queries, row0, k));
 #pragma unroll
         for (int n = 0; n < SV_ATTN_TILE / 16; n++) {
             uint32_t b[4];
             gpu_load_b(b, keys + n * 16 * HD * 2 + at<HD>(row, GPU_K / 8 * k + chunk));
-            gpu_mma(s[n * FOURS_16], q[k], b);
+            if constexpr (KEPT)
+                gpu_mma(s[n * FOURS_16], own, b);
+            else
+                gpu_mma(s[n * FOURS_16], q[k], b);
         }
     }
-}
-
-/* The same, with queries in shared memory: from row `row0` of the tile on. */
-template <int HD>
-static __device__ __forceinline__ void scores(float (&s)[SCORE_FOURS][4], uint32_t queries,
-                                              uint32_t row0, uint32_t keys)
-{
-    const uint32_t row = gpu_b_row(), chunk = gpu_b_chunk(), lane = gpu_lane();
-#pragma unroll
-    for (int n = 0; n < SCORE_FOURS; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            s[n][e] = 0;
-#pragma unroll
-    for (int k = 0; k < HD / GPU_K; k++) {
-        uint32_t q[4];
-        gpu_load_a(q, queries + at<HD>(row0 + (lane & 15), GPU_K / 8 * k + (lane >> 4)));
-#pragma unroll
-        for (int n = 0; n < SV_ATTN_TILE / 16; n++) {
-            uint32_t b[4];
-            gpu_load_b(b, keys + n * 16 * HD * 2 + at<HD>(row, GPU_K / 8 * k + chunk));
-            gpu_mma(s[n * FOURS_16], q, b);
-        }
-    }
-}
-
-/* A wave's queries, from row `row0` of their tile on, to registers. */
-template <int HD>
-static __device__ __forceinline__ void take_queries(uint32_t (&q)[HD / GPU_K][4], uint32_t queries,
-                                                    uint32_t row0)
-{
-    const uint32_t lane = gpu_lane();
-#pragma unroll
-    for (int k = 0; k < HD / GPU_K; k++)
-        gpu_load_a(q[k], queries + at<HD>(row0 + (lane & 15), GPU_K / 8 * k + (lane >> 4)));
-}
-
-template <int HD, bool KEPT>
-static __device__ __forceinline__ void tile_scores(float (&s)[SCORE_FOURS][4],
-                                                   const uint32_t (&q)[HD / GPU_K][4],
-                                                   uint32_t queries, uint32_t row0, uint32_t keys)
-{
-    if constexpr (KEPT)
-        scores<HD>(s, queries, row0, keys);
-    else
-        scores<HD>(s, q, keys);
 }
 
 /* o += p v, l += p 1: the sum of the same rounded weights, by the same instruction in the same
@@ -213,18 +182,8 @@ soften(const struct sv_attn_args &a, float (&s)[SCORE_FOURS][4],
                         w1 = gpu_exp2(__fmaf_rn(s[n][e + 1], a.scale_log2, from));
             p[n / FOURS_16][n % FOURS_16 * 2 + e / 2] = attn_pack(w0, w1);
         }
-    /* Times one is no change: leaving it out when no query of the wave needs it is no
-     * difference. */
-    if (!fresh && gpu_any(alpha[0] != 1.0f || alpha[GPU_LINES - 1] != 1.0f)) {
-#pragma unroll
-        for (int n = 0; n < HD / GPU_COLS; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                c.o[n][e] = __fmul_rn(c.o[n][e], alpha[e / GPU_RUN]);
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            l[e] = __fmul_rn(l[e], alpha[e / GPU_RUN]);
-    }
+    if (!fresh)
+        sum_rescale(c, l, alpha);
 }
 
 /* ---------------------------------------------------------------- the kernel */
@@ -338,10 +297,10 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
             gpu_copy_commit(); /* all is in the first group */
         gpu_copy_wait<MOST_STAGES - 2>(a.n_stages - 2, 0);
         __syncthreads();
-        uint32_t qf[HD / GPU_K][4];
-        if constexpr (!lay::KEPT)
-            take_queries<HD>(qf, queries, 16 * group);
-
+        uint32_t qf[lay::KEPT ? 1 : HD / GPU_K][4];
+#pragma unroll
+        for (int k = 0; k < HD / GPU_K && !lay::KEPT; k++)
+            gpu_load_a(qf[k], query_at<HD>(queries, 16 * group, k));
         struct sum<COLS> span, chunk;
         float l[4] = {0, 0, 0, 0};
         bool fresh = true, has_run = false;
@@ -367,7 +326,7 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
                 float s[SCORE_FOURS][4];
                 uint32_t p[SV_ATTN_TILE / 16][PAIRS_16];
                 const uint32_t keys = ring + stage * STAGE_BYTES;
-                tile_scores<HD, lay::KEPT>(s, qf, queries, 16 * group, keys);
+                scores<HD, lay::KEPT>(s, qf, queries, 16 * group, keys);
                 if (a.p.softcap > 0)
                     cap_scores(a, s);
                 if (pos < lo_all || pos + SV_ATTN_TILE > hi_all)
