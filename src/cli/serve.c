@@ -236,7 +236,7 @@ static int serve(const struct sv_serve_options *o)
     if (sv_serve_is_loading(s)) {
         sv_serve_leave(s);
         fflush(NULL);
-        _exit(rc ? SV_CLI_FAIL : SV_CLI_OK); /* a model loads for minutes, and nobody will use it */
+        _exit(rc ? SV_CLI_FAIL : SV_CLI_OK); /* without waiting for a model that still loads */
     }
     sv_serve_close(s);
     return rc ? SV_CLI_FAIL : SV_CLI_OK; /* the log has said why */

@@ -590,7 +590,7 @@ void sv_engine_close(struct sv_engine *e)
     if (!e)
         return;
     if (e->n_flight || (e->dev && e->ranks))
-        sv_dev_sync(e->dev, NULL); /* nobody waits for what it brings, or is still written to */
+        sv_dev_sync(e->dev, NULL); /* its results are dropped, its stores to other ranks done */
     if (is_first(e))
         sv_ranks_leave(e);
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {

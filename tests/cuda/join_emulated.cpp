@@ -55,7 +55,6 @@ struct run {
 
 struct device {
     sv_cuda cu = {};
-    sv_cuda_watch watch = {};
     sv_cuda_peers peers = {};
     std::vector<uint8_t> sums;
     uint4 dead = {}, stop = {};
@@ -66,9 +65,8 @@ struct device {
         cu.n_sms = SMS;
         cu.ranks.rank = rank;
         cu.ranks.n = r.n;
-        cu.watch = &watch;
         cu.fault = &w->fault[rank];
-        watch.peers = &peers;
+        cu.peers = &peers;
         for (int k = 0; k < SV_JOINS; k++)
             peers.at[k + 1] = peers.at[k] + (size_t)r.n * 4096;
         for (int i = 0; i < r.n; i++)

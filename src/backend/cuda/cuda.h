@@ -52,7 +52,8 @@ enum sv_cuda_fault_code {
     SV_CUDA_FAULT_SAMPLE_INF,   /* a: slot, b: 1 for +inf, 0 for -inf */
     SV_CUDA_FAULT_VERIFY_WIDTH, /* a: rows, b: out_stride */
     SV_CUDA_FAULT_HISTORY,      /* a: slot, b: position, c: room */
-    SV_CUDA_FAULT_LOGPROB       /* a: slot, b: token, c: NaNs */
+    SV_CUDA_FAULT_LOGPROB,      /* a: slot, b: token, c: NaNs */
+    SV_CUDA_FAULT_PEER          /* a: rank that is waited for, b: enum sv_join, c: row */
 };
 struct sv_cuda_fault {
     int32_t code, a, b, c;
@@ -61,6 +62,7 @@ struct sv_cuda_fault {
 struct sv_cuda_graphs;  /* graph.cu */
 struct sv_cuda_staging; /* upload.cu */
 struct sv_cuda_watch;   /* watch.h */
+struct sv_cuda_peers;   /* peers.h */
 struct sv_cuda_gemm_state;
 struct sv_cuda_attn_state;
 
@@ -96,12 +98,10 @@ struct sv_cuda {
     struct sv_cuda_staging *staging;
     struct sv_cuda_weight *weights; /* wcomp.cu: all that may have a compressed copy */
     enum sv_toggle wcomp_mode;
-    bool bytes;      /* quantized weights are kept in 8 bits (fp8.cuh) */
-    int32_t bytes_k; /* the most columns of one that was loaded */
-    /* What the last launch, a norm's, has written in 8 bits as well, as rows of so many columns;
-     * else NULL. */
-    const void *bytes_of;
-    int32_t bytes_n, bytes_d;
+    bool bytes;           /* quantized weights are kept in 8 bits (fp8.cuh) */
+    int32_t bytes_k;      /* the most columns of one that was loaded */
+    const void *bytes_of; /* what the last launch, a norm's, has also written in 8 bits, or NULL */
+    int32_t bytes_n, bytes_d;        /* its rows and columns */
     struct sv_cuda_gemm_state *gemm; /* gemm.cu: made by its reserve */
     struct sv_cuda_attn_state *attn; /* attention.cu: likewise */
     void *sample;                    /* sample.cu: scratch for sample_rows rows */
@@ -109,6 +109,7 @@ struct sv_cuda {
     uint32_t *arrived;           /* moe_route.cu: of a router's thread blocks */
     char text[160];              /* describe() */
     struct sv_cuda_watch *watch; /* NULL: waits have no limit */
+    struct sv_cuda_peers *peers; /* other ranks; NULL: it is alone */
     struct sv_ledger held;       /* watch.cu's: device memory */
     size_t codes_packed; /* bytes of the largest matrix of codes (codes.cuh), as packed bf16 */
 };
@@ -137,8 +138,7 @@ static inline bool sv_cuda_is_bytes(const struct sv_weight *w)
 }
 
 /* device.cu: keeps the first failed call until the next sync; returns whether rc was success.
- * `what` is a constant: the name of a function of the library, or that of a launch, which is
- * remembered. */
+ * `what` is a constant, which is remembered: the name of a library function or of a launch. */
 bool sv_cuda_check(struct sv_cuda *cu, cudaError_t rc, const char *what);
 /* For set-up, where a failed call is the caller's error: SV_OK, SV_ENOMEM or SV_EDEVICE with a
  * message. Counts as one fallible call. */
@@ -149,8 +149,7 @@ void sv_cuda_free(struct sv_dev *dev, void *p);
 
 /* ---------------------------------------------------------------- launches */
 
-/* kernel<<<grid, block, smem, cu->stream>>>(args...), with the programmatic attribute where it is
- * safe. */
+/* kernel<<<grid, block, smem, cu->stream>>>(args...), with the programmatic attribute if safe. */
 template <typename... P, typename... A>
 static inline void sv_cuda_launch(struct sv_cuda *cu, const char *what, void (*kernel)(P...),
                                   dim3 grid, dim3 block, size_t smem, A... args)

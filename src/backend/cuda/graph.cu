@@ -80,7 +80,7 @@ static bool capture(struct sv_cuda *cu, struct graph_entry *e, void (*enqueue)(v
     cudaGraph_t graph = NULL;
     /* A kernel that waits for another rank must not stand in the way of what making a graph takes
      * from the library. */
-    if (sv_cuda_peers_of(cu) && !sv_cuda_wait_latched(cu, NULL, "the queue's end"))
+    if (cu->peers && !sv_cuda_wait_latched(cu, NULL, "the queue's end"))
         return false;
     if (!sv_cuda_check(cu, cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal),
                        "cudaStreamBeginCapture"))

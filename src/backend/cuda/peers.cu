@@ -52,8 +52,8 @@ int sv_cuda_window_open(struct sv_dev *dev, const struct sv_window_need *need,
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     struct sv_cuda_peers *p = (struct sv_cuda_peers *)sv_calloc(1, sizeof *p);
-    SV_REQUIRE(cu->watch && !cu->watch->peers);
-    cu->watch->peers = p;
+    SV_REQUIRE(!cu->peers);
+    cu->peers = p;
     if (!p)
         return sv_fail(err, SV_ENOMEM, -1, "table of ranks");
     for (int k = 0; k < SV_JOINS; k++)
@@ -87,7 +87,7 @@ int sv_cuda_window_open(struct sv_dev *dev, const struct sv_window_need *need,
     static_assert(sizeof made <= sizeof key->bytes, "a key holds it");
     memset(key, 0, sizeof *key);
     memcpy(key->bytes, &made, sizeof made);
-    /* All ones are there before anybody can write. */
+    /* All ones are there before another rank can write. */
     return rc ? rc : sv_cuda_wait(cu, NULL, "the clearing of a window", err);
 }
 
@@ -117,7 +117,7 @@ static int reach(struct sv_cuda *cu, int32_t rank, int32_t ordinal, struct sv_er
 int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
-    struct sv_cuda_peers *p = sv_cuda_peers_of(cu);
+    struct sv_cuda_peers *p = cu->peers;
     int rc = sv_cuda_enter(cu, err);
     for (int32_t r = 0; r < cu->ranks.n && !rc; r++) {
         struct key key;
@@ -137,7 +137,7 @@ int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct
     p->progress = peers->progress;
     p->failure = peers->failure;
     p->timeout_us = peers->timeout_us;
-    /* A join that waits in vain says so itself, and ends, before the device counts as stuck. */
+    /* A join's timeout ends first, and names the rank; only then the device counts as stuck. */
     if (cu->watch && cu->watch->limit_us && peers->timeout_us > 0)
         cu->watch->limit_us += peers->timeout_us;
     return SV_OK;
@@ -145,7 +145,7 @@ int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct
 
 void sv_cuda_window_close(struct sv_cuda *cu)
 {
-    struct sv_cuda_peers *p = sv_cuda_peers_of(cu);
+    struct sv_cuda_peers *p = cu->peers;
     if (!p)
         return;
     for (int32_t r = 0; p->processes && r < cu->ranks.n; r++)
@@ -157,7 +157,7 @@ void sv_cuda_window_close(struct sv_cuda *cu)
     sv_cuda_drop(cu, p->dead);
     sv_cuda_drop_host(cu, p->stop);
     sv_free(p);
-    cu->watch->peers = NULL;
+    cu->peers = NULL;
 }
 
 /* ---------------------------------------------------------------- failures */
@@ -170,7 +170,7 @@ static void fail(struct sv_cuda *cu, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    sv_failure_tell(sv_cuda_peers_of(cu)->failure, cu->ranks.rank, text);
+    sv_failure_tell(cu->peers->failure, cu->ranks.rank, text);
 }
 
 static uint64_t progress_of(const struct sv_cuda_peers *p, int32_t r)
@@ -181,8 +181,7 @@ static uint64_t progress_of(const struct sv_cuda_peers *p, int32_t r)
 /* Ranks that have enqueued the same number of passes have had the same number of joins. */
 static void compare(struct sv_cuda *cu, int32_t r)
 {
-    const uint64_t own = progress_of(sv_cuda_peers_of(cu), cu->ranks.rank),
-                   theirs = progress_of(sv_cuda_peers_of(cu), r);
+    const uint64_t own = progress_of(cu->peers, cu->ranks.rank), theirs = progress_of(cu->peers, r);
     if (own >> 32 != theirs >> 32 || own == theirs)
         return;
     fail(cu,
@@ -199,7 +198,7 @@ static bool has_failed(const struct sv_cuda_peers *p)
 
 void sv_cuda_peers_look(struct sv_cuda *cu)
 {
-    struct sv_cuda_peers *p = sv_cuda_peers_of(cu);
+    struct sv_cuda_peers *p = cu->peers;
     if (!p || !p->failure || p->stopped)
         return;
     for (int32_t r = 0; r < cu->ranks.n && !has_failed(p); r++)
@@ -211,7 +210,7 @@ void sv_cuda_peers_look(struct sv_cuda *cu)
 
 int sv_cuda_peers_failed(struct sv_cuda *cu, const struct sv_cuda_fault *f, struct sv_err *err)
 {
-    const struct sv_cuda_peers *p = sv_cuda_peers_of(cu);
+    const struct sv_cuda_peers *p = cu->peers;
     if (!p || !p->failure)
         return SV_OK;
     if (f && f->code == SV_CUDA_FAULT_PEER)
@@ -219,7 +218,7 @@ int sv_cuda_peers_failed(struct sv_cuda *cu, const struct sv_cuda_fault *f, stru
              (long long)(p->timeout_us / 1000), cu->ranks.rank, sv_join_name((enum sv_join)f->b),
              f->c);
     while (f && f->code == SV_CUDA_FAULT_PEER && !has_failed(p))
-        ; /* who was first is about to say so */
+        ; /* the rank that claimed the failure is writing it */
     if (!has_failed(p))
         return SV_OK;
     sv_cuda_peers_look(cu);

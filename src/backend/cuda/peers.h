@@ -9,7 +9,6 @@
 #ifndef SV_CUDA_PEERS_H
 #define SV_CUDA_PEERS_H
 
-#include "backend/cuda/watch.h"
 #include "backend/gpu/join.cuh"
 
 /* What a device that is one of several has. */
@@ -27,18 +26,13 @@ struct sv_cuda_peers {
     bool stopped; /* it has failed: nothing waits */
 };
 
-static inline struct sv_cuda_peers *sv_cuda_peers_of(const struct sv_cuda *cu)
-{
-    return cu->watch ? cu->watch->peers : NULL;
-}
-
 /* ---- peers.cu */
 int sv_cuda_window_open(struct sv_dev *dev, const struct sv_window_need *need,
                         struct sv_window_key *key, struct sv_err *err);
 int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err);
 void sv_cuda_window_close(struct sv_cuda *cu);
-/* Of whoever waits for the device, now and then: when another rank has failed or is not in step,
- * kernels are told to wait no more. */
+/* Called now and then while the host waits for the device: when another rank has failed or is not
+ * in step, kernels stop waiting. */
 void sv_cuda_peers_look(struct sv_cuda *cu);
 /* SV_OK, or why this device and all others have failed; f: what a kernel has found, or NULL. */
 int sv_cuda_peers_failed(struct sv_cuda *cu, const struct sv_cuda_fault *f, struct sv_err *err);

@@ -22,8 +22,6 @@ struct sv_cuda_watch {
     cudaEvent_t beat[SV_CUDA_BEATS];
     uint64_t n_beat[SV_CUDA_BEATS],
         n_mark[SV_MARKS]; /* launches before an event; 0 = not recorded */
-    struct sv_cuda_peers
-        *peers; /* peers.h: other ranks, which kernels wait for; NULL: it is alone */
     /* the device did not answer: from then on nothing is launched, waited for or freed */
     struct sv_err stuck;
 };

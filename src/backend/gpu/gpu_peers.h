@@ -6,8 +6,8 @@
  * backend/hip/gpu_peers_amd.cuh and, for tests that run kernels on a CPU,
  * tests/cuda/emulated/emulated_peers.h. Must not: know what is exchanged.
  *
- *   gpu_send16(at, w), gpu_take16(at)   16 bytes of anybody's memory, each word whole; in no order
- *                                       with other places
+ *   gpu_send16(at, w), gpu_take16(at)   16 bytes of any device's memory, each word whole; in no
+ *                                       order with other places
  *   gpu_idle()                          between looks of a thread that waits for another device
  *   gpu_clock_us()                      of this one
  */

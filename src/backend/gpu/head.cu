@@ -46,6 +46,5 @@ void sv_gemm_best_pick(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int
     }
     sv_cuda_launch(cu, "the choice of the best logit", pick_kernel, dim3((unsigned)n),
                    dim3(THREADS), 0, (const uint64_t *)cu->gemm->best, n_slots, row0, p->out_index,
-                   p->out, p->join ? sv_cuda_peers_of(cu)->best : (uint64_t *)NULL, p->first_id,
-                   cu->fault);
+                   p->out, p->join ? cu->peers->best : (uint64_t *)NULL, p->first_id, cu->fault);
 }

@@ -4,8 +4,8 @@
  *
  * Called by rows.cu, context_kv.cu and gemm.cu, and through the table in device.cu. Thread blocks
  * that wait must all be resident, so that the others' parts cannot depend on one that has not
- * begun: above so many rows a kernel that waits for nobody sends all of them, and the next one
- * takes. Must not: leave a join out, as the order of kinds is what frees a place (ranks.h).
+ * begun: above so many rows one kernel, without a wait, sends all of them, and the next one takes.
+ * Must not: leave a join out, as the order of kinds is what frees a place (ranks.h).
  */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/peers.h"
@@ -19,7 +19,7 @@ static unsigned blocks(int64_t n)
 
 struct sv_join_site sv_cuda_join_site(const struct sv_cuda *cu, enum sv_join kind, size_t n_bytes)
 {
-    const struct sv_cuda_peers *p = sv_cuda_peers_of(cu);
+    const struct sv_cuda_peers *p = cu->peers;
     struct sv_join_site s = {};
     SV_REQUIRE(p && p->failure);
     const size_t part = (p->at[kind + 1] - p->at[kind]) / (size_t)cu->ranks.n / SV_ALIGN * SV_ALIGN;
@@ -38,7 +38,7 @@ struct sv_join_site sv_cuda_join_site(const struct sv_cuda *cu, enum sv_join kin
     return s;
 }
 
-/* A join of no rows: the others hear of it all the same. */
+/* A join of no rows: a place is sent and taken all the same. */
 static __global__ void empty_kernel(const __grid_constant__ struct sv_join_site s)
 {
     sv_pdl_launch();
@@ -183,7 +183,7 @@ void sv_cuda_join_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p)
     const struct sv_join_site s = sv_cuda_join_site(cu, p->join, (size_t)p->n_rows * sizeof(uint4));
     sv_cuda_launch(cu, "the best of all ranks", best_kernel,
                    dim3((unsigned)((p->n_rows + ROWS - 1) / ROWS)), ROWS, 0, s,
-                   (const uint64_t *)sv_cuda_peers_of(cu)->best, p->n_rows, p->out_index, p->out);
+                   (const uint64_t *)cu->peers->best, p->n_rows, p->out_index, p->out);
 }
 
 /* ---------------------------------------------------------------- whole rows of logits */

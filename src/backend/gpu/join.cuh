@@ -4,12 +4,12 @@
  * to is summed in rank order.
  *
  * Included by join.cu and rows.cu. The data is the flag: a window is all ones where nothing has
- * come. A word of ones is two bf16 that are NaN, or one f32; who sends such a word sends another
- * NaN instead, so that bad numbers are a fault and not a wait. Whoever has taken a place blanks it,
- * and ranks.h says why it may be written again then; nothing is counted, so a kernel that is
- * replayed does the same each time. A wait ends when the part is there, when the time is up, or
- * when the host says so; from then on the device is dead: no join waits any more, and numbers are
- * zeros. Must not: add in another order than that of ranks, or wait before the own part is sent.
+ * come. A word of ones is two bf16 that are NaN, or one f32; such a word is sent as another NaN, so
+ * that bad numbers are a fault and not a wait. A place that was taken is blanked, and ranks.h
+ * explains why it may be written again then; nothing is counted, so a kernel that is replayed does
+ * the same each time. A wait ends when the part is there, at the timeout, or when the host has set
+ * the stop word; from then on the device is dead: no join waits any more, and numbers are zeros.
+ * Must not: add in another order than that of ranks, or wait before the own part is sent.
  */
 #ifndef SV_GPU_JOIN_CUH
 #define SV_GPU_JOIN_CUH
@@ -24,17 +24,14 @@ struct sv_join_site {
     uint4 *from;             /* rank r's part in the own window: at from + r * apart */
     int64_t apart;
     uint4 *dead;        /* x: the device is */
-    const uint4 *stop;  /* x, the host's: it shall be */
+    const uint4 *stop;  /* x, set by the host: it shall be */
     int64_t timeout_us; /* < 0: none */
     struct sv_cuda_fault *fault;
 };
 
-/* A fault of its own. a: rank that is waited for, b: enum sv_join, c: row */
-enum { SV_CUDA_FAULT_PEER = SV_CUDA_FAULT_LOGPROB + 1 };
-
 enum {
     SV_JOIN_LOOK = 256, /* polls between looks at the clock */
-    SV_JOIN_ASK = 65536 /* and at the host's word, which lies beyond a bus */
+    SV_JOIN_ASK = 65536 /* and at the stop word, which lies in host memory */
 };
 
 static __device__ __forceinline__ bool sv_join_there(uint4 v)

@@ -377,9 +377,8 @@ template <typename T> static void norm_launch(struct sv_cuda *cu, const struct s
     const void *delta = p->delta;
     if (p->join && !whole) {
         a.delta_in_order = true;
-        delta = sv_cuda_peers_of(cu)->sums;
-        sv_cuda_join_sums(cu, p->join, p->delta, p->row_index, p->n_rows, p->d,
-                          sv_cuda_peers_of(cu)->sums);
+        delta = cu->peers->sums;
+        sv_cuda_join_sums(cu, p->join, p->delta, p->row_index, p->n_rows, p->d, cu->peers->sums);
     }
     if (p->join && whole)
         norm_join_launch<T>(cu, p, a, threads);
