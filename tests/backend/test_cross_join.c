@@ -11,14 +11,12 @@
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep, setenv */
 
+#include "join_need.h"
 #include "testing.h"
-
-#include "backend/ops.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* More rows than a GPU has multiprocessors are sent ahead. */
 enum { ROWS = 300, D = 80, VOCAB = 301, ROUNDS = 12, BIG = 8, ON_ONE = 4 };
@@ -49,12 +47,6 @@ struct rig {
     float *part[BIG], *x, *logits, *head;
     int32_t first[SV_MAX_RANKS + 1];
 };
-
-static void nap_us(int64_t us)
-{
-    const struct timespec t = {us / 1000000, us % 1000000 * 1000};
-    nanosleep(&t, NULL);
-}
 
 static size_t size_of(const struct rig *g)
 {
@@ -183,14 +175,7 @@ static void rig_open(struct rig *g, int32_t n, int32_t n_rows, bool bf16, bool s
                      int64_t timeout_us)
 {
     struct sv_window_key key[BIG];
-    const size_t sum = sizeof(float) * ROWS * D;
-    const struct sv_window_need need = {
-        .n_bytes = {[SV_JOIN_MIXER] = sum,
-                    [SV_JOIN_FFN] = sum,
-                    [SV_JOIN_TAPS] = sum,
-                    [SV_JOIN_BEST] = sizeof(uint64_t) * ROWS,
-                    [SV_JOIN_LOGITS_A] = sizeof(float) * ROWS * VOCAB,
-                    [SV_JOIN_LOGITS_B] = sizeof(float) * ROWS * VOCAB}};
+    const struct sv_window_need need = join_need(ROWS, D, VOCAB);
     *g = (struct rig){.n = n, .n_rows = n_rows, .bf16 = bf16};
     g->x = floats((size_t)ROWS * D, 4, g->bf16);
     g->head = floats((size_t)VOCAB * D, 2, g->bf16);

@@ -9,22 +9,14 @@
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 
+#include "join_need.h"
 #include "testing.h"
-
-#include "backend/ops.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { ROWS = 40, D = 80, VOCAB = 301, ROUNDS = 30, BIG = 8 };
-
-static void nap_us(int64_t us)
-{
-    const struct timespec t = {us / 1000000, us % 1000000 * 1000};
-    nanosleep(&t, NULL);
-}
 
 struct rig;
 struct rank {
@@ -170,14 +162,7 @@ static void rig_open(struct rig *g, int32_t n, int32_t n_rows, uint64_t seed, bo
                      int64_t timeout_us)
 {
     struct sv_window_key key[BIG];
-    const size_t sum = sizeof(float) * ROWS * D;
-    const struct sv_window_need need = {
-        .n_bytes = {[SV_JOIN_MIXER] = sum,
-                    [SV_JOIN_FFN] = sum,
-                    [SV_JOIN_TAPS] = sum,
-                    [SV_JOIN_BEST] = sizeof(uint64_t) * ROWS,
-                    [SV_JOIN_LOGITS_A] = sizeof(float) * ROWS * VOCAB,
-                    [SV_JOIN_LOGITS_B] = sizeof(float) * ROWS * VOCAB}};
+    const struct sv_window_need need = join_need(ROWS, D, VOCAB);
     memset(g, 0, sizeof *g);
     g->n = n;
     g->n_rows = n_rows;

@@ -96,7 +96,7 @@ int sv_cuda_try(cudaError_t rc, struct sv_err *err, const char *what)
     return rc == cudaSuccess ? SV_OK : sv_fail(err, SV_EDEVICE, -1, "CUDA: %s: %d", what, rc);
 }
 
-/* peers.cu's: here nobody waits for another rank. */
+/* peers.cu's: here no kernel waits for another rank. */
 void sv_cuda_peers_look(struct sv_cuda *)
 {
 }

@@ -376,7 +376,7 @@ static void tells(void **state)
         fails((struct sv_rank_fault_at){SV_RANK_FAILS, tp - 1, 4}, tp,
               "failed: a fault that a test asked for");
 }
-/* Both counts are told, and nobody waits until the time is up; ahead of a GPU a follower may see it
+/* Both counts are told, and no wait lasts until the timeout; ahead of a GPU a follower may see it
  * first. */
 static void diverges(void **state)
 {
