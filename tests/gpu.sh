@@ -119,7 +119,7 @@ for device in cuda cuda-portable cuda-eager; do
     unset SALVO_TEST_DEVICE
 done
 # Ranks on two GPUs, or both on one.
-for test in f32_2 bf16_2 experts_2 grammars together_2 policy; do
+for test in f32_2 bf16_2 experts_2 whole_experts_2 grammars together_2 policy; do
     [ -x "$B/tests/engine/test_ranks" ] &&
         SALVO_TEST_DEVICE=cuda start "ranks-$test" "${LIMIT:-150}" "$B/tests/engine/test_ranks" "$test"
 done

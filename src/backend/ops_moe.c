@@ -122,7 +122,6 @@ void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     SV_REQUIRE(sv_rows_ok(&p->rows) && routes_ok(&p->routes) && p->x && p->w.data);
     SV_REQUIRE(p->routes.n_rows == p->rows.n_rows && p->w.rows == p->routes.n_experts);
     SV_REQUIRE(p->w.cols > 0 && p->w.fmt.elem <= SV_F16 && sv_vector_ok(&p->bias, p->w.rows));
-    SV_REQUIRE(!p->routes.own.n || dev->ranks.by_expert);
     const struct sv_router_sigmoid *s = &p->sigmoid;
     SV_REQUIRE(p->norm == SV_ROUTER_OVER_CHOSEN || p->norm == SV_ROUTER_OVER_ALL ||
                (p->norm == SV_ROUTER_SIGMOID && groups_ok(s, &p->routes)));

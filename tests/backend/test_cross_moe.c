@@ -24,9 +24,11 @@ struct routing {
     struct cross_buf buf;
 };
 
-static struct routing routing_new(struct cross *c, int32_t n_rows, int32_t n_experts, int32_t k)
+/* own: experts of these devices, n 0: all. */
+static struct routing routing_new(struct cross *c, int32_t n_rows, int32_t n_experts, int32_t k,
+                                  struct sv_slice own)
 {
-    struct routing t = {.r[0] = {.n_rows = n_rows, .n_experts = n_experts, .k = k}};
+    struct routing t = {.r[0] = {.n_rows = n_rows, .n_experts = n_experts, .k = k, .own = own}};
     const size_t n = sv_routes_lay_out(&t.r[0], NULL);
     t.buf = cross_new(c, CROSS_I32, n / 4, NULL, 0);
     for (int side = 0; side < 2; side++) {
@@ -47,28 +49,27 @@ static struct sv_routes host_routes(const struct routing *t, void *image)
 static void make_lists(struct sv_routes *r)
 {
     int32_t n = 0, active = 0;
-    for (int32_t e = 0; e < r->n_experts; e++) {
+    for (int32_t i = 0; i < r->n_rows * r->k; i++)
+        r->place[i] = -1;
+    for (int32_t e = 0; e < sv_routes_n_own(r); e++) {
         r->first[e] = n;
         for (int32_t i = 0; i < r->n_rows * r->k; i++)
-            if (r->expert[i] == e) {
+            if (r->expert[i] == r->own.first + e) {
                 r->list[n] = i;
                 r->place[i] = n++;
             }
         if (n > r->first[e])
             r->active[active++] = e;
     }
-    r->first[r->n_experts] = n;
+    r->first[sv_routes_n_own(r)] = n;
     *r->n_active = active;
-    for (int32_t i = 0; i < r->n_rows * r->k; i++)
-        if (r->expert[i] < 0)
-            r->place[i] = -1;
 }
 
 /* Puts choices (n_rows, k) and weights on both sides. */
 static struct routing routing_of(struct cross *c, int32_t n_rows, int32_t n_experts, int32_t k,
-                                 const int32_t *expert, const float *weight)
+                                 struct sv_slice own, const int32_t *expert, const float *weight)
 {
-    struct routing t = routing_new(c, n_rows, n_experts, k);
+    struct routing t = routing_new(c, n_rows, n_experts, k, own);
     const size_t n_bytes = t.buf.n * 4, entries = (size_t)(n_rows * k);
     void *image = calloc(1, n_bytes);
     struct sv_routes r = host_routes(&t, image);
@@ -131,7 +132,7 @@ static void same_ints(const char *name, const char *what, const int32_t *got, co
 
 /* x and W are small integers: logits are exact, equal on all devices, and often tie. */
 static void router_case(struct cross *c, int32_t n_rows, int32_t n_experts, int32_t k,
-                        enum sv_router_norm norm, bool bias)
+                        enum sv_router_norm norm, bool bias, struct sv_slice own)
 {
     enum { HIDDEN = 72 };
     struct rig_batch b;
@@ -160,9 +161,9 @@ static void router_case(struct cross *c, int32_t n_rows, int32_t n_experts, int3
     struct sv_weight host = {
         .role = SV_ROLE_ROUTER, .fmt.elem = SV_BF16, .rows = n_experts, .cols = HIDDEN, .data = w};
     struct sv_weight host_bias = {.fmt.elem = SV_F32, .rows = 1, .cols = n_experts, .data = plus};
-    struct routing t = routing_new(c, n, n_experts, k);
+    struct routing t = routing_new(c, n, n_experts, k, own);
     struct cross_buf chosen = cross_new(c, CROSS_I32, 1, (int32_t[]){5}, 0);
-    struct routing want = routing_new(c, n, n_experts, k);
+    struct routing want = routing_new(c, n, n_experts, k, own);
     struct sv_routes wr = host_routes(&want, cross_at(&want.buf, 0));
     int32_t row_seg[600];
     for (int32_t r = 0; r < n; r++)
@@ -194,8 +195,9 @@ static void router_case(struct cross *c, int32_t n_rows, int32_t n_experts, int3
         const struct sv_routes got = host_routes(&t, image);
         same_ints(c->name, "expert", got.expert, wr.expert, n * k);
         same_ints(c->name, "place", got.place, wr.place, n * k);
-        same_ints(c->name, "list", got.list, wr.list, n_rows * k);
-        same_ints(c->name, "first", got.first, wr.first, n_experts + 1);
+        const int32_t n_own = sv_routes_n_own(&wr);
+        same_ints(c->name, "list", got.list, wr.list, wr.first[n_own]);
+        same_ints(c->name, "first", got.first, wr.first, n_own + 1);
         same_ints(c->name, "n_active", got.n_active, wr.n_active, 1);
         same_ints(c->name, "active", got.active, wr.active, *wr.n_active);
         for (int32_t i = 0; i < n_rows * k; i++)
@@ -228,11 +230,16 @@ static void router_on(struct cross *c)
     static const int32_t experts[] = {4, 32, 128, 512}, chosen[] = {1, 4, 8, 10};
     for (int i = 0; i < 4; i++) {
         const int32_t k = chosen[i] < experts[i] ? chosen[i] : experts[i];
-        router_case(c, 1, experts[i], k, SV_ROUTER_OVER_CHOSEN, i % 2);
-        router_case(c, 37, experts[i], k, SV_ROUTER_OVER_ALL, false);
-        router_case(c, 300, experts[i], k, SV_ROUTER_OVER_CHOSEN, i % 2);
+        const struct sv_slice all = {0}, half = {experts[i] / 2, experts[i] - experts[i] / 2},
+                              third = {experts[i] / 4, experts[i] / 3};
+        router_case(c, 1, experts[i], k, SV_ROUTER_OVER_CHOSEN, i % 2, all);
+        router_case(c, 37, experts[i], k, SV_ROUTER_OVER_ALL, false, all);
+        router_case(c, 300, experts[i], k, SV_ROUTER_OVER_CHOSEN, i % 2, all);
+        router_case(c, 2, experts[i], k, SV_ROUTER_OVER_CHOSEN, i % 2, half);
+        router_case(c, 37, experts[i], k, SV_ROUTER_OVER_ALL, false, third);
+        router_case(c, 300, experts[i], k, SV_ROUTER_OVER_CHOSEN, i % 2, half);
     }
-    router_case(c, 5, 4, 4, SV_ROUTER_OVER_CHOSEN, true); /* all experts */
+    router_case(c, 5, 4, 4, SV_ROUTER_OVER_CHOSEN, true, (struct sv_slice){0}); /* all experts */
 }
 
 /* ---------------------------------------------------------------- products */
@@ -343,6 +350,7 @@ struct shape {
     enum sv_dtype dtype;
     bool bias;
     enum sv_expert_act act;
+    struct sv_slice own;
 };
 
 /* The three matrices of a layer's experts and the buffers of a pass of n rows. */
@@ -353,9 +361,10 @@ struct layer {
 
 static struct layer layer_new(struct cross *c, struct shape s)
 {
-    return (struct layer){s, projection_new(c, s.dtype, s.n_experts, s.inter, s.hidden, s.bias),
-                          projection_new(c, s.dtype, s.n_experts, s.inter, s.hidden, s.bias),
-                          projection_new(c, s.dtype, s.n_experts, s.hidden, s.inter, s.bias)};
+    const int32_t n = s.own.n ? s.own.n : s.n_experts;
+    return (struct layer){s, projection_new(c, s.dtype, n, s.inter, s.hidden, s.bias),
+                          projection_new(c, s.dtype, n, s.inter, s.hidden, s.bias),
+                          projection_new(c, s.dtype, n, s.hidden, s.inter, s.bias)};
 }
 
 static void layer_free(struct cross *c, struct layer *l)
@@ -410,8 +419,12 @@ static void layer_case(struct cross *c, struct shape s, int32_t n)
     draw_choices(c, &s, n, expert, weight, s.n_experts);
     for (int32_t j = 0; pads && j < s.k; j++)
         expert[(n - 1) * s.k + j] = -1;
-    struct routing t = routing_of(c, n, s.n_experts, s.k, expert, weight);
-    const size_t entries = (size_t)(n * s.k), placed = entries - (size_t)(pads * s.k);
+    struct routing t = routing_of(c, n, s.n_experts, s.k, s.own, expert, weight);
+    const size_t entries = (size_t)(n * s.k);
+    size_t placed = 0;
+    for (size_t i = 0; i < entries; i++)
+        placed += expert[i] >= 0 &&
+                  (!s.own.n || (expert[i] >= s.own.first && expert[i] < s.own.first + s.own.n));
     struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(n * s.hidden), NULL, 1);
     struct cross_buf act = cross_new(c, CROSS_ACT, entries * (size_t)s.inter, NULL, 0);
     struct cross_buf down = cross_new(c, CROSS_F32, entries * (size_t)s.hidden, NULL, 0);
@@ -440,7 +453,7 @@ static void company(struct cross *c, const struct layer *l, const struct cross_b
     /* It stands last, so that it is not the first of its experts either. */
     memcpy(expert + (n - 1) * s->k, own, (size_t)s->k * sizeof *expert);
     memcpy(weight + (n - 1) * s->k, own_weight, (size_t)s->k * sizeof *weight);
-    struct routing t = routing_of(c, n, s->n_experts, s->k, expert, weight);
+    struct routing t = routing_of(c, n, s->n_experts, s->k, s->own, expert, weight);
     const size_t entries = (size_t)(n * s->k), row = (size_t)s->hidden * cross_elem(c, CROSS_ACT);
     struct cross_buf act = cross_new(c, CROSS_ACT, entries * (size_t)s->inter, NULL, 0);
     struct cross_buf down = cross_new(c, CROSS_F32, entries * (size_t)s->hidden, NULL, 0);
@@ -491,7 +504,7 @@ static void same_bits(struct cross *c, const struct layer *coded, const struct l
     int32_t *expert = calloc(entries, sizeof *expert);
     float *weight = calloc(entries, sizeof *weight);
     draw_choices(c, s, n, expert, weight, s->n_experts);
-    struct routing t = routing_of(c, n, s->n_experts, s->k, expert, weight);
+    struct routing t = routing_of(c, n, s->n_experts, s->k, s->own, expert, weight);
     struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(n * s->hidden), NULL, 1);
     uint8_t *got[2][3];
     for (int i = 0; i < 2; i++) {
@@ -523,10 +536,10 @@ static void codes_on(struct cross *c)
     if (!takes_mxfp4(c))
         return;
     const struct shape s[] = {
-        {8, 2, 64, 32, SV_U8, false, SV_EXPERT_SILU},
-        {6, 3, 160, 96, SV_U8, true, SV_EXPERT_CLAMPED},
-        {32, 4, 736, 480, SV_U8, true, SV_EXPERT_CLAMPED},
-        {4, 2, 2880, 1440, SV_U8, true, SV_EXPERT_CLAMPED},
+        {8, 2, 64, 32, SV_U8, false, SV_EXPERT_SILU, {0}},
+        {6, 3, 160, 96, SV_U8, true, SV_EXPERT_CLAMPED, {0}},
+        {32, 4, 736, 480, SV_U8, true, SV_EXPERT_CLAMPED, {0}},
+        {4, 2, 2880, 1440, SV_U8, true, SV_EXPERT_CLAMPED, {0}},
     };
     for (int i = 0; i < (c->quick ? 2 : 4); i++) {
         struct layer coded = layer_new(c, s[i]), wide = coded;
@@ -545,7 +558,7 @@ static void codes_on(struct cross *c)
     }
     for (int j = 0; j < 4; j++)
         layer_case(c, s[1], (int32_t[]){1, 7, 40, 150}[j]);
-    bits_case(c, (struct shape){16, 4, 128, 64, SV_U8, true, SV_EXPERT_CLAMPED});
+    bits_case(c, (struct shape){16, 4, 128, 64, SV_U8, true, SV_EXPERT_CLAMPED, {0}});
 }
 
 static void products_on(struct cross *c)
@@ -553,13 +566,15 @@ static void products_on(struct cross *c)
     if (lacks_experts(c))
         return;
     const struct shape s[] = {
-        {8, 2, 64, 32, SV_BF16, false, SV_EXPERT_SILU},
-        {16, 4, 96, 72, SV_BF16, true, SV_EXPERT_CLAMPED},
-        {6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU},
-        {5, 5, 67, 19, SV_F16, true, SV_EXPERT_CLAMPED},
-        {32, 8, 256, 96, SV_BF16, false, SV_EXPERT_SILU},
+        {8, 2, 64, 32, SV_BF16, false, SV_EXPERT_SILU, {0}},
+        {16, 4, 96, 72, SV_BF16, true, SV_EXPERT_CLAMPED, {0}},
+        {6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU, {0}},
+        {5, 5, 67, 19, SV_F16, true, SV_EXPERT_CLAMPED, {0}},
+        {32, 8, 256, 96, SV_BF16, false, SV_EXPERT_SILU, {0}},
+        {16, 4, 96, 72, SV_BF16, true, SV_EXPERT_CLAMPED, {7, 5}}, /* of which some are here */
+        {6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU, {5, 1}},
     };
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 7; i++)
         for (int j = 0; j < 4; j++)
             layer_case(c, s[i], (int32_t[]){1, 7, 40, 150}[j]);
 }
@@ -568,10 +583,10 @@ static void bits_on(struct cross *c)
 {
     if (lacks_experts(c))
         return;
-    bits_case(c, (struct shape){16, 4, 128, 64, SV_BF16, true, SV_EXPERT_SILU});
-    bits_case(c, (struct shape){8, 2, 68, 40, SV_F32, false, SV_EXPERT_SILU});
+    bits_case(c, (struct shape){16, 4, 128, 64, SV_BF16, true, SV_EXPERT_SILU, {0}});
+    bits_case(c, (struct shape){8, 2, 68, 40, SV_F32, false, SV_EXPERT_SILU, {0}});
     if (!c->quick)
-        bits_case(c, (struct shape){64, 8, 512, 192, SV_BF16, false, SV_EXPERT_CLAMPED});
+        bits_case(c, (struct shape){64, 8, 512, 192, SV_BF16, false, SV_EXPERT_CLAMPED, {0}});
 }
 
 static void router(void **state)

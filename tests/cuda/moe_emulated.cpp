@@ -140,9 +140,10 @@ struct layer {
 struct routing {
     sv_routes r;
     std::vector<uint8_t> memory;
-    routing(int32_t n, const shape &s)
+    routing(int32_t n, const shape &s, sv_slice own = {})
     {
         r = {};
+        r.own = own;
         r.n_rows = n;
         r.n_experts = s.n_experts;
         r.k = s.k;
@@ -152,21 +153,20 @@ struct routing {
     void lists()
     {
         int32_t n = 0, active = 0;
-        for (int32_t e = 0; e < r.n_experts; e++) {
+        for (int32_t i = 0; i < r.n_rows * r.k; i++)
+            r.place[i] = -1;
+        for (int32_t e = 0; e < sv_routes_n_own(&r); e++) {
             r.first[e] = n;
             for (int32_t i = 0; i < r.n_rows * r.k; i++)
-                if (r.expert[i] == e) {
+                if (r.expert[i] == r.own.first + e) {
                     r.list[n] = i;
                     r.place[i] = n++;
                 }
             if (n > r.first[e])
                 r.active[active++] = e;
         }
-        r.first[r.n_experts] = n;
+        r.first[sv_routes_n_own(&r)] = n;
         *r.n_active = active;
-        for (int32_t i = 0; i < r.n_rows * r.k; i++)
-            if (r.expert[i] < 0)
-                r.place[i] = -1;
     }
 };
 
@@ -315,6 +315,69 @@ int check_layer(sv_cuda *cu, sv_rng &rng, const shape &s)
     return 0;
 }
 
+/* Experts shared out among three: every entry has on its own device the bits that it has with all of them, and what each
+ * device adds up is its own entries, in the order of choice. */
+int check_parts(sv_cuda *cu, sv_rng &rng, const shape &s)
+{
+    const layer whole(rng, s);
+    std::vector<int32_t> own(s.k);
+    for (int32_t j = 0; j < s.k; j++)
+        own[j] = j * (s.n_experts - 1) / s.k;
+    for (int32_t n : {1, 2, 9, 40, 160}) {
+        routing all(n, s);
+        draw(rng, all, s, s.n_experts, own);
+        acts x((size_t)n * s.hidden, cu->act == SV_BF16), out((size_t)n * s.hidden, x.bf16);
+        for (size_t i = 0; i < (size_t)n * s.hidden; i++)
+            x.set(i, sv_rng_normal(&rng));
+        acts act((size_t)n * s.k * s.inter, x.bf16);
+        std::vector<float> down((size_t)n * s.k * s.hidden);
+        run(cu, whole, all.r, x.data.data(), act, down, out);
+        int32_t n_entries = 0;
+        for (int32_t rank = 0; rank < 3; rank++) {
+            const int32_t first = s.n_experts * rank / 3;
+            routing t(n, s, {first, s.n_experts * (rank + 1) / 3 - first});
+            std::copy(all.r.expert, all.r.expert + n * s.k, t.r.expert);
+            std::copy(all.r.weight, all.r.weight + n * s.k, t.r.weight);
+            t.lists();
+            layer part = whole;
+            for (projection *p : {&part.gate, &part.up, &part.down}) {
+                p->x.n = t.r.own.n;
+                p->x.w += first;
+                if (s.bias)
+                    p->x.bias.data = (const float *)p->x.bias.data + (size_t)first * p->x.rows;
+            }
+            acts some((size_t)n * s.k * s.inter, x.bf16), sum((size_t)n * s.hidden, x.bf16);
+            std::vector<float> d((size_t)n * s.k * s.hidden, NAN);
+            run(cu, part, t.r, x.data.data(), some, d, sum);
+            for (int32_t row = 0; row < n; row++)
+                for (int32_t c = 0; c < s.hidden; c++) {
+                    float want = 0;
+                    for (int32_t j = 0; j < s.k; j++) {
+                        const int32_t i = row * s.k + j;
+                        const size_t at = (size_t)all.r.place[i] * s.hidden + c;
+                        if (t.r.place[i] < 0)
+                            continue;
+                        n_entries += c == 0;
+                        want = fmaf(t.r.weight[i], down[at], want);
+                        if (d[(size_t)t.r.place[i] * s.hidden + c] != down[at]) {
+                            printf("part %d: entry %d has other bits\n", rank, i);
+                            return 1;
+                        }
+                    }
+                    if (sum.at((size_t)row * s.hidden + c) != (x.bf16 ? sv_bf16_to_f32(sv_f32_to_bf16(want)) : want)) {
+                        printf("part %d: row %d of %d, %d: another sum\n", rank, row, n, c);
+                        return 1;
+                    }
+                }
+        }
+        if (n_entries != n * s.k) {
+            printf("%d of %d entries are on a device\n", n_entries, n * s.k);
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Both ways in which experts with MXFP4's values may lie. Scales beyond 128 give infinities, too. */
 int check_codes(sv_cuda *cu, sv_rng &rng, const shape &s)
 {
@@ -358,7 +421,7 @@ bool beats(float a, int32_t i, float b, int32_t j)
 }
 
 /* Small integers: logits tie often; some rows are padding, one has a NaN. s.bf16: packed weights. */
-int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_norm norm)
+int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_norm norm, sv_slice own = {})
 {
     cu->act = s.bf16 ? SV_BF16 : SV_F32;
     std::vector<float> x((size_t)n * s.hidden), w((size_t)s.n_experts * s.hidden);
@@ -371,7 +434,7 @@ int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_
         seg[r] = r >= n - n / 4 ? -1 : 0;
     if (n > 4)
         x[(size_t)s.hidden] = NAN;
-    routing got(n, s), want(n, s);
+    routing got(n, s, own), want(n, s, own);
     acts rows(x.size(), s.bf16);
     for (size_t i = 0; i < x.size(); i++)
         rows.set(i, x[i]);
@@ -410,14 +473,14 @@ int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_
     }
     want.lists();
     sv_cuda_router_topk((sv_dev *)(void *)cu, &p);
-    const int32_t entries = want.r.first[s.n_experts];
+    const int32_t n_own = sv_routes_n_own(&want.r), entries = want.r.first[n_own];
     if (memcmp(got.r.expert, want.r.expert, sizeof(int32_t) * n * s.k) ||
         memcmp(got.r.place, want.r.place, sizeof(int32_t) * n * s.k) ||
         memcmp(got.r.list, want.r.list, sizeof(int32_t) * entries) ||
-        memcmp(got.r.first, want.r.first, sizeof(int32_t) * (s.n_experts + 1)) ||
+        memcmp(got.r.first, want.r.first, sizeof(int32_t) * (n_own + 1)) ||
         *got.r.n_active != *want.r.n_active ||
         memcmp(got.r.active, want.r.active, sizeof(int32_t) * *want.r.n_active) || chosen != 3u + (uint32_t)*want.r.n_active) {
-        printf("router: %d rows, %d experts: other choices or lists\n", n, s.n_experts);
+        printf("router: %d rows, %d experts, %d from %d on here: other choices or lists\n", n, s.n_experts, n_own, own.first);
         return 1;
     }
     for (int32_t i = 0; i < entries; i++) {
@@ -522,6 +585,9 @@ int main()
             bad |= check_layer(&cu, rng, s);
             n_checks++;
         }
+        bad |= check_parts(&cu, rng, {40, 3, 136, 72, true, true, SV_EXPERT_CLAMPED}) |
+               check_parts(&cu, rng, {7, 3, 52, 20, false, false, SV_EXPERT_SILU});
+        n_checks += 2;
     }
     cu.act = SV_BF16;
     for (const shape &s : {shape{4, 2, 64, 32, true, false, SV_EXPERT_SILU, 122}, shape{9, 3, 160, 96, true, true, SV_EXPERT_CLAMPED, 121},
@@ -535,7 +601,9 @@ int main()
             for (bool bf16 : {true, false}) {
                 bad |= check_router(&cu, rng, {e, 4, bf16 ? 24 : 19, 8, bf16, false, SV_EXPERT_SILU}, n,
                                     n % 3 ? SV_ROUTER_OVER_CHOSEN : SV_ROUTER_OVER_ALL);
-                n_checks++;
+                bad |= check_router(&cu, rng, {e, 4, 24, 8, bf16, false, SV_EXPERT_SILU}, n, SV_ROUTER_OVER_CHOSEN,
+                                    {e / 3, e - e / 3 - e / 2});
+                n_checks += 2;
             }
     /* More columns than a lane reads early. */
     bad |= check_router(&cu, rng, {20, 4, 3096, 8, true, false, SV_EXPERT_SILU}, 9, SV_ROUTER_OVER_CHOSEN);

@@ -111,6 +111,18 @@ static void experts_2(void **state)
     experts(&pair, true);
     lossless(&pair, SV_TYPE_BF16, true, 2, 10);
 }
+/* Each of them whole on one rank. */
+static void whole_experts_2(void **state)
+{
+    struct run_pair pair;
+    (void)state;
+    experts(&pair, true);
+    ranked_lossless(&(struct ranked){&pair, SV_TYPE_BF16, true, 2, 10, true}, arrangements,
+                    sizeof arrangements / sizeof arrangements[0]);
+    experts(&pair, false);
+    ranked_lossless(&(struct ranked){&pair, SV_TYPE_F32, false, 2, 6, true}, arrangements,
+                    sizeof arrangements / sizeof arrangements[0]);
+}
 static void experts_4(void **state)
 {
     struct run_pair pair;
@@ -388,8 +400,8 @@ static void diverges(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(f32_2), cmocka_unit_test(bf16_2), cmocka_unit_test(f32_4),
              cmocka_unit_test(bf16_4), cmocka_unit_test(bf16_8), cmocka_unit_test(quantized_3),
-             cmocka_unit_test(experts_2), cmocka_unit_test(experts_4), cmocka_unit_test(grammars),
-             cmocka_unit_test(together_2), cmocka_unit_test(together_4), cmocka_unit_test(policy),
-             cmocka_unit_test(close_to_one), cmocka_unit_test(refusals),
-             cmocka_unit_test(no_memory), cmocka_unit_test(silent), cmocka_unit_test(tells),
-             cmocka_unit_test(diverges))
+             cmocka_unit_test(experts_2), cmocka_unit_test(whole_experts_2),
+             cmocka_unit_test(experts_4), cmocka_unit_test(grammars), cmocka_unit_test(together_2),
+             cmocka_unit_test(together_4), cmocka_unit_test(policy), cmocka_unit_test(close_to_one),
+             cmocka_unit_test(refusals), cmocka_unit_test(no_memory), cmocka_unit_test(silent),
+             cmocka_unit_test(tells), cmocka_unit_test(diverges))

@@ -504,10 +504,6 @@ static int check_options(const struct sv_dev_opts *opts, struct sv_err *err)
     if (ordinal >= n)
         return sv_fail(err, SV_EINVAL, -1, "GPU %d; this machine has %d, counted from 0",
                        (int)opts->ordinal, n);
-    if (opts->ranks.by_expert)
-        return sv_fail(err, SV_EUNSUPPORTED, -1,
-                       "ep: %s does not divide experts by number yet; tp divides each of them",
-                       SV_GPU_BACKEND);
     return SV_OK;
 }
 

@@ -118,6 +118,7 @@ static void run(struct sv_cuda *cu, const char *what, struct sv_moe *a, const st
 {
     const int64_t entries = (int64_t)a->r.n_rows * a->r.k;
     const unsigned experts = (unsigned)(entries < x->n ? entries : x->n);
+    a->r.own.n = x->n;
     a->rows = x->rows;
     a->k = x->cols;
     a->w_dtype = x->w[0].fmt.elem;

@@ -204,10 +204,10 @@ template <int N>
 static __device__ __forceinline__ struct unit unit_of_many(const struct sv_moe &a, int32_t i)
 {
     const int lane = threadIdx.x & 31;
-    for (int32_t e0 = 0; e0 < a.r.n_experts; e0 += 32) {
-        const int32_t e = min(e0 + lane, a.r.n_experts - 1);
+    for (int32_t e0 = 0; e0 < a.r.own.n; e0 += 32) {
+        const int32_t e = min(e0 + lane, a.r.own.n - 1);
         const int32_t first = look(a.r.first + e), end = look(a.r.first + e + 1);
-        const int32_t mine = e0 + lane < a.r.n_experts ? (end - first + N - 1) / N : 0;
+        const int32_t mine = e0 + lane < a.r.own.n ? (end - first + N - 1) / N : 0;
         int32_t upto = mine;
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {

@@ -202,8 +202,15 @@ static __device__ __forceinline__ uint32_t keep_groups(const struct route &a, fl
     return out;
 }
 
+/* The number of an expert among this device's, or -1. */
+static __device__ __forceinline__ int32_t own_of(const struct route &a, int32_t expert)
+{
+    const int32_t i = expert - a.r.own.first;
+    return expert >= 0 && i >= 0 && i < a.r.own.n ? i : -1;
+}
+
 /* The warp's row: lane j keeps choice j, and the softmax's numerator or the expert's score. near:
- * NULL, or (n_rows, k) where choices go as well. */
+ * NULL, or (n_rows, k) where choices go as well, as numbers among this device's. */
 static __device__ void choose(const struct route &a, int32_t row, int32_t *near)
 {
     static_assert(SV_MAX_EXPERTS <= 32 * 32, "a bit for each of a lane's logits");
@@ -249,8 +256,11 @@ static __device__ void choose(const struct route &a, int32_t row, int32_t *near)
     if (lane < k) {
         a.r.expert[row * k + lane] = id;
         a.r.weight[row * k + lane] = e / sum * by;
+        const int32_t own = own_of(a, id);
+        if (own < 0)
+            a.r.place[row * k + lane] = -1;
         if (near)
-            near[row * k + lane] = id;
+            near[row * k + lane] = own;
     }
 }
 
@@ -279,7 +289,7 @@ static __device__ __forceinline__ uint32_t before_me(uint32_t n, uint32_t *scrat
 }
 
 /* By one whole thread block; a thread has an expert at a time. chosen: (FEW_ENTRIES) the rows'
- * choices. */
+ * choices, as choose() leaves them near. */
 static __device__ void few_lists(const struct route &a, int32_t *chosen)
 {
     __shared__ uint32_t scratch[WARPS];
@@ -288,7 +298,7 @@ static __device__ void few_lists(const struct route &a, int32_t *chosen)
         chosen[n + threadIdx.x] = -1;
     __syncthreads();
     uint32_t so_far = 0; /* entries in the low half, experts that have some in the high half */
-    for (int32_t e0 = 0; e0 < a.r.n_experts; e0 += THREADS) {
+    for (int32_t e0 = 0; e0 < a.r.own.n; e0 += THREADS) {
         const int32_t expert = e0 + (int32_t)threadIdx.x;
         int32_t mine = 0;
         for (int32_t i = 0; i < all; i += 4) {
@@ -301,7 +311,7 @@ static __device__ void few_lists(const struct route &a, int32_t *chosen)
             so_far + before_me(mine ? (uint32_t)mine | 1u << 16 : 0, scratch, &sum);
         int32_t place = (int32_t)(before & 0xffff);
         so_far += sum;
-        if (expert < a.r.n_experts)
+        if (expert < a.r.own.n)
             a.r.first[expert] = place;
         if (!mine)
             continue;
@@ -313,7 +323,7 @@ static __device__ void few_lists(const struct route &a, int32_t *chosen)
             }
     }
     if (threadIdx.x == 0) {
-        a.r.first[a.r.n_experts] = (int32_t)(so_far & 0xffff);
+        a.r.first[a.r.own.n] = (int32_t)(so_far & 0xffff);
         *a.r.n_active = (int32_t)(so_far >> 16);
         if (a.n_chosen)
             *a.n_chosen += so_far >> 16;
@@ -382,12 +392,12 @@ static __global__ void count_kernel(const struct route a)
     const int32_t expert = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
     const int lane = threadIdx.x & 31;
     const int32_t n = a.r.n_rows * a.r.k;
-    if (expert >= a.r.n_experts)
+    if (expert >= a.r.own.n)
         return;
     int32_t sum = 0;
 #pragma unroll 8
     for (int32_t i = lane; i < n; i += 32)
-        sum += a.r.expert[i] == expert;
+        sum += own_of(a, a.r.expert[i]) == expert;
     sum = warp_sum_int(sum);
     if (lane == 0)
         ((int32_t *)a.r.logits)[expert] = sum;
@@ -402,7 +412,7 @@ static __global__ void list_kernel(const struct route a)
     const int lane = threadIdx.x & 31;
     const int32_t n = a.r.n_rows * a.r.k;
     const int32_t *counts = (const int32_t *)a.r.logits;
-    if (expert >= a.r.n_experts)
+    if (expert >= a.r.own.n)
         return;
     int32_t before = 0, active = 0;
     for (int32_t i = lane; i < expert; i += 32) {
@@ -416,7 +426,7 @@ static __global__ void list_kernel(const struct route a)
         a.r.first[expert] = before;
         if (mine)
             a.r.active[active] = expert;
-        if (expert == a.r.n_experts - 1) {
+        if (expert == a.r.own.n - 1) {
             a.r.first[expert + 1] = before + mine;
             *a.r.n_active = active + (mine > 0);
             if (a.n_chosen)
@@ -426,7 +436,7 @@ static __global__ void list_kernel(const struct route a)
     if (!mine)
         return;
     for (int32_t i0 = 0; i0 < n; i0 += 32) {
-        const bool here = i0 + lane < n && a.r.expert[i0 + lane] == expert;
+        const bool here = i0 + lane < n && own_of(a, a.r.expert[i0 + lane]) == expert;
         const uint32_t all = __ballot_sync(0xffffffffu, here);
         if (here) {
             const int32_t place = before + __popc(all & ((1u << lane) - 1));
@@ -461,6 +471,7 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     struct sv_cuda *cu = sv_cuda_of(dev);
     struct route a = {};
     a.r = p->routes;
+    a.r.own.n = sv_routes_n_own(&p->routes);
     a.x = p->x;
     a.w = p->w.data;
     a.bias = p->bias.data;
