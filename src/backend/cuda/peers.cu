@@ -124,6 +124,10 @@ int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct
         memcpy(&key, peers->key[r].bytes, sizeof key);
         if (r == cu->ranks.rank)
             continue;
+        /* On one GPU a kernel that starts early holds room that the other rank needs to come to
+         * the join. */
+        if (!key.processes && key.ordinal == cu->ordinal)
+            cu->pdl = false;
         rc = sv_fault_hit() ? sv_fail(err, SV_EDEVICE, -1, "a way to another GPU") : SV_OK;
         if (!rc && key.processes)
             rc = sv_cuda_try(cudaIpcOpenMemHandle((void **)&p->window[r], key.handle,
