@@ -22,6 +22,7 @@ int main(int argc, char **argv)
         {"d256 sinks plain", {2, 1, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, true}, {40, 20}},
         {"d64 group 5 sinks", {5, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, true}, {90, 600, 20}},
         {"d64 group 2 long", {2, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {1200}},
+        {"d64 short", {2, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {290}},
         {"d64 block softcap", {4, 2, 64, SV_BF16, SV_MASK_BLOCK, 0, 20, false}, {300, 40}},
         {"d64 window 5", {2, 1, 64, SV_BF16, SV_MASK_CAUSAL, 5, 0, false}, {300, 77}},
         {"d64 window 100 block", {2, 1, 64, SV_BF16, SV_MASK_BLOCK, 100, 0, true}, {333, 200}},

@@ -205,14 +205,11 @@ int check(int32_t mode, int32_t k, std::vector<int32_t> outs)
 }
 }
 
-int main(void)
+int main(int, char **)
 {
-    int bad = 0;
-    bad |= check(SV_GEMM_ACT, 512, {192, 64, 64});
-    bad |= check(SV_GEMM_ACT, 1280, {200});
-    bad |= check(SV_GEMM_F32, 456, {136}); /* the last tile has eight columns */
-    bad |= check(SV_GEMM_GATED, 512, {160, 160});
-    bad |= check(SV_GEMM_ARGMAX, 320, {500});
+    const bool bad = check(SV_GEMM_ACT, 512, {192, 64, 64}) || check(SV_GEMM_ACT, 1280, {200}) ||
+                     check(SV_GEMM_F32, 456, {136}) /* the last tile has eight columns */ ||
+                     check(SV_GEMM_GATED, 512, {160, 160}) || check(SV_GEMM_ARGMAX, 320, {500});
     printf("waves of %d: %s\n", (int)GPU_WAVE, bad ? "FAILED" : "passed");
     return bad;
 }

@@ -1,40 +1,57 @@
 #!/bin/bash
-# Faults put into the portable products on purpose: the emulated check, as waves of 64, must find each of them. That it
-# passes without them is gemm_emulated.test.sh's business.
+# Faults put into the portable products and attention on purpose: the emulated checks, as waves of 64, must find each of
+# them. Every kernel is compiled once, with all faults in it, of which none or one is there in each run.
 # timeout: 300
 set -u
 [ "$(uname -m)" = x86_64 ] && command -v g++ >/dev/null || { echo "skipped: the emulator needs x86-64 and g++"; exit 0; }
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-export SALVO=$(realpath "${SALVO:-build/salvo}") EMU_FLAGS='-DSV_EMULATED_WAVE64 -DEMU_SHARED_KIB=64'
+export SALVO=$(realpath "${SALVO:-build/salvo}")
 mkdir "$tree/tests"
 cp -r src include "$tree"
 cp -r tests/cuda "$tree/tests"
 failed=0
+names=()
 
-mutate() { # NAME FILE SED
+fault() { # NAME FILE SED: FAULT in what sed puts in is true in the run of this one
     local file=$tree/src/backend/gpu/$2
-    cp "src/backend/gpu/$2" "$file"
-    sed -i -E "$3" "$file"
-    if cmp -s "src/backend/gpu/$2" "$file"; then
+    cp "$file" "$tree/before"
+    sed -i -E "${3//FAULT/(emu_fault == $((${#names[@]} + 1)))}" "$file"
+    if cmp -s "$tree/before" "$file"; then
         echo "$1: nothing to change in $2"
         failed=1
-    elif (cd "$tree" && timeout 100 tests/cuda/emulated/run.sh tests/cuda/gemm_emulated.cpp src/backend/gpu/gemm_portable.cu) \
-        >"$tree/log" 2>&1; then
-        echo "$1: not found"
-        failed=1
-    elif grep -q 'error:' "$tree/log"; then
-        echo "$1: does not compile"
-        failed=1
-    else
-        echo "$1: found: $(tail -n 1 "$tree/log")"
     fi
-    cp "src/backend/gpu/$2" "$file"
+    grep -q '^extern int emu_fault' "$file" || sed -i '1i extern int emu_fault;' "$file"
+    names+=("$1")
 }
 
-mutate 'a wait that leaves a round too many under way' gemm_portable.cu 's/whole = min\(behind, max\(\(t1 - t\) \/ R - 1, 0\)\)/whole = behind + 1/'
-mutate 'the first rounds counted like later ones' gemm_portable.cu 's/n_rounds \* R \? FIRST_LINES/n_rounds * R ? W_LINES + X_LINES/'
-mutate 'a patch read before the wave has written it' gemm_out.cuh '/lay_out<PAIR, STMATRIX>\(v, s, s.patch\);/{n;s/gpu_wave_sync\(\);//}'
-mutate 'rows and columns of a product exchanged' gemm_out.cuh 's/gpu_run_row\(lane\), token = token0 \+ gpu_run_col\(lane\)/gpu_run_col(lane), token = token0 + gpu_run_row(lane)/'
-mutate 'pieces of shared blocks one line short' gemm_out.cuh 's/j < piece_lines\(N\); j\+\+\) \{$/j < piece_lines(N) - 1; j++) {/'
+run() { # CASE CHECK KERNELS...: with the faults so far
+    local check=$2 line n seen=0
+    export EMU_FLAGS="-DSV_EMULATED_WAVE64 -DEMU_SHARED_KIB=64 -DCHECK=\"$2\" -DN_FAULTS=${#names[@]}" RUN_ARG=$1
+    shift 2
+    (cd "$tree" && tests/cuda/emulated/run.sh tests/cuda/mutations_emulated.cpp "$@") >"$tree/log" 2>"$tree/errors" || failed=1
+    while read -r n line; do
+        seen=$((seen + 1))
+        [ "$n" = 0 ] && echo "$check without a fault: $line" || echo "${names[n - 1]}: $line"
+    done <"$tree/log"
+    [ $seen = $((${#names[@]} + 1)) ] || { echo "$check: does not compile, or ended early"; tail -n 20 "$tree/errors"; failed=1; }
+    names=()
+}
+
+fault 'a wait that leaves a round too many under way' gemm_portable.cu \
+    's/whole = (min\(behind, max\(\(t1 - t\) \/ R - 1, 0\)\))/whole = FAULT ? behind + 1 : \1/'
+fault 'the first rounds counted like later ones' gemm_portable.cu 's/n_rounds \* R \? FIRST_LINES/n_rounds * R \&\& !FAULT ? FIRST_LINES/'
+fault 'a patch read before the wave has written it' gemm_out.cuh '/lay_out<PAIR, STMATRIX>\(v, s, s.patch\);/{n;s/gpu_wave_sync\(\);/if (!FAULT) &/}'
+fault 'rows and columns of a product exchanged' gemm_out.cuh \
+    's/gpu_run_row\(lane\), token = token0 \+ gpu_run_col\(lane\)/(FAULT ? gpu_run_col(lane) : gpu_run_row(lane)), token = token0 + (FAULT ? gpu_run_row(lane) : gpu_run_col(lane))/'
+fault 'pieces of shared blocks one line short' gemm_out.cuh 's/j < piece_lines\(N\); j\+\+\) \{$/j < piece_lines(N) - FAULT; j++) {/'
+run '' tests/cuda/gemm_emulated.cpp src/backend/gpu/gemm_portable.cu
+
+fault 'keys read before their copy is waited for' attention_portable.cu 's/tile_lines<HD, WARPS>\(\) \*/& (FAULT ? 2 : 1) */'
+fault 'addresses of the tile after the next' attention_portable.cu 's/\(ahead - 1\) % N_OFFSETS/(ahead - 1 + FAULT) % N_OFFSETS/'
+fault 'keys behind the query not masked' attention_portable.cu 's/pos < lo_all \|\| (pos \+ SV_ATTN_TILE > hi_all)/pos < lo_all || (!FAULT \&\& \1)/'
+fault 'earlier sums not rescaled' attention_portable.cu 's/if \(!fresh\)$/if (!fresh \&\& !FAULT)/'
+fault 'a copy into the stage that is being read' attention_portable.cu 's/free_stage = stage;/free_stage = FAULT ? (stage + 1) % a.n_stages : stage;/'
+run 'd64 short' tests/cuda/attention_emulated.cpp src/backend/cuda/attention.cu src/backend/gpu/attention_{portable,latent,plain}.cu \
+    src/backend/hip/no_tuned.cu
 exit $failed
