@@ -13,6 +13,12 @@ bool sv_dev_has_vision(const struct sv_dev *dev)
     return dev->be->vision;
 }
 
+int32_t sv_dev_vision_head(const struct sv_dev *dev, int32_t head_dim)
+{
+    const int32_t step = dev->be->vision->head_step;
+    return (head_dim + step - 1) / step * step;
+}
+
 void sv_op_layer_norm(struct sv_dev *dev, const struct sv_p_layer_norm *p)
 {
     if (p->n_rows == 0)

@@ -37,6 +37,7 @@ struct sv_p_add_corners {
 };
 
 struct sv_vision_ops {
+    int32_t head_step; /* attention is quick with heads of a multiple of so many numbers */
     void (*layer_norm)(struct sv_dev *, const struct sv_p_layer_norm *);
     void (*gelu)(struct sv_dev *, const struct sv_p_gelu *);
     void (*add_corners)(struct sv_dev *, const struct sv_p_add_corners *);
@@ -44,6 +45,8 @@ struct sv_vision_ops {
 
 /* Whether the device has them. */
 bool sv_dev_has_vision(const struct sv_dev *dev);
+/* Of such a device: a head of so many numbers with those that are better added, always 0. */
+int32_t sv_dev_vision_head(const struct sv_dev *dev, int32_t head_dim);
 
 /* Checked wrappers (ops_vision.c). Zero rows are a no-op everywhere. */
 void sv_op_layer_norm(struct sv_dev *dev, const struct sv_p_layer_norm *p);

@@ -49,6 +49,17 @@ int sv_images_open(struct sv_engine *e, const char *dir, struct sv_err *err)
     return SV_OK;
 }
 
+int64_t sv_images_bytes(const struct sv_engine *e)
+{
+    if (!e->images.open)
+        return 0;
+    const struct sv_tower *t = e->model.tower;
+    const int64_t n = e->images.prep.max_pixels / ((int64_t)t->cfg.patch * t->cfg.patch);
+    const int32_t most = n < MAX_PATCHES ? (int32_t)n : MAX_PATCHES;
+    return (int64_t)(sv_tower_pass_bytes(t, e->batch.max_rows, most) +
+                     sv_tower_rows_bytes(t, most));
+}
+
 /* The same for images of the same hash, and for no others. One that another has taken the place of
  * gets a new key: what is known of it is not found any more. */
 static int32_t key_of(struct sv_engine *e, const uint64_t hash[2])

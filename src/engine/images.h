@@ -31,6 +31,8 @@ struct sv_image_intake {
 };
 enum { SV_KNOWN_IMAGES = 4096 };
 int sv_images_open(struct sv_engine *e, const char *dir, struct sv_err *err);
+/* Of the device, for the largest image: a pass of the tower, and its rows. */
+int64_t sv_images_bytes(const struct sv_engine *e);
 
 /* A request's, NULL where it has none: prepared when it is submitted, rows made when its prompt
  * gets there. */

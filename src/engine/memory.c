@@ -171,7 +171,7 @@ void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t 
     a->ram_bytes =
         (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE) / sv_dev_ranks(e->dev).n;
     a->quiet = sv_dev_ranks(e->dev).rank > 0;
-    a->later_bytes = RESERVE_BYTES + e->drafter->row_bytes * max_rows;
+    a->later_bytes = RESERVE_BYTES + e->drafter->row_bytes * max_rows + sv_images_bytes(e);
 }
 
 static void add(struct sv_memory_row *row, int32_t *n, int64_t n_bytes, const char *name,

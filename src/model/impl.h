@@ -53,6 +53,10 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
 
 /* weights.c: w frees it with the rest. */
 void sv_weights_note(struct sv_weights *w, const struct sv_taken *t);
+/* host becomes a weight of the device. copy: memory that it lies in, which becomes w's or is freed;
+ * or NULL. */
+int sv_weights_keep(struct sv_weights *w, const struct sv_weight *host, void *copy, int64_t n_bytes,
+                    struct sv_weight *out, struct sv_err *err);
 
 /* part.c: the configuration of this rank's layers. */
 struct sv_config sv_part_config(const struct sv_weights *w, const struct sv_config *cfg);

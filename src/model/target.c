@@ -48,7 +48,7 @@ static int open_tower(struct sv_model *m, bool random, struct sv_err *err)
     m->no_tower = !c->vision.depth             ? "the model has no vision tower"
                   : random                     ? "random weights have no vision tower"
                   : !sv_vision_is_in(&m->ckpt) ? "the files have no tensors of the vision tower"
-                  : !sv_dev_has_vision(m->dev) ? "images need the CPU device"
+                  : !sv_dev_has_vision(m->dev) ? "the device has no ops of a vision tower"
                   : sv_dev_ranks(m->dev).n > 1 ? "images are not supported among ranks"
                   : c->vision.image_token < 0  ? "'image_token_id' is outside the vocabulary"
                   : !c->mrope_section[0]       ? "the configuration has no 'mrope_section'"

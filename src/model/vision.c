@@ -4,14 +4,15 @@
  *
  * Called by target.c (open, close) and, between steps, by the engine. Patches come block by block,
  * and so do all rows here: a block's rows lie side by side and are merged by being read as one.
- * Attention is the language model's, over a cache of one page that lives as long as the pass; it
- * and the rotation take all rows at once, everything else a tile of rows. Every op gives a row its
- * bits by its own numbers, so an image has the same rows whatever the tile. Must not: run within a
- * step, for it allocates.
+ * Attention is the language model's, over a cache that lives as long as the pass; it and the
+ * rotation take all rows at once, everything else a tile of rows. Every op gives a row its bits by
+ * its own numbers, so an image has the same rows whatever the tile. Must not: run within a step,
+ * for it allocates.
  */
 #include "model/vision.h"
 
 #include "backend/ops_vision.h"
+#include "backend/quant.h"
 #include "model/impl.h"
 
 #include <math.h>
@@ -20,7 +21,7 @@
 #define NORM_EPS 1e-6f
 #define ROPE_THETA 10000.0
 
-enum { MAX_SIDE = 4096, CORNERS = 4, AXES = 3 };
+enum { MAX_SIDE = 4096, CORNERS = 4, AXES = 3, PAGE = 128 };
 
 /* ---------------------------------------------------------------- open */
 
@@ -65,15 +66,74 @@ static struct sv_weight *place(struct sv_tower *t, const struct sv_tensor_spec *
     return NULL;
 }
 
+static int32_t head_dim(const struct sv_tower *t)
+{
+    return t->cfg.hidden_size / t->cfg.n_heads;
+}
+
 struct opening {
     struct sv_tower *t;
     struct sv_err *err;
 };
 
+/* The weight's numbers, or NULL: it has them as they are; may also be NULL for want of memory. */
+static void *expand(const struct sv_weight *w, enum sv_dtype elem)
+{
+    const size_t n = (size_t)w->rows * (size_t)w->cols * sv_dtype_bytes(elem);
+    float *row = w->quant ? sv_alloc((size_t)w->cols * sizeof *row) : NULL;
+    void *values = row ? sv_alloc(n) : NULL;
+    if (values)
+        sv_quant_expand(w->quant, 0, w->rows, elem, values, row);
+    sv_free(row);
+    return values;
+}
+
+/* Rows of qkv, or columns of proj: zeros follow the numbers of each head, as many as the device
+ * wants. They change no product. */
+static int take_heads(const struct opening *o, const struct sv_tensor_spec *s, bool rows,
+                      struct sv_weight *out)
+{
+    struct sv_tower *t = o->t;
+    struct sv_weight host;
+    int64_t n_bytes = 0;
+    if (!t->weights.ckpt) { /* all of them random */
+        struct sv_tensor_spec wide = *s;
+        int64_t *n = s->cols && !rows ? &wide.cols : &wide.rows;
+        *n = *n / head_dim(t) * t->head;
+        return sv_weights_take(&t->weights, &wide, out, o->err);
+    }
+    int rc = sv_part_find(&t->weights, s, &host, NULL, &n_bytes, o->err);
+    if (rc)
+        return rc;
+    const enum sv_dtype elem = host.quant ? sv_dev_compute_dtype(t->dev) : host.fmt.elem;
+    void *values = expand(&host, elem);
+    const char *from = host.quant ? values : host.data;
+    const size_t each = (rows ? (size_t)host.cols : 1) * sv_dtype_bytes(elem),
+                 run = (size_t)head_dim(t) * each, wide = (size_t)t->head * each,
+                 n = (size_t)host.rows * (size_t)host.cols * sv_dtype_bytes(elem) / run;
+    char *copy = from ? sv_calloc(n, wide) : NULL;
+    for (size_t i = 0; i < n && copy; i++)
+        memcpy(copy + i * wide, from + i * run, run);
+    sv_free(values);
+    if (!copy)
+        return sv_fail(o->err, SV_ENOMEM, -1, "no memory for the heads of %s", s->name);
+    int32_t *side = rows ? &host.rows : &host.cols;
+    *side = *side / head_dim(t) * t->head;
+    host.fmt.elem = elem;
+    host.quant = NULL;
+    host.data = copy;
+    return sv_weights_keep(&t->weights, &host, copy, n_bytes, out, o->err);
+}
+
 static int take(void *user, const struct sv_tensor_spec *s, enum sv_vision_part part)
 {
     const struct opening *o = user;
-    return sv_weights_take(&o->t->weights, s, place(o->t, s, part), o->err);
+    const bool bias = s->role & SV_ROLE_BIAS;
+    struct sv_weight *to = place(o->t, s, part);
+    if (o->t->head != head_dim(o->t) &&
+        (part == SV_VISION_QKV || (part == SV_VISION_PROJ && !bias)))
+        return take_heads(o, s, part == SV_VISION_QKV && !bias, to);
+    return sv_weights_take(&o->t->weights, s, to, o->err);
 }
 
 /* The first half of the pairs is turned by the patch's row, the second, with the same frequencies,
@@ -81,7 +141,7 @@ static int take(void *user, const struct sv_tensor_spec *s, enum sv_vision_part 
 static int make_rope(struct sv_tower *t, struct sv_err *err)
 {
     const struct sv_rope rope = {.kind = SV_ROPE_DEFAULT, .theta = ROPE_THETA};
-    const int32_t pairs = t->cfg.hidden_size / t->cfg.n_heads / 2, half = pairs / 2;
+    const int32_t pairs = head_dim(t) / 2, half = pairs / 2;
     const size_t n = (size_t)t->max_side * (size_t)pairs;
     float *once = sv_arena_alloc(&t->weights.arena, n * sizeof *once);
     float *twice = sv_arena_alloc(&t->weights.arena, 2 * n * sizeof *twice);
@@ -113,6 +173,7 @@ int sv_tower_open(struct sv_tower **tower, struct sv_dev *dev, const struct sv_c
         return sv_fail(err, SV_ENOMEM, -1, "vision tower");
     *t = (struct sv_tower){
         .cfg = cfg->vision, .hidden = cfg->hidden_size, .dev = dev, .max_side = MAX_SIDE};
+    t->head = sv_dev_vision_head(dev, head_dim(t));
     int rc = sv_weights_open(&t->weights, dev, ckpt, err);
     if (!rc) {
         const size_t n_bytes = (size_t)t->cfg.depth * sizeof *t->block;
@@ -155,9 +216,10 @@ static int32_t joined(const struct sv_tower *t)
     return t->cfg.hidden_size * merged(t);
 }
 
-static int32_t head_dim(const struct sv_tower *t)
+/* Of all heads, on the device. */
+static int32_t heads(const struct sv_tower *t)
 {
-    return t->cfg.hidden_size / t->cfg.n_heads;
+    return t->cfg.n_heads * t->head;
 }
 
 void sv_tower_needs(const struct sv_tower *t, struct sv_needs *n)
@@ -165,13 +227,14 @@ void sv_tower_needs(const struct sv_tower *t, struct sv_needs *n)
     const struct sv_vision_config *v = &t->cfg;
     const int32_t h = v->hidden_size;
     sv_needs_gemm(n, sv_vision_patch_len(v), h);
-    sv_needs_gemm(n, h, 3 * h);
+    sv_needs_gemm(n, h, 3 * heads(t));
+    sv_needs_gemm(n, heads(t), h);
     sv_needs_gemm(n, h, v->intermediate_size);
     sv_needs_gemm(n, v->intermediate_size, h);
     sv_needs_gemm(n, joined(t), joined(t));
     sv_needs_gemm(n, joined(t), t->hidden);
     n->lim.max_heads = v->n_heads > n->lim.max_heads ? v->n_heads : n->lim.max_heads;
-    n->lim.max_head_dim = head_dim(t) > n->lim.max_head_dim ? head_dim(t) : n->lim.max_head_dim;
+    n->lim.max_head_dim = t->head > n->lim.max_head_dim ? t->head : n->lim.max_head_dim;
 }
 
 size_t sv_tower_plane_bytes(const struct sv_tower *t, int32_t n_patches)
@@ -193,20 +256,26 @@ struct work {
     int32_t n, tile; /* patches; rows that are worked on at a time */
     size_t elem;     /* bytes of an act value */
     char *x;         /* (n, h) the stream */
-    char *qkv;       /* (n, 3 h) */
-    char *att;       /* (n, h) */
+    char *qkv;       /* (n, 3 heads) */
+    char *att;       /* (n, heads) */
     char *wide;      /* (tile, intermediate_size or joined rows) */
     char *tmp;       /* (tile, joined or patch_len) */
     struct sv_kv kv;
     struct sv_rows rows;
     const int32_t *corner; /* (n, CORNERS) */
     const float *share;    /* (n, CORNERS) */
+    uint16_t *rounded;     /* host: (tile, patch_len), or NULL where act values are f32 */
 };
 
 /* The words that say where each patch lies; share: floats. */
 struct where {
     int32_t *row_seg, *row_pos, *row_rope, *corner, *share, *seg_row0, *seg_slot, *seg_base, *table;
 };
+
+static int32_t pages(int32_t n)
+{
+    return (n + PAGE - 1) / PAGE;
+}
 
 static size_t lay_out_where(struct where *w, int32_t *base, int32_t n)
 {
@@ -222,7 +291,7 @@ static size_t lay_out_where(struct where *w, int32_t *base, int32_t n)
                {&w->seg_row0, 2},
                {&w->seg_slot, 1},
                {&w->seg_base, 1},
-               {&w->table, 1}};
+               {&w->table, (size_t)pages(n)}};
     size_t at = 0;
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
         *own[i].p = base ? base + at : NULL;
@@ -263,8 +332,10 @@ static void fill_where(struct where *w, const struct sv_vision_config *v, int32_
             share[CORNERS * r + k] = (k / 2 ? down : 1 - down) * (k % 2 ? right : 1 - right);
         }
     }
-    w->seg_row0[0] = w->seg_slot[0] = w->seg_base[0] = w->table[0] = 0;
+    w->seg_row0[0] = w->seg_slot[0] = w->seg_base[0] = 0;
     w->seg_row0[1] = n;
+    for (int32_t i = 0; i < pages(n); i++)
+        w->table[i] = i;
 }
 
 static size_t lay_out(struct work *k, char *base, struct where *where)
@@ -272,12 +343,12 @@ static size_t lay_out(struct work *k, char *base, struct where *where)
     const struct sv_tower *t = k->t;
     const int32_t h = t->cfg.hidden_size, inter = t->cfg.intermediate_size, join = joined(t),
                   patch = sv_vision_patch_len(&t->cfg);
-    const size_t kv_bytes = (size_t)k->kv.page_size * (size_t)h *
-                            sv_kv_row_bytes(k->kv.dtype, head_dim(t)) / (size_t)head_dim(t);
+    const size_t kv_bytes = (size_t)k->kv.n_pages * PAGE * (size_t)t->cfg.n_heads *
+                            sv_kv_row_bytes(k->kv.dtype, t->head);
     struct sv_scratch s = {.base = base, .elem_bytes = k->elem};
     k->x = sv_scratch_take(&s, k->n, h);
-    k->qkv = sv_scratch_take(&s, k->n, 3 * (int64_t)h);
-    k->att = sv_scratch_take(&s, k->n, h);
+    k->qkv = sv_scratch_take(&s, k->n, 3 * (int64_t)heads(t));
+    k->att = sv_scratch_take(&s, k->n, heads(t));
     k->wide = sv_scratch_take(&s, k->tile, inter > join ? inter : join);
     k->tmp = sv_scratch_take(&s, k->tile, patch > join ? patch : join);
     k->kv.k = sv_scratch_bytes(&s, kv_bytes);
@@ -314,14 +385,24 @@ static void add(const struct work *k, int32_t n, int32_t d, char *x, const char 
     sv_op_add_gated(k->t->dev, &(struct sv_p_add_gated){.n_rows = n, .d = d, .x = x, .y = y});
 }
 
+/* n values as the device's act values. */
+static const void *act_values(const struct work *k, const float *values, size_t n)
+{
+    for (size_t i = 0; i < n && k->rounded; i++)
+        k->rounded[i] = sv_f32_to_bf16(values[i]);
+    return k->rounded ? (const void *)k->rounded : values;
+}
+
+/* What is uploaded from memory that is not the device's own has been read when the call returns. */
 static void embed(const struct work *k, const float *values)
 {
     const struct sv_tower *t = k->t;
     const int32_t len = sv_vision_patch_len(&t->cfg), h = t->cfg.hidden_size;
     for (int32_t at = 0; at < k->n; at += k->tile) {
         const int32_t n = k->n - at < k->tile ? k->n - at : k->tile;
-        sv_dev_upload(t->dev, k->tmp, values + (size_t)at * (size_t)len,
-                      (size_t)n * (size_t)len * sizeof *values);
+        const size_t n_values = (size_t)n * (size_t)len;
+        sv_dev_upload(t->dev, k->tmp, act_values(k, values + (size_t)at * (size_t)len, n_values),
+                      n_values * k->elem);
         sv_model_gemm(t->dev, n, len, k->tmp, &t->patch, 1, row_of(k, k->x, at, h));
     }
     sv_op_add_corners(t->dev, &(struct sv_p_add_corners){.n_rows = k->n,
@@ -335,31 +416,31 @@ static void embed(const struct work *k, const float *values)
 static void attend(const struct work *k, const struct sv_vision_block *b)
 {
     const struct sv_tower *t = k->t;
-    const int32_t h = t->cfg.hidden_size;
+    const int32_t h = t->cfg.hidden_size, all = heads(t);
     for (int32_t at = 0; at < k->n; at += k->tile) {
         const int32_t n = k->n - at < k->tile ? k->n - at : k->tile;
         norm(k, n, h, row_of(k, k->x, at, h), b->norm_1, k->tmp);
-        sv_model_gemm(t->dev, n, h, k->tmp, &b->qkv, 1, row_of(k, k->qkv, at, 3 * h));
+        sv_model_gemm(t->dev, n, h, k->tmp, &b->qkv, 1, row_of(k, k->qkv, at, 3 * all));
     }
     sv_op_qk_norm_rope_kv_write(t->dev,
                                 &(struct sv_p_qk_norm_rope_kv_write){.rows = k->rows,
                                                                      .qkv = k->qkv,
-                                                                     .ld = 3 * (int64_t)h,
+                                                                     .ld = 3 * (int64_t)all,
                                                                      .n_heads = t->cfg.n_heads,
                                                                      .rope = t->rope,
                                                                      .kv = k->kv});
     sv_op_attention(t->dev, &(struct sv_p_attention){.rows = k->rows,
                                                      .q = k->qkv,
-                                                     .ldq = 3 * (int64_t)h,
+                                                     .ldq = 3 * (int64_t)all,
                                                      .out = k->att,
-                                                     .ldo = h,
+                                                     .ldo = all,
                                                      .n_heads = t->cfg.n_heads,
                                                      .kv = k->kv,
                                                      .mask = SV_MASK_BLOCK,
                                                      .scale = 1.0f / sqrtf((float)head_dim(t))});
     for (int32_t at = 0; at < k->n; at += k->tile) {
         const int32_t n = k->n - at < k->tile ? k->n - at : k->tile;
-        sv_model_gemm(t->dev, n, h, row_of(k, k->att, at, h), &b->proj, 1, k->tmp);
+        sv_model_gemm(t->dev, n, all, row_of(k, k->att, at, all), &b->proj, 1, k->tmp);
         add(k, n, h, row_of(k, k->x, at, h), k->tmp);
     }
 }
@@ -409,30 +490,47 @@ static void run(const struct work *k, const float *values, char *rows)
     merge(k, &t->merger, false, rows);
 }
 
+static struct work work_of(const struct sv_tower *t, int32_t max_rows, int32_t n)
+{
+    /* What a processor's caches hold, or what fills a device that has a queue. */
+    const int32_t most = sv_dev_backend(t->dev)->has_graphs ? 4096 : 512;
+    return (struct work){.t = t,
+                         .n = n,
+                         .tile = max_rows < most ? max_rows : most,
+                         .elem = sv_dtype_bytes(sv_dev_act_dtype(t->dev)),
+                         .kv = {.dtype = sv_dev_compute_dtype(t->dev),
+                                .n_pages = pages(n),
+                                .page_size = PAGE,
+                                .n_kv_heads = t->cfg.n_heads,
+                                .head_dim = t->head,
+                                .table_stride = pages(n)}};
+}
+
+size_t sv_tower_pass_bytes(const struct sv_tower *t, int32_t max_rows, int32_t n_patches)
+{
+    struct work k = work_of(t, max_rows, n_patches);
+    struct where w;
+    return lay_out(&k, NULL, &w);
+}
+
 int sv_tower_run(const struct sv_tower *t, int32_t max_rows, int32_t grid_h, int32_t grid_w,
                  const float *values, void *rows, struct sv_err *err)
 {
-    enum { TILE = 512 };
     const int32_t m = t->cfg.merge;
     SV_REQUIRE(grid_h > 0 && grid_w > 0 && grid_h % m == 0 && grid_w % m == 0);
     SV_REQUIRE(grid_h <= t->max_side && grid_w <= t->max_side);
-    struct work k = {.t = t,
-                     .n = grid_h * grid_w,
-                     .tile = max_rows < TILE ? max_rows : TILE,
-                     .elem = sv_dtype_bytes(sv_dev_act_dtype(t->dev)),
-                     .kv = {.dtype = sv_dev_compute_dtype(t->dev),
-                            .n_pages = 1,
-                            .n_kv_heads = t->cfg.n_heads,
-                            .head_dim = head_dim(t),
-                            .table_stride = 1}};
+    struct work k = work_of(t, max_rows, grid_h * grid_w);
     struct where host, dev;
-    k.kv.page_size = (k.n + 15) / 16 * 16;
-    const size_t n_words = lay_out_where(&host, NULL, k.n), n_bytes = lay_out(&k, NULL, &dev);
-    int32_t *words = sv_alloc(n_words);
+    const size_t n_words = lay_out_where(&host, NULL, k.n), n_bytes = lay_out(&k, NULL, &dev),
+                 n_rounded = sv_dev_act_dtype(t->dev) == SV_BF16
+                                 ? (size_t)k.tile * (size_t)sv_vision_patch_len(&t->cfg) * 2
+                                 : 0;
+    int32_t *words = sv_alloc(n_words + n_rounded);
     void *base = NULL;
     int rc = words ? sv_dev_alloc(t->dev, &base, n_bytes, err)
                    : sv_fail(err, SV_ENOMEM, -1, "an image of %d patches", k.n);
     if (!rc) {
+        k.rounded = n_rounded ? (uint16_t *)(void *)((char *)words + n_words) : NULL;
         lay_out_where(&host, words, k.n);
         fill_where(&host, &t->cfg, grid_h, grid_w);
         lay_out(&k, base, &dev);

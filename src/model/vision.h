@@ -22,6 +22,7 @@ struct sv_vision_block {
 struct sv_tower {
     struct sv_vision_config cfg;
     int32_t hidden; /* of the language model */
+    int32_t head;   /* numbers of a head on the device: the model's, then zeros */
     struct sv_dev *dev;
     struct sv_weights weights;
     struct sv_gemm_part patch;
@@ -38,6 +39,8 @@ void sv_tower_needs(const struct sv_tower *t, struct sv_needs *n);
 /* Bytes of what an image of so many patches becomes: its rows, and those of each deeper block. */
 size_t sv_tower_plane_bytes(const struct sv_tower *t, int32_t n_patches);
 size_t sv_tower_rows_bytes(const struct sv_tower *t, int32_t n_patches);
+/* Bytes of the device that a pass takes while it lasts. */
+size_t sv_tower_pass_bytes(const struct sv_tower *t, int32_t max_rows, int32_t n_patches);
 /* rows: device memory of sv_tower_rows_bytes. values: host, (grid_h * grid_w, patch length), block
  * by block. max_rows: as reserved. The only failure is a lack of memory; what the device finds is
  * latched, as that of a step. */

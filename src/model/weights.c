@@ -133,6 +133,21 @@ static int make_random(struct sv_weights *w, struct sv_weight *shape, enum sv_fo
     return rc;
 }
 
+int sv_weights_keep(struct sv_weights *w, const struct sv_weight *host, void *copy, int64_t n_bytes,
+                    struct sv_weight *out, struct sv_err *err)
+{
+    int rc = sv_dev_upload_weight(w->dev, host, out, err);
+    const bool in_place = !rc && copy && out->data == copy;
+    if (!rc && copy && !in_place)
+        rc = sv_dev_sync(w->dev, err); /* it may still be read */
+    if (out->data)
+        sv_weights_note(
+            w, &(struct sv_taken){.w = *out, .n_bytes = n_bytes, .host = in_place ? copy : NULL});
+    if (!in_place)
+        sv_free(copy);
+    return rc;
+}
+
 int sv_weights_take(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_weight *out,
                     struct sv_err *err)
 {
@@ -144,18 +159,10 @@ int sv_weights_take(struct sv_weights *w, const struct sv_tensor_spec *s, struct
     if (n_copy && !copy)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for a part of %s", s->name);
     int rc = sv_part_find(w, s, &host, copy, &n_bytes, err);
-    if (!rc && host.rows)
-        rc = w->ckpt ? sv_dev_upload_weight(w->dev, &host, out, err)
-                     : make_random(w, &host, s->form, out, err);
-    const bool in_place = !rc && copy && out->data == copy;
-    if (!rc && copy && !in_place)
-        rc = sv_dev_sync(w->dev, err); /* it may still be read */
-    if (w->ckpt && out->data)
-        sv_weights_note(
-            w, &(struct sv_taken){.w = *out, .n_bytes = n_bytes, .host = in_place ? copy : NULL});
-    if (!in_place)
-        sv_free(copy);
-    return rc;
+    if (!rc && host.rows && w->ckpt)
+        return sv_weights_keep(w, &host, copy, n_bytes, out, err);
+    sv_free(copy);
+    return rc || !host.rows ? rc : make_random(w, &host, s->form, out, err);
 }
 
 /* ---------------------------------------------------------------- a model's weights */

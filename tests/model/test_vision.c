@@ -2,8 +2,9 @@
  * test_vision.c - the vision tower and prompts with images against transformers, in f32.
  *
  * The tower's rows and those of deeper blocks must match the golden file to 1e-4 on every
- * instruction set, and be the same bits whatever the tile. A prompt's residual streams, final norm
- * and logits match likewise, in one pass and, bit for bit, in pieces that cut images.
+ * instruction set, or on the device of SALVO_TEST_DEVICE, and be the same bits whatever the tile. A
+ * prompt's residual streams, final norm and logits match likewise, in one pass and, bit for bit, in
+ * pieces that cut images. Larger images and bf16: against the CPU's plain kernels in f32.
  */
 #include "testing.h"
 
@@ -42,29 +43,31 @@ static void check_tower(struct case_of *c, int i)
     assert_int_equal(n, n_patches * sv_vision_patch_len(&t->cfg));
     const size_t n_bytes = sv_tower_rows_bytes(t, n_patches),
                  plane = sv_tower_plane_bytes(t, n_patches);
-    char *first = malloc(n_bytes);
+    char *first = malloc(n_bytes), *got = malloc(n_bytes);
     void *rows;
     assert_int_equal(sv_dev_alloc(c->r.dev, &rows, n_bytes, &err), SV_OK);
     static const int32_t tiles[] = {RIG_ROWS, 1, 3, 7};
     for (size_t k = 0; k < sizeof tiles / sizeof tiles[0]; k++) {
-        memset(rows, 0xff, n_bytes);
+        memset(got, 0xff, n_bytes);
+        sv_dev_upload(c->r.dev, rows, got, n_bytes);
         if (sv_tower_run(t, tiles[k], grid[0], grid[1], patches, rows, &err))
             fail_msg("%s", err.msg);
+        sv_dev_download(c->r.dev, k ? got : first, rows, n_bytes);
+        if (sv_dev_sync(c->r.dev, &err))
+            fail_msg("%s", err.msg);
         if (k)
-            assert_memory_equal(rows, first, n_bytes);
-        else
-            memcpy(first, rows, n_bytes);
+            assert_memory_equal(got, first, n_bytes);
     }
     const float *want = golden_get(&c->g, "F32", &n, "i%d.rows", i);
     assert_int_equal(n * 4, plane);
-    close_to("rows of image", i, 0, rows, want, n);
+    close_to("rows of image", i, 0, (void *)first, want, n);
     for (int32_t d = 0; d < t->cfg.n_deep; d++) {
         want = golden_get(&c->g, "F32", &n, "i%d.deep%d", i, d);
-        close_to("deeper rows of image", i, d, (void *)((char *)rows + (size_t)(d + 1) * plane),
-                 want, n);
+        close_to("deeper rows of image", i, d, (void *)(first + (size_t)(d + 1) * plane), want, n);
     }
     assert_false(golden_has(&c->g, "i%d.deep%d", i, t->cfg.n_deep));
     free(first);
+    free(got);
     c->rows[i] = rows;
     c->n_rows[i] = n_patches / (t->cfg.merge * t->cfg.merge);
 }
@@ -157,7 +160,10 @@ static void check(const char *name, enum sv_isa isa)
 
 static void on_all(const char *name)
 {
-    run_needs_cpu();
+    if (sv_env("SALVO_TEST_DEVICE")) {
+        check(name, SV_ISA_AUTO);
+        return;
+    }
     for (int isa = SV_ISA_AUTO; isa <= SV_ISA_AMX; isa++) {
         struct sv_dev *dev = NULL;
         const struct sv_dev_opts o = {
@@ -185,6 +191,86 @@ static void qwen3_5(void **state)
 {
     (void)state;
     on_all("qwen3_5_vl_bf16");
+}
+
+/* ---------------------------------------------------------------- more rows, and bf16 */
+
+enum { LARGE_H = 26, LARGE_W = 34, LARGE_ROWS = 512 };
+
+/* The rows of an image of LARGE_H x LARGE_W patches, as f32; the same bits in two tiles. */
+static float *large_rows(const char *dir, const struct sv_dev_opts *o, size_t *n_values)
+{
+    struct sv_dev *dev;
+    struct sv_model m;
+    struct sv_needs needs;
+    struct sv_err err = {0};
+    void *rows;
+    if (sv_dev_open(&dev, o, &err) || sv_model_open(&m, dev, dir, 0, &err))
+        fail_msg("%s: %s", dir, err.msg);
+    sv_needs_init(&needs, dev, LARGE_ROWS);
+    needs.lim.max_logit_rows = needs.lim.max_positions = LARGE_ROWS;
+    sv_model_needs(&m, &needs);
+    const size_t len = (size_t)(LARGE_H * LARGE_W * sv_vision_patch_len(&m.tower->cfg)),
+                 n_bytes = sv_tower_rows_bytes(m.tower, LARGE_H * LARGE_W),
+                 elem = sv_dtype_bytes(sv_dev_act_dtype(dev));
+    float *patches = malloc(len * sizeof *patches);
+    struct sv_rng rng = {77};
+    for (size_t i = 0; i < len; i++)
+        patches[i] = sv_rng_normal(&rng);
+    char *got[2] = {malloc(n_bytes), malloc(n_bytes)};
+    if (sv_dev_reserve(dev, &needs.lim, &err) || sv_dev_alloc(dev, &rows, n_bytes, &err))
+        fail_msg("%s", err.msg);
+    for (int k = 0; k < 2; k++) {
+        if (sv_tower_run(m.tower, k ? 96 : LARGE_ROWS, LARGE_H, LARGE_W, patches, rows, &err))
+            fail_msg("%s", err.msg);
+        sv_dev_download(dev, got[k], rows, n_bytes);
+        if (sv_dev_sync(dev, &err))
+            fail_msg("%s", err.msg);
+    }
+    assert_memory_equal(got[0], got[1], n_bytes);
+    *n_values = n_bytes / elem;
+    float *out = malloc(*n_values * sizeof *out);
+    for (size_t i = 0; i < *n_values; i++)
+        out[i] = elem == 2 ? sv_bf16_to_f32(((uint16_t *)(void *)got[0])[i])
+                           : ((float *)(void *)got[0])[i];
+    free(got[0]), free(got[1]), free(patches);
+    sv_dev_free(dev, rows);
+    sv_model_close(&m);
+    sv_dev_close(dev);
+    return out;
+}
+
+static void large(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"qwen3_vl_bf16", "qwen3_5_vl_bf16"};
+    struct sv_engine_options where = {0};
+    run_device(&where);
+    for (int i = 0; i < 2; i++) {
+        char path[128];
+        size_t n, n_want;
+        snprintf(path, sizeof path, "tests/golden/tiny/%s", names[i]);
+        const char *dir = run_dir(path);
+        const struct sv_dev_opts plain = {
+            .backend = "cpu", .n_threads = 2, .tuning.isa = SV_ISA_PLAIN, .compute = SV_F32};
+        float *want = large_rows(dir, &plain, &n_want);
+        for (int half = 0; half < 2; half++) {
+            const struct sv_dev_opts o = {.backend = where.device,
+                                          .tuning.kernels = where.tuning.kernels,
+                                          .n_threads = 2,
+                                          .compute = half ? SV_BF16 : SV_F32};
+            float *got = large_rows(dir, &o, &n);
+            assert_int_equal(n, n_want);
+            const double e = golden_rel_err(got, want, n);
+            print_message("%s, %s, %s: relative error %.2g\n", names[i], where.device,
+                          half ? "bf16" : "f32", e);
+            if (!(e < (half ? 5e-2 : 1e-4)))
+                fail_msg("%s: %s: relative error %.3g", names[i], half ? "bf16" : "f32", e);
+            free(got);
+        }
+        free(want);
+    }
+    assert_int_equal(sv_alloc_live(), 0);
 }
 
 /* Every allocation of opening a tower and of a pass fails once. */
@@ -231,4 +317,4 @@ static void faults(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(qwen3_vl), cmocka_unit_test(qwen3_vl_moe), cmocka_unit_test(qwen3_5),
-             cmocka_unit_test(faults))
+             cmocka_unit_test(large), cmocka_unit_test(faults))

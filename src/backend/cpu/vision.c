@@ -123,4 +123,4 @@ static void add_corners(struct sv_dev *dev, const struct sv_p_add_corners *p)
     sv_cpu_run(cpu, corner_rows, &job, (int64_t)p->n_rows * p->d);
 }
 
-const struct sv_vision_ops sv_cpu_vision = {layer_norm, gelu, add_corners};
+const struct sv_vision_ops sv_cpu_vision = {1, layer_norm, gelu, add_corners};
