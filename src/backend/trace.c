@@ -10,6 +10,7 @@
 #include "backend/ops_gdn.h"
 #include "backend/ops_mla.h"
 #include "backend/ops_moe.h"
+#include "backend/ops_vision.h"
 #include "backend/trace.h"
 
 #include <stdarg.h>
@@ -20,6 +21,7 @@ struct sv_trace {
     struct sv_moe_ops moe; /* the same of its mixture of experts, if it has one */
     struct sv_gdn_ops gdn; /* and of its gated delta rule */
     struct sv_mla_ops mla; /* and of its latent attention */
+    struct sv_vision_ops vision;
     const struct sv_backend *real;
     struct sv_dev *dev;
     enum sv_trace_mode mode;
@@ -140,6 +142,9 @@ TRACED(gdn_conv, gdn->conv, "gdn_conv")
 TRACED(gdn_scan, gdn->scan, "gdn_scan")
 TRACED(gdn_norm, gdn->norm, "gdn_norm")
 TRACED(mla_write, mla->write, "mla_write")
+TRACED(layer_norm, vision->layer_norm, "layer_norm")
+TRACED(gelu, vision->gelu, "gelu")
+TRACED(add_corners, vision->add_corners, "add_corners")
 TRACED(head_products, mla->head_products, "head_products %d -> %d", (int)p->w.cols, (int)p->w.rows)
 
 /* ---------------------------------------------------------------- calls */
@@ -254,6 +259,11 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
     if (t->be.mla) {
         t->mla = (struct sv_mla_ops){trace_mla_write, trace_head_products};
         t->be.mla = &t->mla;
+    }
+    if (t->be.vision) {
+        t->vision = (struct sv_vision_ops){t->be.vision->head_step, trace_layer_norm, trace_gelu,
+                                           trace_add_corners};
+        t->be.vision = &t->vision;
     }
     t->be.upload = trace_upload;
     t->be.download = trace_download;
