@@ -148,7 +148,8 @@ void sv_launch_draft(struct sv_engine *e, sv_stage_fn *const stage[])
 void sv_launch_target(struct sv_engine *e, sv_stage_fn *const stage[])
 {
     const int64_t context_us = e->stats.context_us;
-    run(e, SV_PASS_TARGET, stage, e->plan.replays, target_key(e));
+    /* Where rows of images come from, and where they go, is in no key. */
+    run(e, SV_PASS_TARGET, stage, e->plan.replays && !e->images.n_rows, target_key(e));
     e->stats.forward_us +=
         sv_step_lap(e, SV_PHASE_TARGET) / 1000 - (e->stats.context_us - context_us);
 }

@@ -40,7 +40,7 @@ struct sv_plan {
     int32_t n_draft_segs, n_draft_rows, n_draft_out;
     struct sv_counts launch; /* counts that kernels are launched with: the plan's, or padded up */
     bool timed;   /* the device is waited for between the two passes: what they cost is measured */
-    bool replays; /* launch counts are padded: the target's pass is a graph */
+    bool replays; /* launch counts are padded: the target's pass may be a graph */
     bool sampled; /* some logit row needs its logits, not just their argmax */
     bool confidence; /* the drafting pass tells the drafter's confidence, */
     bool prunes;     /* and drafts of too little are not verified */

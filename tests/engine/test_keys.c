@@ -4,12 +4,13 @@
  * sampling there are, taps, log probabilities.
  *
  * The CPU's device with a graph_run that remembers what each key stood for. Requests of every kind
- * come and go.
+ * come and go. Rows of images come from memory that no key names.
  */
 #include "testing.h"
 
 #include "backend/backends.h"
 #include "engine/legal.h"
+#include "engine/pictures.h"
 #include "engine/run.h"
 #include "engine/toy.h"
 
@@ -56,6 +57,7 @@ static struct baked baked_now(const struct sv_engine *e, bool draft)
     b.hooks = e->hooks != NULL;
     b.drafter = e->drafter != &e->none;
     assert_int_equal(p->n_prompt_logits, 0);
+    assert_int_equal(e->images.n_rows, 0);
     assert_false(e->held.now);
     return b;
 }
@@ -161,4 +163,35 @@ static void keys_say_all(void **state)
     sv_engine_close(e);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(keys_say_all))
+/* A prompt's last row looks like a verify block of one, also where it is an image's. */
+static void no_images_in_graphs(void **state)
+{
+    (void)state;
+    static struct graphs g;
+    static int32_t ids[] = {5, 6, PICTURE_TOKEN};
+    const struct sv_engine_tuning tuning = {.pad = true, .run_ahead = true};
+    const struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/qwen3_vl_bf16"),
+                                        .device = "cpu",
+                                        .n_threads = 1,
+                                        .max_sequences = 2,
+                                        .prefill_chunk = 1};
+    const struct sv_image image = picture(0);
+    const struct run_case c = {
+        .prompt = ids,
+        .n_prompt = 3,
+        .max_tokens = 6,
+        .req = {.top_p = 1, .ignore_eos = true, .images = &image, .n_images = 1}};
+    struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
+    assert_int_equal(picture_rows(&image), 1);
+    g = (struct graphs){.be = *e->dev->be, .real = e->dev->be, .e = e};
+    g.be.graph_run = note_run;
+    e->dev->be = &g.be;
+    struct run_out *out = run_all(e, &c, 1);
+    assert_int_equal(out->n_tokens, 6);
+    assert_true(g.n_replays > 2);
+    e->dev->be = g.real;
+    run_out_free(out, 1);
+    sv_engine_close(e);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(keys_say_all), cmocka_unit_test(no_images_in_graphs))
