@@ -61,7 +61,7 @@ if [ "${QUICK:-0}" = 1 ]; then
     export SALVO_TEST_QUICK=1
     for tool in ${TOOLS:-memcheck racecheck}; do
         for program in test_cross_ops test_cross_tokens test_cross_logits test_cross_moe test_cross_gdn \
-            test_cross_codes test_cross_mla; do
+            test_cross_codes test_cross_mla test_cross_vision; do
             [ -x "$B/tests/backend/$program" ] || continue
             for op in ${OPS:-$("$B/tests/backend/$program" --list)}; do
                 "$B/tests/backend/$program" --list | grep -qx "$op" || continue
@@ -89,7 +89,7 @@ if [ "${JITTER:-0}" = 1 ]; then
         finish
     done
     check_ops jitter- "${LIMIT:-60}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe \
-        test_cross_gdn test_cross_codes test_cross_mla
+        test_cross_gdn test_cross_codes test_cross_mla test_cross_vision
     export SALVO_TEST_QUICK=1 SALVO_TEST_DEVICE=cuda
     for test in greedy_auto_bf16 sampled_auto_bf16 moe_auto_bf16; do
         [ -x "$B/tests/engine/test_lossless" ] && start "jitter-lossless-$test" "${LIMIT:-60}" "$B/tests/engine/test_lossless" "$test"
@@ -100,7 +100,7 @@ if [ "${JITTER:-0}" = 1 ]; then
 fi
 
 check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe test_cross_gdn \
-    test_cross_codes test_cross_mla test_cross_among test_cross_device
+    test_cross_codes test_cross_mla test_cross_vision test_cross_among test_cross_device
 
 # Fewer prompts than on the CPU, unless FULL=1: a dozen programs share the GPU.
 [ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
@@ -108,12 +108,12 @@ for device in cuda cuda-portable cuda-eager; do
     export SALVO_TEST_DEVICE=$device
     for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16 moe_auto_f32 moe_auto_bf16 \
         gptoss_auto_f32 gptoss_auto_bf16 hybrid_auto_f32 hybrid_auto_bf16 hybrid_experts_auto latent_auto_f32 latent_auto_bf16 \
-        quantized_auto_bf16; do
+        quantized_auto_bf16 images_auto_f32 images_auto_bf16 images_and_states; do
         [ $device != cuda ] && [[ $test != *_auto_bf16 || $test = sampled* ]] && continue
         start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"
     done
-    for program in model/test_golden spec/test_dflash_golden engine/test_preempt engine/test_prefix engine/test_mates \
-        engine/test_widths engine/test_rules engine/test_grammar engine/test_expensive engine/test_token_logprobs; do
+    for program in model/test_golden model/test_vision spec/test_dflash_golden engine/test_images engine/test_preempt \
+        engine/test_prefix engine/test_mates engine/test_widths engine/test_rules engine/test_grammar engine/test_expensive engine/test_token_logprobs; do
         [ -x "$B/tests/$program" ] && [ $device = cuda ] && start "$program-$device" "${LIMIT:-150}" "$B/tests/$program"
     done
     unset SALVO_TEST_DEVICE

@@ -130,7 +130,7 @@ struct sv_p_gemm {
 struct sv_rope_table {
     const float *cos, *sin;
     int32_t max_pos, rot_dim;
-    /* (rot_dim/2) which of a row's three positions turns a pair; NULL: row_pos turns all */
+    /* (rot_dim/2) host: which of a row's three positions turns a pair; NULL: row_pos turns all */
     const uint8_t *axis;
 };
 

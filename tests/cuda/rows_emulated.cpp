@@ -1,12 +1,13 @@
 /*
- * rows_emulated.cpp - the CUDA kernels of rows.cu and gates.cu run on a CPU by tests/cuda/emulated: norm, rotation, cache
- * writes and gates within rounding of the CPU backend's, and a row's bits the same alone and in batches that take other launches; a norm's
- * rows in 8 bits as fp8.cuh defines them.
+ * rows_emulated.cpp - the CUDA kernels of rows.cu, gates.cu and vision.cu run on a CPU by tests/cuda/emulated: norms,
+ * rotation by one position or three, cache writes, gates and a vision tower's ops within rounding of the CPU backend's, and
+ * a row's bits the same alone and in batches that take other launches; a norm's rows in 8 bits as fp8.cuh defines them.
  *
  * Built and started by rows_emulated.test.sh. tests/backend/test_rows.c holds the CPU's against the definition.
  */
 #include "backend/gpu/fp8.cuh"
 #include "backend/gpu/gdn.h"
+#include "backend/gpu/vision.h"
 #include "backend/cuda/gemm.h"
 
 #include <vector>
@@ -156,6 +157,7 @@ struct shape {
     int32_t n_heads, n_kv, hd, rot;
     bool half_norm, norm;
     bool gated = false; /* a gate behind each query head */
+    bool three = false; /* rows have three positions */
 };
 
 enum { PAGE = 4, MAX_POS = 700, SLOTS = 3 };
@@ -190,8 +192,16 @@ int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
         row_seg.push_back(slot.back() < 0 ? -1 : (int32_t)slot.size() - 1);
     }
     row0.push_back(n);
+    std::vector<int32_t> three((size_t)(3 * n));
+    std::vector<uint8_t> axis((size_t)(s.rot / 2));
+    for (int32_t i = 0; i < 3 * n; i++)
+        three[(size_t)i] = i / 3 % 4 ? (37 * i + i / 3) % MAX_POS : i / 3; /* some are equal */
+    for (size_t i = 0; i < axis.size(); i++)
+        axis[i] = (uint8_t)(i % 5 % 3);
     sv_p_qk_norm_rope_kv_write p = {};
     p.rows = {n, (int32_t)slot.size(), row_seg.data(), row0.data(), slot.data(), base.data(), row_pos.data()};
+    p.rows.row_rope = s.three ? three.data() : nullptr;
+    p.rope.axis = axis.data();
     p.ld = width;
     p.n_heads = s.n_heads;
     p.q_stride = s.gated ? 2 * s.hd : 0;
@@ -234,6 +244,7 @@ int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
         int32_t zero[2] = {0, 1}, none = 0;
         numbers q1 = row_of(qkv0, r, width);
         p.rows = {1, 1, &none, zero, &slot[(size_t)seg], &base[(size_t)seg], &row_pos[(size_t)r]};
+        p.rows.row_rope = s.three ? &three[(size_t)(3 * r)] : nullptr;
         run(true, q1, k1, v1);
         bad = memcmp(&qkv.dut[(size_t)(r * width) * qkv.size()], q1.dut.data(), (size_t)q_width * qkv.size());
         if (bad)
@@ -263,6 +274,58 @@ int check_gates(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t heads,
     }
     return differs("gated heads", x, d) | differs("gated sum", y, d) | differs("sum", z, d);
 }
+
+int check_vision(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t d, bool packed)
+{
+    enum { TABLE = 70 };
+    const bool half = cu->act == SV_BF16;
+    numbers x(rng, half, (size_t)(n * d), 2, 1), norm = x, corners = x, tanh = x, erf = x;
+    numbers w(rng, packed, (size_t)d, 0.3f, 1), bias(rng, packed, (size_t)d, 1), table(rng, packed, (size_t)(TABLE * d), 1);
+    std::vector<int32_t> index((size_t)(4 * n));
+    std::vector<float> share((size_t)(4 * n));
+    for (size_t i = 0; i < index.size(); i++) {
+        index[i] = (int32_t)sv_rng_below(&rng, TABLE);
+        share[i] = sv_rng_normal(&rng);
+    }
+    std::vector<uint16_t> tiles(sv_packed_bytes(TABLE, d) / 2);
+    for (int32_t i = 0; i < TABLE * d && packed; i++)
+        memcpy(&tiles[sv_packed_at(i / d, i % d, d)], &table.dut[(size_t)(2 * i)], 2);
+    const auto run = [&](bool dut, int32_t first, int32_t count, numbers &in, numbers *out) {
+        auto at = [&](numbers &v, int32_t row) {
+            const size_t i = (size_t)(row * d);
+            return dut ? (void *)&v.dut[i * v.size()] : (void *)&v.ref[i];
+        };
+        sv_p_layer_norm p = {count, d, at(in, first), weight_of(w, !dut), weight_of(bias, !dut), 1e-6f, at(out[0], 0)};
+        sv_p_add_corners q = {count, d, at(out[1], 0), &index[(size_t)(4 * first)], &share[(size_t)(4 * first)], {}};
+        q.table = weight_of(table, !dut);
+        q.table.rows = TABLE;
+        q.table.cols = d;
+        if (dut && packed)
+            q.table.data = tiles.data();
+        sv_p_gelu g = {count, d, true, at(out[2], 0)}, h = {count, d, false, at(out[3], 0)};
+        sv_dev *dev = (sv_dev *)(void *)cu;
+        if (dut)
+            sv_cuda_layer_norm(dev, &p), sv_cuda_add_corners(dev, &q), sv_cuda_gelu(dev, &g), sv_cuda_gelu(dev, &h);
+        else
+            sv_op_layer_norm(ref, &p), sv_op_add_corners(ref, &q), sv_op_gelu(ref, &g), sv_op_gelu(ref, &h);
+    };
+    const numbers x0 = x;
+    numbers all[4] = {norm, corners, tanh, erf};
+    run(false, 0, n, x, all);
+    run(true, 0, n, x, all);
+    static const char *const name[4] = {"layer norm", "corners", "gelu by tanh", "gelu"};
+    int bad = 0;
+    for (int k = 0; k < 4; k++)
+        bad |= differs(name[k], all[k], d);
+    for (int32_t r = 0; r < n && !bad; r += n / 5 + 1) {
+        const numbers one = row_of(x0, r, d);
+        numbers alone[4] = {one, one, one, one};
+        run(true, r, 1, x, alone);
+        for (int k = 0; k < 4; k++)
+            bad |= other_bits(name[k], all[k], r, alone[k], d);
+    }
+    return bad;
+}
 } // namespace
 
 int main()
@@ -275,7 +338,15 @@ int main()
     opts.backend = "cpu";
     opts.n_threads = 1;
     opts.tuning.isa = SV_ISA_PLAIN;
-    if (sv_dev_open(&ref, &opts, &err)) {
+    sv_dev_limits lim = {};
+    lim.max_rows = 128;
+    lim.max_logit_rows = 1;
+    lim.max_k = lim.max_n = 8200;
+    lim.max_heads = 32;
+    lim.max_head_dim = 256;
+    lim.max_vocab = 1024;
+    lim.max_positions = MAX_POS;
+    if (sv_dev_open(&ref, &opts, &err) || sv_dev_reserve(ref, &lim, &err)) {
         printf("%s\n", err.msg);
         return 1;
     }
@@ -293,11 +364,15 @@ int main()
                     bad |= check_norm(ref, &cu, rng, n, d, w);
             bad |= check_gates(ref, &cu, rng, n, 3, 40) | check_gates(ref, &cu, rng, n, 4, 256);
             n_checks += 2;
+            for (int32_t d : {33, 72, 1152})
+                for (int packed = 0; packed < 2; packed++, n_checks++)
+                    bad |= check_vision(ref, &cu, rng, n, d, packed);
             for (int v = 0; v < 4; v++) {
                 const bool half = v & 1, norm = v & 2;
                 for (shape s : {shape{32, 8, 128, 128, half, norm}, shape{5, 1, 128, 128, half, norm},
                                 shape{5, 1, 64, 64, half, norm}, shape{3, 2, 96, 32, half, norm},
-                                shape{3, 1, 128, 128, half, norm, true}, shape{2, 1, 256, 64, half, norm, true}}) {
+                                shape{3, 1, 128, 128, half, norm, true}, shape{2, 1, 256, 64, half, norm, true},
+                                shape{5, 1, 128, 128, half, norm, false, true}, shape{3, 2, 96, 72, half, norm, false, true}}) {
                     if (s.n_heads == 32 && n > 40)
                         continue;
                     bad |= check_rope(ref, &cu, rng, n, s);

@@ -42,7 +42,7 @@ struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t ma
 void run_cases_free(struct run_case *c, int32_t n);
 /* n, or fewer with SALVO_TEST_QUICK, where each step is expensive. */
 int32_t run_few(int32_t n);
-/* Skips the test on a GPU: for families whose ops no GPU has. */
+/* Skips the test on a GPU: for what no GPU has. */
 void run_needs_cpu(void);
 /* Options without a device get SALVO_TEST_DEVICE: cpu (the default), cuda, cuda-portable,
  * cuda-eager. */

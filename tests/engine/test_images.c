@@ -85,7 +85,6 @@ static void same_positions(struct sv_engine *e, const struct sv_request *r, stru
 static void golden_text(void **state)
 {
     (void)state;
-    run_needs_cpu();
     static uint8_t bytes[1 << 16];
     for (int m = 0; m < N_NAMES; m++) {
         char path[128];
@@ -162,7 +161,6 @@ static void text_models(void **state)
 static void what_does_not_fit(void **state)
 {
     (void)state;
-    run_needs_cpu();
     static const int32_t none[] = {5, 6}, one[] = {5, PICTURE_TOKEN, 6}, two[] = {295, 295};
     const struct sv_engine_options o = {.target_dir = dir_of(names[0]), .context = 12};
     struct sv_engine *e = run_open(&o, NULL);
@@ -319,20 +317,17 @@ static void bits(const char *name, enum sv_data_type dtype, bool drafts)
 static void bits_f32(void **state)
 {
     (void)state;
-    run_needs_cpu();
     bits("qwen3_vl_bf16", SV_TYPE_F32, true);
 }
 static void bits_bf16(void **state)
 {
     (void)state;
-    run_needs_cpu();
     bits("qwen3_vl_bf16", SV_TYPE_BF16, false);
     bits("qwen3_vl_moe_bf16", SV_TYPE_BF16, true);
 }
 static void bits_states(void **state)
 {
     (void)state;
-    run_needs_cpu();
     bits("qwen3_5_vl_bf16", SV_TYPE_BF16, true);
 }
 
@@ -358,7 +353,6 @@ static int32_t found(struct sv_engine *e, struct sv_image *image, struct run_out
 static void prefixes(void **state)
 {
     (void)state;
-    run_needs_cpu();
     const struct sv_engine_options o = {
         .target_dir = dir_of(names[0]), .dtype = SV_TYPE_F32, .page_size = 1};
     static uint8_t other[3 * 40 * 40];
@@ -391,7 +385,6 @@ static void prefixes(void **state)
 static void tokens_without_images(void **state)
 {
     (void)state;
-    run_needs_cpu();
     static const int32_t ids[] = {5, PICTURE_TOKEN, PICTURE_TOKEN, 7};
     const struct sv_engine_options o = {.target_dir = dir_of(names[0]), .dtype = SV_TYPE_F32};
     struct sv_engine *e = run_open(&o, NULL);

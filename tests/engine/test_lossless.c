@@ -111,8 +111,6 @@ static void on_moe(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n
 static void on_tiny(const char *target, enum sv_isa isa, enum sv_data_type dtype, bool sampled,
                     int n)
 {
-    if (strstr(target, "_vl_"))
-        run_needs_cpu();
     if (lacks(isa))
         skip();
     const struct run_pair pair = toy_pair_of(target);

@@ -15,6 +15,7 @@
 #include "backend/cuda/watch.h"
 #include "backend/gpu/gdn.h"
 #include "backend/gpu/mla.h"
+#include "backend/gpu/vision.h"
 
 #include <string.h>
 
@@ -395,6 +396,9 @@ static const struct sv_gdn_ops cuda_gdn = {SV_CUDA_MAX_KEY, sv_cuda_gdn_conv, sv
                                            sv_cuda_gdn_norm};
 static const struct sv_mla_ops cuda_mla = {sv_cuda_mla_write, sv_cuda_head_products};
 
+static const struct sv_vision_ops cuda_vision = {SV_CUDA_HEAD_STEP, sv_cuda_layer_norm,
+                                                 sv_cuda_gelu, sv_cuda_add_corners};
+
 static struct sv_backend cuda_table(void)
 {
     struct sv_backend be = {};
@@ -437,6 +441,7 @@ static struct sv_backend cuda_table(void)
     be.add_gated = sv_cuda_add_gated;
     be.gdn = &cuda_gdn;
     be.mla = &cuda_mla;
+    be.vision = &cuda_vision;
     be.act_mul = sv_cuda_act_mul;
     be.head_argmax = sv_cuda_head_argmax;
     be.gather_logits = sv_cuda_gather_logits;

@@ -27,7 +27,10 @@ static __global__ void block_ids_kernel(struct sv_p_block_ids p)
         return;
     const int32_t seg = p.rows.row_seg[i], slot = seg < 0 ? -1 : p.rows.seg_slot[seg],
                   row0 = seg < 0 ? 0 : p.rows.seg_row0[seg];
-    ((int32_t *)p.rows.row_pos)[i] = slot < 0 ? -1 : p.slot_len[slot] + (i - row0);
+    const int32_t pos = slot < 0 ? -1 : p.slot_len[slot] + (i - row0);
+    ((int32_t *)p.rows.row_pos)[i] = pos;
+    for (int k = 0; k < 3 && p.rows.row_rope && slot >= 0; k++)
+        ((int32_t *)p.rows.row_rope)[3 * i + k] = pos + p.row_shift[3 * i + k];
     if (slot < 0 || p.seg_kind[seg] == SV_SEG_PREFILL)
         return;
     if (i == row0)

@@ -30,12 +30,25 @@ static __device__ __forceinline__ int32_t sv_rope_row(const struct sv_rope_table
     return pos < 0 ? 0 : t->max_pos - 1;
 }
 
-/* out may be x. Lane i holds elements 2i, 2i + 1, 2i + 64, ...; buffer: (SV_MAX_HEAD_DIM) of this
- * warp. */
+/* Where the angles of a row with three positions begin in the table, and which of these turns a
+ * pair: two bits each, 16 pairs a word. */
+struct sv_three {
+    int64_t at[3];
+    const uint32_t *axis;
+};
+static __device__ __forceinline__ int64_t sv_three_at(const struct sv_three &t, int32_t pair)
+{
+    const uint32_t axis = t.axis[pair / 16] >> (2 * (pair % 16)) & 3;
+    return (axis == 0 ? t.at[0] : axis == 1 ? t.at[1] : t.at[2]) + pair;
+}
+
+/* out may be x. three: NULL, or instead of angle. Lane i holds elements 2i, 2i + 1, 2i + 64, ...;
+ * buffer: (SV_MAX_HEAD_DIM) of this warp. */
 template <typename T, typename O>
 static __device__ __forceinline__ void
 sv_head_norm_rope(O *out, const T *x, float *buffer, struct sv_head_norm norm,
-                  const struct sv_rope_table &rope, int64_t angle, int32_t hd, int lane)
+                  const struct sv_rope_table &rope, int64_t angle, int32_t hd, int lane,
+                  const struct sv_three *three = NULL)
 {
     float sum = 0;
     for (int32_t i = 2 * lane; i < hd; i += 64) {
@@ -54,15 +67,16 @@ sv_head_norm_rope(O *out, const T *x, float *buffer, struct sv_head_norm norm,
     }
     __syncwarp();
     const int32_t rot = rope.rot_dim, half = rot / 2;
-    const float *cos = rope.cos + angle, *sin = rope.sin + angle;
     for (int32_t i = 2 * lane; i < hd; i += 64) {
 #pragma unroll
         for (int32_t j = i; j < i + 2; j++) {
+            const int32_t pair = j < half ? j : j - half;
+            const int64_t at = !three || j >= rot ? angle + pair : sv_three_at(*three, pair);
             float y = buffer[j];
             if (j < half)
-                y = y * cos[j] - buffer[j + half] * sin[j];
+                y = y * rope.cos[at] - buffer[j + half] * rope.sin[at];
             else if (j < rot)
-                y = y * cos[j - half] + buffer[j - half] * sin[j - half];
+                y = y * rope.cos[at] + buffer[j - half] * rope.sin[at];
             sv_store(out + j, y);
         }
     }
@@ -103,6 +117,22 @@ sv_turn128_load(struct sv_turn128 *t, const struct sv_rope_table &rope, int64_t 
 {
     sv_load8(t->cos, rope.cos + angle + 8 * lane);
     sv_load8(t->sin, rope.sin + angle + 8 * lane);
+}
+/* Rows of text have three equal positions. */
+static __device__ __forceinline__ void sv_turn128_load(struct sv_turn128 *t,
+                                                       const struct sv_rope_table &rope,
+                                                       const struct sv_three &three, int lane)
+{
+    if (three.at[0] == three.at[1] && three.at[0] == three.at[2]) {
+        sv_turn128_load(t, rope, three.at[0], lane);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const int64_t at = sv_three_at(three, 8 * lane + j);
+        t->cos[j] = rope.cos[at];
+        t->sin[j] = rope.sin[at];
+    }
 }
 static __device__ __forceinline__ void sv_turn128(float v[16], const struct sv_turn128 &t)
 {

@@ -468,17 +468,19 @@ struct rope_args {
     /* segments and tables may be read before waiting for the launch before (cu->settled) */
     bool early;
     bool rehearse;
+    uint32_t axis[SV_MAX_HEAD_DIM / 2 / 16]; /* rows with three positions: see sv_three */
 };
 
 /* What one head needs, worked out before the head is there. */
 struct rope_job {
-    int32_t kind; /* JOB_* */
-    int64_t at;   /* of a key or value: element of the cache */
-    int64_t angle;
+    int32_t kind;  /* JOB_* */
+    int64_t at;    /* of a key or value: element of the cache */
+    int64_t angle; /* of a row with one position */
 };
 enum { JOB_NONE, JOB_QUERY, JOB_KEY, JOB_VALUE };
 
 /* lane: among those that share the head. */
+template <bool THREE>
 static __device__ __forceinline__ struct rope_job rope_job_of(const struct rope_args &a, int32_t r,
                                                               int32_t head, int lane)
 {
@@ -488,7 +490,9 @@ static __device__ __forceinline__ struct rope_job rope_job_of(const struct rope_
         return job;
     const int32_t slot = a.rows.seg_slot[seg];
     const bool reports = head == 0 && lane == 0;
-    job.angle = (int64_t)sv_rope_row(&a.rope, pos, reports ? a.fault : NULL) * (a.rope.rot_dim / 2);
+    if (!THREE)
+        job.angle =
+            (int64_t)sv_rope_row(&a.rope, pos, reports ? a.fault : NULL) * (a.rope.rot_dim / 2);
     job.kind = head < a.n_heads ? JOB_QUERY : head < a.n_heads + n_kv ? JOB_KEY : JOB_VALUE;
     if (job.kind != JOB_QUERY) {
         job.at = sv_kv_at(a.kv, slot, pos);
@@ -502,7 +506,20 @@ static __device__ __forceinline__ struct rope_job rope_job_of(const struct rope_
     return job;
 }
 
-template <typename T, typename K>
+/* Where the angles of a row with three positions begin; padding: anywhere. */
+static __device__ __forceinline__ struct sv_three three_of(const struct rope_args &a, int32_t r)
+{
+    struct sv_cuda_fault *const fault = blockIdx.x == 0 && threadIdx.x == 0 ? a.fault : NULL;
+    struct sv_three t = {{0, 0, 0}, a.axis};
+    if (a.rows.row_seg[r] >= 0)
+#pragma unroll
+        for (int i = 0; i < 3; i++)
+            t.at[i] = (int64_t)sv_rope_row(&a.rope, a.rows.row_rope[3 * (int64_t)r + i], fault) *
+                      (a.rope.rot_dim / 2);
+    return t;
+}
+
+template <typename T, typename K, bool THREE>
 static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T *qkv)
 {
     __shared__ float buffer[HEAD_WARPS][SV_MAX_HEAD_DIM];
@@ -511,17 +528,19 @@ static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T
     struct rope_job job = {};
     sv_pdl_launch();
     if (a.early)
-        job = rope_job_of(a, r, head, lane);
+        job = rope_job_of<THREE>(a, r, head, lane);
     sv_pdl_wait();
     if (!a.early)
-        job = rope_job_of(a, r, head, lane);
+        job = rope_job_of<THREE>(a, r, head, lane);
+    const struct sv_three by = THREE ? three_of(a, r) : sv_three();
+    const struct sv_three *const three = THREE ? &by : NULL;
     T *x = qkv + r * a.ld + (int64_t)min(head, a.n_heads) * a.q_stride +
            (int64_t)max(head - a.n_heads, 0) * hd;
     K *k = (K *)a.kv.k + job.at, *v = (K *)a.kv.v + job.at;
     if (job.kind == JOB_QUERY)
-        sv_head_norm_rope<T, T>(x, x, buffer[warp], a.q_norm, a.rope, job.angle, hd, lane);
+        sv_head_norm_rope<T, T>(x, x, buffer[warp], a.q_norm, a.rope, job.angle, hd, lane, three);
     else if (job.kind == JOB_KEY)
-        sv_head_norm_rope<T, K>(k, x, buffer[warp], a.k_norm, a.rope, job.angle, hd, lane);
+        sv_head_norm_rope<T, K>(k, x, buffer[warp], a.k_norm, a.rope, job.angle, hd, lane, three);
     else if (job.kind == JOB_VALUE)
         sv_head_copy(v, x, hd, lane);
 }
@@ -530,8 +549,10 @@ static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T
  * after the other. As norm8_kernel: little code, everything that is not the head itself read before
  * it is there, instructions rehearsed, and few enough registers a row to find and leave room beside
  * matrix products. */
-template <typename T, typename K, int PER>
-static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1 : 4)
+template <typename T, typename K, int PER, bool THREE>
+static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1
+                                                       : THREE  ? 3
+                                                                : 4)
     rope128_kernel(const __grid_constant__ struct rope_args a, T *qkv)
 {
     const int lane = threadIdx.x % 8, step = blockDim.x / 8;
@@ -544,7 +565,7 @@ static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1 : 4)
         sv_pdl_wait();
 #pragma unroll
     for (int p = 0; p < PER; p++) {
-        job[p] = rope_job_of(a, r, first + p * step, lane);
+        job[p] = rope_job_of<THREE>(a, r, first + p * step, lane);
         const void *w = job[p].kind == JOB_QUERY ? a.q_norm.weight : a.k_norm.weight;
         weight[p][0] = weight[p][1] = make_uint4(0, 0, 0, 0);
         if (w) {
@@ -552,7 +573,10 @@ static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1 : 4)
             weight[p][1] = sv_load_kept((const uint4 *)w + 8 + lane);
         }
     }
-    sv_turn128_load(&turn, a.rope, job[0].angle, lane);
+    if (THREE)
+        sv_turn128_load(&turn, a.rope, three_of(a, r), lane);
+    else
+        sv_turn128_load(&turn, a.rope, job[0].angle, lane);
     T *x = qkv + r * a.ld + (int64_t)first * 128 + 8 * lane;
 #pragma unroll 1
     for (int pass = a.rehearse && a.early ? 0 : 1; pass < 2; pass++) {
@@ -590,7 +614,7 @@ static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1 : 4)
     }
 }
 
-template <typename T, typename K>
+template <typename T, typename K, bool THREE>
 static void rope_launch(struct sv_cuda *cu, const struct rope_args &a, bool whole, void *qkv)
 {
     const int32_t heads = a.n_heads + 2 * a.kv.n_kv_heads, n = a.rows.n_rows;
@@ -601,9 +625,9 @@ static void rope_launch(struct sv_cuda *cu, const struct rope_args &a, bool whol
     const int32_t in_block = whole ? threads / 8 * per : HEAD_WARPS;
     const dim3 grid((unsigned)((heads + in_block - 1) / in_block), (unsigned)n);
     sv_cuda_launch_in_pass(cu, "qk_norm_rope_kv_write",
-                           !whole     ? rope_kernel<T, K>
-                           : per == 1 ? rope128_kernel<T, K, 1>
-                                      : rope128_kernel<T, K, 2>,
+                           !whole     ? rope_kernel<T, K, THREE>
+                           : per == 1 ? rope128_kernel<T, K, 1, THREE>
+                                      : rope128_kernel<T, K, 2, THREE>,
                            grid, whole ? threads : 32 * HEAD_WARPS, 0, a, (T *)qkv);
 }
 
@@ -619,6 +643,17 @@ static bool takes_eight_lanes(const struct sv_p_qk_norm_rope_kv_write *p)
            aligned16(p->kv.v) && aligned16(p->rope.cos) && aligned16(p->rope.sin);
 }
 
+template <typename T, typename K>
+static void rope_by_positions(struct sv_cuda *cu, const struct sv_p_qk_norm_rope_kv_write *p,
+                              const struct rope_args &a)
+{
+    const bool whole = takes_eight_lanes(p);
+    if (p->rope.axis && p->rows.row_rope)
+        rope_launch<T, K, true>(cu, a, whole, p->qkv);
+    else
+        rope_launch<T, K, false>(cu, a, whole, p->qkv);
+}
+
 void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
@@ -632,14 +667,17 @@ void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm
                           p->kv,
                           cu->fault,
                           cu->settled,
-                          p->rows.n_rows <= cu->n_sms};
-    const bool whole = takes_eight_lanes(p), kv_bf16 = p->kv.dtype == SV_BF16;
+                          p->rows.n_rows <= cu->n_sms,
+                          {}};
+    for (int32_t i = 0; i < p->rope.rot_dim / 2 && p->rope.axis; i++)
+        a.axis[i / 16] |= (uint32_t)p->rope.axis[i] << (2 * (i % 16));
+    const bool kv_bf16 = p->kv.dtype == SV_BF16;
     if (cu->act == SV_BF16 && kv_bf16)
-        rope_launch<__nv_bfloat16, __nv_bfloat16>(cu, a, whole, p->qkv);
+        rope_by_positions<__nv_bfloat16, __nv_bfloat16>(cu, p, a);
     else if (cu->act == SV_BF16)
-        rope_launch<__nv_bfloat16, float>(cu, a, whole, p->qkv);
+        rope_by_positions<__nv_bfloat16, float>(cu, p, a);
     else if (kv_bf16)
-        rope_launch<float, __nv_bfloat16>(cu, a, whole, p->qkv);
+        rope_by_positions<float, __nv_bfloat16>(cu, p, a);
     else
-        rope_launch<float, float>(cu, a, whole, p->qkv);
+        rope_by_positions<float, float>(cu, p, a);
 }

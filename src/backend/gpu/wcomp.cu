@@ -136,7 +136,7 @@ int sv_cuda_wcomp_note(struct sv_cuda *cu, struct sv_weight *w, struct sv_err *e
 {
     w->priv = NULL;
     if (cu->wcomp_mode == SV_TOGGLE_OFF || cu->act != SV_BF16 || w->fmt.elem != SV_BF16 ||
-        w->rows == 1 || w->cols % 8 != 0 || w->role == SV_ROLE_EMBED)
+        w->rows == 1 || w->cols % 8 != 0 || w->role == SV_ROLE_EMBED || w->role == SV_ROLE_VISION)
         return SV_OK;
     struct sv_cuda_weight *v = (struct sv_cuda_weight *)sv_calloc(1, sizeof *v);
     if (!v)
