@@ -125,6 +125,9 @@ void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     const struct sv_router_sigmoid *s = &p->sigmoid;
     SV_REQUIRE(p->norm == SV_ROUTER_OVER_CHOSEN || p->norm == SV_ROUTER_OVER_ALL ||
                (p->norm == SV_ROUTER_SIGMOID && groups_ok(s, &p->routes)));
+    if (p->before)
+        SV_REQUIRE(p->before->out == p->x && p->before->n_rows == p->rows.n_rows &&
+                   p->before->d == p->w.cols && !p->before->row_index);
     dev->be->moe->router_topk(dev, p);
 }
 

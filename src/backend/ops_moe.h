@@ -78,8 +78,11 @@ struct sv_router_sigmoid {
 /* logits = x W^T + bias in f32, never rounded to act; the k largest of each row, of equal ones
  * those of the lowest ids. A NaN is less than any number. Fills all of routes. */
 struct sv_p_router_topk {
-    struct sv_rows rows;   /* row_seg < 0: routed nowhere */
-    const void *x;         /* (n_rows, w.cols) act */
+    struct sv_rows rows; /* row_seg < 0: routed nowhere */
+    const void *x;       /* (n_rows, w.cols) act */
+    /* NULL, or what makes x first, for the same rows and without row_index: a device may do both at
+     * once */
+    const struct sv_p_add_rms_norm *before;
     struct sv_weight w;    /* (n_experts, hidden), not quantized */
     struct sv_weight bias; /* (1, n_experts) or data NULL */
     enum sv_router_norm norm;

@@ -48,8 +48,10 @@ void sv_mlp_forward(const struct sv_mlp *m, const struct sv_stack *st, struct sv
 /* moe.c, likewise */
 struct sv_place sv_moe_place(struct sv_moe *m, int role);
 void sv_moe_needs(const struct sv_moe *m, int32_t hidden, struct sv_needs *n);
+/* before: makes acts->h first, or NULL */
 void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv_dev *dev,
-                    const struct sv_acts *acts, const struct sv_pass *p);
+                    const struct sv_acts *acts, const struct sv_p_add_rms_norm *before,
+                    const struct sv_pass *p);
 
 /* weights.c: w frees it with the rest. */
 void sv_weights_note(struct sv_weights *w, const struct sv_taken *t);

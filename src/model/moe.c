@@ -108,7 +108,8 @@ static void add_shared(const struct sv_moe *m, const struct sv_stack *st, struct
 }
 
 void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv_dev *dev,
-                    const struct sv_acts *acts, const struct sv_pass *p)
+                    const struct sv_acts *acts, const struct sv_p_add_rms_norm *before,
+                    const struct sv_pass *p)
 {
     struct sv_scratch s = acts->moe;
     const struct buffers b = take(m, st->hidden, &s, p->rows.n_rows);
@@ -116,6 +117,7 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
     sv_op_router_topk(dev, &(struct sv_p_router_topk){
                                .rows = p->rows,
                                .x = acts->h,
+                               .before = before,
                                .w = m->router,
                                .bias = m->router_bias,
                                .norm = m->norm,

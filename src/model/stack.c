@@ -165,13 +165,15 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         norm.weight = l->post_norm;
         norm.tap = NULL;
         norm.tap_row = NULL;
-        sv_op_add_rms_norm(dev, &norm);
         switch (l->ffn) {
         case SV_FFN_DENSE:
+            sv_op_add_rms_norm(dev, &norm);
             sv_mlp_forward(&l->mlp, st, dev, a, p->rows.n_rows);
             break;
         case SV_FFN_MOE:
-            sv_moe_forward(&l->moe, st, dev, a, p);
+            if (norm.join)
+                sv_op_add_rms_norm(dev, &norm);
+            sv_moe_forward(&l->moe, st, dev, a, norm.join ? NULL : &norm, p);
         }
         sv_model_add_deep(dev, p, i, st->hidden, a->delta);
     }

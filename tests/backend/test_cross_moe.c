@@ -242,6 +242,90 @@ static void router_on(struct cross *c)
     router_case(c, 5, 4, 4, SV_ROUTER_OVER_CHOSEN, true, (struct sv_slice){0}); /* all experts */
 }
 
+/* A norm handed to the router does what the norm does by itself. */
+static void norm_case(struct cross *c, int32_t n_rows, int32_t n_experts, int32_t k, int32_t hidden,
+                      bool adds)
+{
+    const int32_t pad = n_rows > 4 ? 2 : 0, n = n_rows + pad;
+    const size_t all = (size_t)(n * hidden);
+    struct rig_batch b;
+    rig_batch_init(&b);
+    rig_batch_add(&b, 0, 0, n_rows);
+    struct cross_rows rows = cross_rows(c, &b, pad, 1);
+    float *values = malloc(all * sizeof *values);
+    for (size_t i = 0; i < all; i++)
+        values[i] = sv_rng_normal(&c->rng);
+    const float scale = 1 / sqrtf((float)hidden);
+    struct cross_weight w = cross_weight(c, SV_BF16, n_experts, hidden, scale, 0);
+    struct cross_weight weight = cross_weight(c, SV_BF16, 1, hidden, 0.2f, 1);
+    struct cross_buf delta = cross_new(c, CROSS_ACT, all, NULL, 1);
+    void *got[2][3];
+    for (int joined = 0; joined < 2; joined++) {
+        struct cross_buf x = cross_new(c, CROSS_ACT, all, values, 0);
+        struct cross_buf out = cross_new(c, CROSS_ACT, all, NULL, 0);
+        struct routing t = routing_new(c, n, n_experts, k, (struct sv_slice){0});
+        struct sv_p_add_rms_norm norm = {.n_rows = n,
+                                         .d = hidden,
+                                         .x = cross_at(&x, 1),
+                                         .delta = adds ? cross_at(&delta, 1) : NULL,
+                                         .weight = weight.dut,
+                                         .eps = 1e-6f,
+                                         .out = cross_at(&out, 1)};
+        if (!joined)
+            sv_op_add_rms_norm(c->dut, &norm);
+        for (int twice = 0; twice < 2; twice++) { /* what a launch counts is as it was before */
+            struct sv_p_add_rms_norm again = norm;
+            if (twice)
+                again.delta = NULL;
+            if (twice && !joined)
+                sv_op_add_rms_norm(c->dut, &again);
+            sv_op_router_topk(c->dut, &(struct sv_p_router_topk){.rows = rows.rows[1],
+                                                                 .x = cross_at(&out, 1),
+                                                                 .before = joined ? &again : NULL,
+                                                                 .w = w.dut,
+                                                                 .norm = SV_ROUTER_OVER_CHOSEN,
+                                                                 .routes = t.r[1]});
+        }
+        got[joined][0] = cross_bytes(c, &x, NULL);
+        got[joined][1] = cross_bytes(c, &out, NULL);
+        got[joined][2] = cross_bytes(c, &t.buf, NULL);
+        cross_free(c, &x), cross_free(c, &out), cross_free(c, &t.buf);
+    }
+    const size_t bytes = all * cross_elem(c, CROSS_ACT);
+    struct sv_routes r[2] = {{.n_rows = n, .n_experts = n_experts, .k = k}};
+    r[1] = r[0];
+    for (int i = 0; i < 2; i++)
+        sv_routes_lay_out(&r[i], got[i][2]);
+    if (memcmp(got[0][0], got[1][0], bytes) || memcmp(got[0][1], got[1][1], bytes))
+        fail_msg("%s: router: %d rows of %d: a norm by itself has other bits", c->name, n, hidden);
+    const size_t entries = (size_t)(n * k) * 4, listed = (size_t)(n_rows * k) * 4;
+    if (memcmp(r[0].expert, r[1].expert, entries) || memcmp(r[0].place, r[1].place, entries) ||
+        memcmp(r[0].weight, r[1].weight, listed) || memcmp(r[0].list, r[1].list, listed) ||
+        memcmp(r[0].first, r[1].first, (size_t)(n_experts + 1) * 4) ||
+        *r[0].n_active != *r[1].n_active ||
+        memcmp(r[0].active, r[1].active, (size_t)*r[0].n_active * 4))
+        fail_msg("%s: router: %d rows of %d: other routes behind its norm", c->name, n, hidden);
+    for (int i = 0; i < 6; i++)
+        free(got[i / 3][i % 3]);
+    free(values);
+    cross_free(c, &delta), cross_weight_free(c, &w), cross_weight_free(c, &weight);
+    cross_rows_free(c, &rows);
+}
+
+static void norm_on(struct cross *c)
+{
+    static const int32_t counts[] = {1, 3, 4, 5, 37, 62, 64, 100};
+    if (lacks_experts(c))
+        return;
+    for (int i = 0; i < (c->quick ? 4 : 8); i++) {
+        norm_case(c, counts[i], 128, 8, 2048, true);
+        norm_case(c, counts[i], 32, 4, 2880, true);
+        norm_case(c, counts[i], 300, 10, 4096, i % 2);
+        norm_case(c, counts[i], 4, 2, 72, true);
+    }
+    norm_case(c, 6, 16, 2, 5000, true);
+}
+
 /* ---------------------------------------------------------------- products */
 
 /* One projection of all experts on both sides. */
@@ -595,6 +679,12 @@ static void router(void **state)
     cross_all(router_on);
 }
 
+static void norm_and_router(void **state)
+{
+    (void)state;
+    cross_all(norm_on);
+}
+
 static void products(void **state)
 {
     (void)state;
@@ -613,5 +703,5 @@ static void bits_in_company(void **state)
     cross_all(bits_on);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(router), cmocka_unit_test(products), cmocka_unit_test(codes),
-             cmocka_unit_test(bits_in_company))
+SV_TEST_MAIN(cmocka_unit_test(router), cmocka_unit_test(norm_and_router),
+             cmocka_unit_test(products), cmocka_unit_test(codes), cmocka_unit_test(bits_in_company))

@@ -35,7 +35,16 @@ int sv_cuda_alloc(struct sv_dev *, void **, size_t, struct sv_err *)
 void sv_cuda_drop(struct sv_cuda *, void *)
 {
 }
+/* rows.cu's: no router here makes its norm. */
+void sv_cuda_add_rms_norm(struct sv_dev *, const struct sv_p_add_rms_norm *)
+{
+    abort();
+}
 /* For devices of sm_90a. */
+bool sv_cuda_norm_route_sm90(struct sv_cuda *, const struct sv_p_router_topk *, const struct route *)
+{
+    abort();
+}
 const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form)
 {
     abort();

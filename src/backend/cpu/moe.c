@@ -172,6 +172,8 @@ static void router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     const struct sv_routes *r = &p->routes;
     const struct sv_gemm_part part = {.w = p->w, .bias = p->bias};
     struct router_job job = {cpu, p};
+    if (p->before)
+        sv_cpu_add_rms_norm(dev, p->before);
     sv_cpu_gemm(dev, &(struct sv_p_gemm){.n_rows = r->n_rows,
                                          .k = p->w.cols,
                                          .n_parts = 1,

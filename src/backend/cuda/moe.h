@@ -19,6 +19,11 @@ int sv_cuda_route_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_cuda_route_close(struct sv_cuda *cu);
 int sv_cuda_moe_open(struct sv_cuda *cu, struct sv_err *err);
 
+/* route_sm90.cu: p's norm and router in one launch; false: nothing done. */
+struct route;
+bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *p,
+                             const struct route *a);
+
 /* ops, entered through the table */
 void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p);
 void sv_cuda_moe_gate_up(struct sv_dev *dev, const struct sv_p_moe_gate_up *p);

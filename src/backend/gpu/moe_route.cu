@@ -8,33 +8,8 @@
  * Many take four; what they write is the same. Must not: choose by anything but a row's own logits;
  * let the order in which blocks arrive decide more than who makes the lists.
  */
-#include "backend/cuda/gemm.h"
-#include "backend/cuda/moe.h"
 #include "backend/cuda/watch.h"
-#include "backend/gpu/gpu.h"
-
-enum {
-    THREADS = 512, /* of a thread block of the router: a warp has an expert */
-    WARPS = THREADS / 32,
-    ROWS = 4, /* rows of a pass over the weights */
-    /* 16-byte pieces of weights that a lane reads before its predecessor is done */
-    EARLY = GPU_WAVE == 32 ? 12 : 8,
-    FEW_ENTRIES = 512, /* that one block lists */
-    MOST_BLOCKS = 256  /* of a launch */
-};
-
-/* Handed to kernels by value. */
-struct route {
-    struct sv_routes r;
-    const void *x, *w, *bias;
-    int32_t hidden, w_dtype, bias_dtype;
-    bool packed;
-    const int32_t *row_seg;
-    enum sv_router_norm norm;
-    struct sv_router_sigmoid sigmoid;
-    uint32_t *n_chosen;
-    uint32_t *arrived; /* of few rows: 0 between launches. Else NULL */
-};
+#include "backend/gpu/moe_route.cuh"
 
 /* ---------------------------------------------------------------- logits */
 
@@ -114,221 +89,7 @@ static __device__ __forceinline__ void logits_of(const struct route &a, int32_t 
     }
 }
 
-/* ---------------------------------------------------------------- choosing */
-
-/* Grows with the logit; NaN is less than every number. */
-static __device__ __forceinline__ int32_t order_of(float logit)
-{
-    const int32_t bits = (int32_t)__float_as_uint(logit + 0.0f);
-    return logit != logit ? INT32_MIN : bits < 0 ? (bits ^ 0x7fffffff) : bits;
-}
-
-/* Number i of x, and of bias where there is one. */
-static __device__ __forceinline__ float biased(const float *x, const float *bias, int32_t i)
-{
-    return bias ? __fadd_rn(x[i], bias[i]) : x[i];
-}
-
-/* The largest of n numbers that is not taken, of equal ones the first; then it is taken: lane l has
- * numbers l, l + 32, ..., a bit of `taken` each. of(i): number i. */
-template <class OF>
-static __device__ __forceinline__ int32_t take_best(const OF &of, int32_t n, uint32_t &taken)
-{
-    const int lane = threadIdx.x & 31;
-    /* Of this lane's the first of the largest; then over the warp. */
-    int32_t most = INT32_MIN, at = -1;
-    for (int32_t i = 0; lane + 32 * i < n; i++) {
-        const int32_t order = order_of(of(lane + 32 * i));
-        if (!(taken >> i & 1) && (at < 0 || order > most)) {
-            most = order;
-            at = i;
-        }
-    }
-    const int32_t best = __reduce_max_sync(0xffffffffu, most);
-    const int32_t low = at >= 0 && most == best ? lane + 32 * at : SV_MAX_EXPERTS;
-    const int32_t chosen = -__reduce_max_sync(0xffffffffu, -low);
-    if (chosen == low)
-        taken |= 1u << at;
-    return chosen;
-}
-
-/* By the lane alone: the sum of the two largest of numbers [from, from + n). */
-static __device__ __forceinline__ float best_two(const float *x, const float *bias, int32_t from,
-                                                 int32_t n)
-{
-    float first = biased(x, bias, from), second = biased(x, bias, from + 1);
-    if (order_of(second) > order_of(first)) {
-        const float other = first;
-        first = second;
-        second = other;
-    }
-    for (int32_t i = 2; i < n; i++) {
-        const float v = biased(x, bias, from + i);
-        if (order_of(v) > order_of(first)) {
-            second = first;
-            first = v;
-        } else if (order_of(v) > order_of(second)) {
-            second = v;
-        }
-    }
-    return __fadd_rn(first, second);
-}
-
-/* A row's logits become scores; of the lane's experts those are taken that are in none of the best
- * groups. */
-static __device__ __forceinline__ uint32_t keep_groups(const struct route &a, float *score)
-{
-    const struct sv_router_sigmoid &s = a.sigmoid;
-    const int lane = threadIdx.x & 31;
-    const int32_t n = a.r.n_experts, size = n / s.n_group;
-    const float *bias = (const float *)s.bias.data;
-    for (int32_t e = lane; e < n; e += 32)
-        score[e] = __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-score[e])));
-    __syncwarp();
-    if (s.topk_group >= s.n_group)
-        return 0;
-    const float own = best_two(score, bias, min(lane, s.n_group - 1) * size, size);
-    const auto sum = [&](int32_t g) {
-        return g == lane ? own : best_two(score, bias, g * size, size);
-    };
-    uint32_t kept = 0, out = 0; /* of this lane's groups; of its experts */
-    for (int32_t i = 0; i < s.topk_group; i++)
-        take_best(sum, s.n_group, kept);
-    for (int32_t i = 0; 32 * i < n; i++) {
-        const int32_t g = min(lane + 32 * i, n - 1) / size;
-        if (!(__shfl_sync(0xffffffffu, kept, g % 32) >> g / 32 & 1))
-            out |= 1u << i;
-    }
-    return out;
-}
-
-/* The number of an expert among this device's, or -1. */
-static __device__ __forceinline__ int32_t own_of(const struct route &a, int32_t expert)
-{
-    const int32_t i = expert - a.r.own.first;
-    return expert >= 0 && i >= 0 && i < a.r.own.n ? i : -1;
-}
-
-/* The warp's row: lane j keeps choice j, and the softmax's numerator or the expert's score. near:
- * NULL, or (n_rows, k) where choices go as well, as numbers among this device's. */
-static __device__ void choose(const struct route &a, int32_t row, int32_t *near)
-{
-    static_assert(SV_MAX_EXPERTS <= 32 * 32, "a bit for each of a lane's logits");
-    const int lane = threadIdx.x & 31;
-    const int32_t n = a.r.n_experts, k = a.r.k;
-    const bool sigmoid = a.norm == SV_ROUTER_SIGMOID;
-    const float *bias = sigmoid ? (const float *)a.sigmoid.bias.data : NULL;
-    float *logit = a.r.logits + (int64_t)row * n;
-    if (a.row_seg[row] < 0) {
-        if (lane < k) {
-            a.r.expert[row * k + lane] = a.r.place[row * k + lane] = -1;
-            if (near)
-                near[row * k + lane] = -1;
-        }
-        return;
-    }
-    uint32_t taken = sigmoid ? keep_groups(a, logit) : 0; /* of this lane's logits */
-    int32_t id = 0;
-    float top = 0.0f, e = 0.0f;
-    for (int32_t j = 0; j < k; j++) {
-        const int32_t chosen =
-            take_best([&](int32_t i) { return biased(logit, bias, i); }, n, taken);
-        const float value = logit[chosen];
-        top = j == 0 ? value : top;
-        if (lane == j) {
-            id = chosen;
-            e = value;
-        }
-    }
-    float sum = 0.0f, by = sigmoid ? a.sigmoid.scale : 1.0f;
-    if (!sigmoid)
-        e = lane < k ? expf(e - top) : 0.0f;
-    if (a.norm != SV_ROUTER_OVER_ALL) {
-        for (int32_t j = 0; j < k; j++)
-            sum += __shfl_sync(0xffffffffu, e, j);
-    } else {
-        for (int32_t i = lane; i < n; i += 32)
-            sum += expf(logit[i] - top);
-        sum = sv_warp_sum(sum);
-    }
-    if (sigmoid)
-        sum = a.sigmoid.renorm ? sum + 1e-20f : 1.0f;
-    if (lane < k) {
-        a.r.expert[row * k + lane] = id;
-        a.r.weight[row * k + lane] = e / sum * by;
-        const int32_t own = own_of(a, id);
-        if (own < 0)
-            a.r.place[row * k + lane] = -1;
-        if (near)
-            near[row * k + lane] = own;
-    }
-}
-
-/* ---------------------------------------------------------------- lists of few entries */
-
-/* The sums of n over the threads before this one and, in *all, over the block; scratch: (WARPS). */
-static __device__ __forceinline__ uint32_t before_me(uint32_t n, uint32_t *scratch, uint32_t *all)
-{
-    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    uint32_t sum = n, before = 0;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const uint32_t other = __shfl_up_sync(0xffffffffu, sum, step);
-        sum += lane >= step ? other : 0;
-    }
-    if (lane == 31)
-        scratch[warp] = sum;
-    __syncthreads();
-    *all = 0;
-    for (int i = 0; i < WARPS; i++) {
-        before += i < warp ? scratch[i] : 0;
-        *all += scratch[i];
-    }
-    __syncthreads();
-    return before + sum - n;
-}
-
-/* By one whole thread block; a thread has an expert at a time. chosen: (FEW_ENTRIES) the rows'
- * choices, as choose() leaves them near. */
-static __device__ void few_lists(const struct route &a, int32_t *chosen)
-{
-    __shared__ uint32_t scratch[WARPS];
-    const int32_t n = a.r.n_rows * a.r.k, all = (n + 3) / 4 * 4;
-    if (n + (int32_t)threadIdx.x < all)
-        chosen[n + threadIdx.x] = -1;
-    __syncthreads();
-    uint32_t so_far = 0; /* entries in the low half, experts that have some in the high half */
-    for (int32_t e0 = 0; e0 < a.r.own.n; e0 += THREADS) {
-        const int32_t expert = e0 + (int32_t)threadIdx.x;
-        int32_t mine = 0;
-        for (int32_t i = 0; i < all; i += 4) {
-            const uint4 c = *(const uint4 *)(chosen + i);
-            const uint32_t e = (uint32_t)expert;
-            mine += (c.x == e) + (c.y == e) + (c.z == e) + (c.w == e);
-        }
-        uint32_t sum;
-        const uint32_t before =
-            so_far + before_me(mine ? (uint32_t)mine | 1u << 16 : 0, scratch, &sum);
-        int32_t place = (int32_t)(before & 0xffff);
-        so_far += sum;
-        if (expert < a.r.own.n)
-            a.r.first[expert] = place;
-        if (!mine)
-            continue;
-        a.r.active[before >> 16] = expert;
-        for (int32_t i = 0; i < n; i++)
-            if (chosen[i] == expert) {
-                a.r.list[place] = i;
-                a.r.place[i] = place++;
-            }
-    }
-    if (threadIdx.x == 0) {
-        a.r.first[a.r.own.n] = (int32_t)(so_far & 0xffff);
-        *a.r.n_active = (int32_t)(so_far >> 16);
-        if (a.n_chosen)
-            *a.n_chosen += so_far >> 16;
-    }
-}
+/* ---------------------------------------------------------------- few rows */
 
 template <typename T, bool WIDE, int N>
 static __global__ void __launch_bounds__(THREADS) router_kernel(const struct route a)
@@ -361,7 +122,8 @@ static __global__ void __launch_bounds__(THREADS) router_kernel(const struct rou
         *a.arrived = 0;
     gpu_obtain();
     for (int32_t row = threadIdx.x / 32; row < a.r.n_rows; row += WARPS)
-        choose(gpu_args(a), row, chosen);
+        choose(gpu_args(a), row, a.row_seg[row] >= 0, a.r.logits + (int64_t)row * a.r.n_experts,
+               chosen);
     few_lists(gpu_args(a), chosen);
 }
 
@@ -381,7 +143,7 @@ static __global__ void choose_kernel(const struct route a)
     sv_pdl_wait();
     const int32_t row = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
     if (row < a.r.n_rows)
-        choose(a, row, NULL);
+        choose(a, row, a.row_seg[row] >= 0, a.r.logits + (int64_t)row * a.r.n_experts, NULL);
 }
 
 /* How many entries the warp's expert has; where the logits were, which are not needed any more. */
@@ -484,6 +246,10 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     a.sigmoid = p->sigmoid;
     a.n_chosen = p->n_chosen;
     SV_REQUIRE(a.w_dtype <= SV_F16);
+    if (p->before && cu->set == SV_CUDA_SM90 && sv_cuda_norm_route_sm90(cu, p, &a))
+        return;
+    if (p->before)
+        sv_cuda_add_rms_norm(dev, p->before);
     const bool few = a.r.n_rows * a.r.k <= FEW_ENTRIES, wide = a.packed && a.hidden % 8 == 0;
     a.arrived = few ? cu->arrived : NULL;
 

@@ -13,6 +13,7 @@
 #include "backend/cuda/peers.h"
 #include "backend/gpu/norm_rope.cuh"
 #include "backend/gpu/pack.cuh"
+#include "backend/gpu/row_norm.cuh"
 #include "backend/gpu/silu.cuh"
 
 #define MAX_NORM_THREADS 1024
@@ -127,23 +128,6 @@ static __device__ __forceinline__ void norm_put(T *out, const float v[8], int32_
             sv_store(out + i + j, v[j]);
 }
 
-/* 1 / sqrt(mean + eps) of the block's sum, the same in every thread. Warps are added in a tree
- * fixed by their places; scratch was cleared before a barrier, and a sum of squares does not notice
- * a zero more. */
-static __device__ __forceinline__ float norm_scale(const struct norm_args &a, float sum,
-                                                   float4 scratch[8])
-{
-    sum = sv_warp_sum(sum);
-    if (threadIdx.x % 32 == 0)
-        ((float *)scratch)[threadIdx.x / 32] = sum;
-    __syncthreads();
-    const float4 p = scratch[threadIdx.x % 4], q = scratch[4 + threadIdx.x % 4];
-    sum = ((p.x + p.y) + (p.z + p.w)) + ((q.x + q.y) + (q.z + q.w));
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    return rsqrtf(fmaf(sum, a.of_d, a.eps));
-}
-
 /* HELD: groups of eight elements a thread keeps in registers between the sum and the scaling. */
 #define HELD 2
 
@@ -191,7 +175,7 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
         if (tap)
             norm_put(tap, v, i, a.d, a.vec);
     }
-    const float inv = norm_scale(a, sum, scratch);
+    const float inv = sv_norm_scale(sum, a.of_d, a.eps, scratch);
     for (int h = 0;; h++) {
         const int32_t i = first + h * step;
         float v[8];
@@ -286,7 +270,7 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
 #pragma unroll
         for (int j = 0; j < 8; j++)
             sum = fmaf(f[j], f[j], sum);
-        const float inv = norm_scale(a, sum, scratch);
+        const float inv = sv_norm_scale(sum, a.of_d, a.eps, scratch);
         sv_spread8(w, weight);
 #pragma unroll
         for (int j = 0; j < 8; j++)

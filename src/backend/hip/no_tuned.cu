@@ -109,6 +109,11 @@ void sv_gemm_codes4(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_
     never();
 }
 
+bool sv_cuda_norm_route_sm90(struct sv_cuda *, const struct sv_p_router_topk *,
+                             const struct route *)
+{
+    return false;
+}
 const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form)
 {
     never();

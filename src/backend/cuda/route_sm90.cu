@@ -1,0 +1,257 @@
+/*
+ * route_sm90.cu - a norm and the router behind it in one launch, for few rows, on sm_90a: a cluster
+ * of eight thread blocks has four rows, each block all of their norms and an eighth of the experts,
+ * and the first block gets the logits in its shared memory.
+ *
+ * Launched by moe_route.cu, whose kernels, behind rows.cu's norm, do the same with the same bits.
+ * One launch, no counter in memory between logits and choice, and no row that goes by memory from
+ * the norm to the router: with one sequence it is the chain of such steps that takes the time.
+ * Must not: add up in another order than those.
+ */
+#include "backend/cuda/attention_async.cuh"
+#include "backend/cuda/barrier.cuh"
+#include "backend/gpu/moe_route.cuh"
+#include "backend/gpu/row_norm.cuh"
+
+enum {
+    CLUSTER = 8,
+    MOST_HIDDEN = 8 * THREADS, /* eight columns a thread */
+    MOST_EXPERTS = 512
+};
+
+/* Handed to kernels by value. */
+struct norm {
+    __nv_bfloat16 *x;
+    const __nv_bfloat16 *delta, *weight; /* delta: or NULL */
+    __nv_bfloat16 *out;
+    float eps, of_d;
+};
+
+/* Into another block's shared memory; its barrier counts the bytes when they are there. */
+static __device__ __forceinline__ void store_far(uint32_t far, float x, uint32_t bar)
+{
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(far),
+        "r"(__float_as_uint(x)), "r"(bar)
+        : "memory");
+}
+static __device__ __forceinline__ void cluster_arrive(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void cluster_wait(void)
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* As router_kernel of moe_route.cu: lane l has pieces l, l + 32, ... of x, which lies in shared
+ * memory. */
+template <int N>
+static __device__ __forceinline__ void logits_of(float (&sum)[N], const struct route &a, int32_t e,
+                                                 bool first, const uint4 (&early)[EARLY],
+                                                 const uint4 (*x)[THREADS])
+{
+    const int lane = threadIdx.x & 31;
+    const int32_t pieces = a.hidden / 8;
+#pragma unroll
+    for (int r = 0; r < N; r++)
+        sum[r] = 0.0f;
+    auto add = [&](int32_t c, const uint4 &weights) {
+        float w[8];
+        sv_spread8(w, weights);
+#pragma unroll
+        for (int r = 0; r < N; r++) {
+            float v[8];
+            sv_spread8(v, x[r][c]);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                sum[r] = fmaf(w[i], v[i], sum[r]);
+        }
+    };
+    const auto weights_at = [&](int32_t c) {
+        return *(const uint4 *)((const __nv_bfloat16 *)a.w + sv_packed_at(e, 8 * c, a.hidden));
+    };
+#pragma unroll
+    for (int i = 0; i < EARLY; i++)
+        if (lane + 32 * i < pieces)
+            add(lane + 32 * i, first ? early[i] : weights_at(lane + 32 * i));
+#pragma unroll 1
+    for (int32_t c = lane + 32 * EARLY; c < pieces; c += 32)
+        add(c, weights_at(c));
+#pragma unroll
+    for (int r = 0; r < N; r++)
+        sum[r] = sv_warp_sum(sum[r]);
+}
+
+/* Rows row0 + r of x, with delta added and rounded, in v, and their norms in h. */
+template <int N>
+static __device__ __forceinline__ void
+    norms_of(struct sv_eight<__nv_bfloat16> (&v)[N], uint4 (*h)[THREADS], float4 (*scratch)[8],
+             const struct route &a, const struct norm &n, int32_t row0, const uint4 &weight)
+{
+    const int32_t i = 8 * (int32_t)threadIdx.x, last = a.r.n_rows - 1;
+    const bool inside = i < a.hidden;
+    struct sv_eight<__nv_bfloat16> plus[N] = {
+    };
+    float f[8], w[8];
+#pragma unroll
+    for (int r = 0; r < N; r++) {
+        const int64_t at = (int64_t)min(row0 + r, last) * a.hidden + i;
+        v[r].v = make_uint4(0, 0, 0, 0);
+        if (inside)
+            v[r] = *(const struct sv_eight<__nv_bfloat16> *)(n.x + at);
+        if (inside && n.delta)
+            plus[r] = *(const struct sv_eight<__nv_bfloat16> *)(n.delta + at);
+    }
+#pragma unroll
+    for (int r = 0; r < N; r++) {
+        float sum = 0;
+        if (n.delta)
+            sv_add8(v[r], plus[r]);
+        sv_spread8(f, v[r]);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum = fmaf(f[j], f[j], sum);
+        sum = sv_warp_sum(sum);
+        if (threadIdx.x % 32 == 0)
+            ((float *)scratch[r])[threadIdx.x / 32] = sum;
+    }
+    __syncthreads();
+    sv_spread8(w, weight);
+#pragma unroll
+    for (int r = 0; r < N; r++) {
+        const float inv = sv_norm_of(scratch[r], n.of_d, n.eps);
+        sv_spread8(f, v[r]);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            f[j] = f[j] * inv * w[j];
+        if (inside)
+            h[r][threadIdx.x] = sv_pack8(f);
+    }
+    __syncthreads();
+}
+
+/* N: rows of a cluster. */
+template <int N>
+static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+    norm_route_kernel(const __grid_constant__ struct route a, const __grid_constant__ struct norm n)
+{
+    __shared__ __align__(16) uint4 h[N][THREADS];
+    __shared__ float4 scratch[N][8];
+    __shared__ float logit[N][MOST_EXPERTS];
+    __shared__ uint64_t came; /* in the first block: all logits of the cluster's rows */
+    __shared__ uint32_t order;
+    __shared__ __align__(16) int32_t chosen[FEW_ENTRIES];
+    const int32_t rank = attn_cluster_rank(), warp = (int32_t)threadIdx.x / 32,
+                  row0 = (int32_t)blockIdx.y * N, i = 8 * (int32_t)threadIdx.x;
+    const int32_t n_experts = a.r.n_experts, e0 = rank * WARPS + warp;
+    const int lane = threadIdx.x & 31;
+    uint4 early[EARLY], weight = make_uint4(0, 0, 0, 0);
+    sv_pdl_launch();
+#pragma unroll
+    for (int c = 0; c < EARLY; c++)
+        if (e0 < n_experts && 8 * (lane + 32 * c) < a.hidden)
+            early[c] = *(const uint4 *)((const __nv_bfloat16 *)a.w +
+                                        sv_packed_at(e0, 8 * (lane + 32 * c), a.hidden));
+    if (i < a.hidden)
+        weight = sv_load_kept(n.weight + i);
+    if (threadIdx.x < N * 8)
+        scratch[threadIdx.x / 8][threadIdx.x % 8] = make_float4(0, 0, 0, 0);
+    if (rank == 0 && threadIdx.x == 0) {
+        bar_init(gpu_shared_at(&came), 1);
+        bar_made();
+    }
+    attn_cluster_sync();
+    if (rank == 0 && threadIdx.x == 0)
+        bar_expect(gpu_shared_at(&came), (uint32_t)(N * n_experts * 4));
+    sv_pdl_wait();
+    const int32_t own = row0 + warp;
+    const bool chooses = rank == 0 && warp < N && own < a.r.n_rows;
+    bool there = false;
+    if (chooses)
+        there = a.row_seg[own] >= 0;
+    struct sv_eight<__nv_bfloat16> v[N];
+    norms_of<N>(v, h, scratch, a, n, row0, weight);
+    cluster_arrive(); /* this block has read x */
+#pragma unroll 1
+    for (int32_t e = e0; e < n_experts; e += CLUSTER * WARPS) {
+        float sum[N];
+        logits_of<N>(sum, a, e, e == e0, early, h);
+        const float bias = a.bias ? sv_weight_at(a.bias, a.bias_dtype, e) : 0.0f;
+#pragma unroll
+        for (int r = 0; r < N; r++)
+            if (lane == r)
+                store_far(attn_cluster_at(gpu_shared_at(&logit[r][e]), 0), sum[r] + bias,
+                          attn_cluster_at(gpu_shared_at(&came), 0));
+    }
+    if (rank != 0) {
+        /* The stream and its norm are left by two blocks that have nothing else to do. */
+        cluster_wait();
+#pragma unroll
+        for (int r = 0; r < N; r++) {
+            const int64_t at = (int64_t)(row0 + r) * a.hidden + i;
+            if (i >= a.hidden || row0 + r >= a.r.n_rows)
+                continue;
+            if (rank == 1 && n.delta)
+                *(uint4 *)(n.x + at) = v[r].v;
+            if (rank == 2)
+                *(uint4 *)(n.out + at) = h[r][threadIdx.x];
+        }
+        return;
+    }
+    bar_wait(gpu_shared_at(&came), 0);
+    const bool alone = gridDim.y == 1;
+    int32_t id = -1;
+    if (chooses)
+        id = choose(a, own, there, logit[warp], alone ? chosen : NULL);
+    cluster_wait();
+    if (N == 1 && n_experts <= 128) {
+        if (warp == 0)
+            one_list(a, id);
+        return;
+    }
+    if (!alone) {
+        gpu_publish();
+        __syncthreads();
+        if (threadIdx.x == 0)
+            order = gpu_arrive(a.arrived);
+        __syncthreads();
+        if (order != gridDim.y - 1)
+            return;
+        if (threadIdx.x == 0)
+            *a.arrived = 0;
+        gpu_obtain();
+        for (int32_t j = (int32_t)threadIdx.x; j < a.r.n_rows * a.r.k; j += THREADS)
+            chosen[j] = own_of(a, __ldcg(a.r.expert + j));
+    }
+    few_lists(a, chosen);
+}
+
+static bool aligned16(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *p,
+                             const struct route *a)
+{
+    const struct sv_p_add_rms_norm *b = p->before;
+    const struct sv_routes *r = &a->r;
+    if (r->n_rows * r->k > FEW_ENTRIES || r->n_experts > MOST_EXPERTS || b->d > MOST_HIDDEN ||
+        b->d % 8 || !a->packed || a->w_dtype != SV_BF16 || b->weight.fmt.elem != SV_BF16 ||
+        b->tap || b->join || b->quantized || cu->act != SV_BF16 || !aligned16(b->x) ||
+        !aligned16(b->delta) || !aligned16(b->out) || !aligned16(b->weight.data))
+        return false;
+    const struct norm n = {(__nv_bfloat16 *)b->x,
+                           (const __nv_bfloat16 *)b->delta,
+                           (const __nv_bfloat16 *)b->weight.data,
+                           (__nv_bfloat16 *)b->out,
+                           b->eps,
+                           1.0f / (float)b->d};
+    struct route few = *a;
+    few.arrived = cu->arrived;
+    sv_cuda_launch_in_pass(
+        cu, "a norm and a router", r->n_rows == 1 ? norm_route_kernel<1> : norm_route_kernel<ROWS>,
+        dim3(CLUSTER, (unsigned)(r->n_rows + ROWS - 1) / ROWS), dim3(THREADS), 0, few, n);
+    return true;
+}
