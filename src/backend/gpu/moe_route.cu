@@ -277,6 +277,42 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
 
 /* ---------------------------------------------------------------- adding up */
 
+/* For many rows, a thread has four columns; with few rows it is thread blocks that are wanted. */
+static __device__ __forceinline__ void store4(float *out, const float4 &v)
+{
+    *(float4 *)out = v;
+}
+static __device__ __forceinline__ void store4(__nv_bfloat16 *out, const float4 &v)
+{
+    ((__nv_bfloat162 *)out)[0] = __floats2bfloat162_rn(v.x, v.y);
+    ((__nv_bfloat162 *)out)[1] = __floats2bfloat162_rn(v.z, v.w);
+}
+
+template <typename T>
+static __global__ void combine4_kernel(const struct sv_routes r, const float *x, int32_t hidden,
+                                       T *out)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const int32_t row = blockIdx.y, col = 4 * (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (col >= hidden)
+        return;
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+    for (int32_t j = 0; j < r.k; j++) {
+        const int32_t place = r.place[row * r.k + j];
+        const float w = r.weight[row * r.k + j];
+        if (place < 0)
+            continue;
+        const float4 v = *(const float4 *)(x + (int64_t)place * hidden + col);
+        sum.x = __fmaf_rn(w, v.x, sum.x);
+        sum.y = __fmaf_rn(w, v.y, sum.y);
+        sum.z = __fmaf_rn(w, v.z, sum.z);
+        sum.w = __fmaf_rn(w, v.w, sum.w);
+    }
+    store4(out + (int64_t)row * hidden + col, sum);
+}
+
 template <typename T>
 static __global__ void combine_kernel(const struct sv_routes r, const float *x, int32_t hidden,
                                       T *out)
@@ -295,16 +331,23 @@ static __global__ void combine_kernel(const struct sv_routes r, const float *x, 
     sv_store(out + (int64_t)row * hidden + col, sum);
 }
 
+template <typename T> static void combine(struct sv_cuda *cu, const struct sv_p_moe_combine *p)
+{
+    enum { THREADS = 256, MANY = 32 };
+    const bool four = p->routes.n_rows >= MANY && p->hidden % 4 == 0 && (uintptr_t)p->x % 16 == 0 &&
+                      (uintptr_t)p->out % 16 == 0;
+    const int32_t each = THREADS * (four ? 4 : 1);
+    sv_cuda_launch_in_pass(
+        cu, "adding up of experts", four ? combine4_kernel<T> : combine_kernel<T>,
+        dim3((unsigned)((p->hidden + each - 1) / each), (unsigned)p->routes.n_rows), dim3(THREADS),
+        0, p->routes, p->x, p->hidden, (T *)p->out);
+}
+
 void sv_cuda_moe_combine(struct sv_dev *dev, const struct sv_p_moe_combine *p)
 {
-    enum { THREADS = 256 };
     struct sv_cuda *cu = sv_cuda_of(dev);
-    const dim3 grid((unsigned)(p->hidden + THREADS - 1) / THREADS, (unsigned)p->routes.n_rows);
-    const char *what = "adding up of experts";
     if (cu->act == SV_F32)
-        sv_cuda_launch_in_pass(cu, what, combine_kernel<float>, grid, dim3(THREADS), 0, p->routes,
-                               p->x, p->hidden, (float *)p->out);
+        combine<float>(cu, p);
     else
-        sv_cuda_launch_in_pass(cu, what, combine_kernel<__nv_bfloat16>, grid, dim3(THREADS), 0,
-                               p->routes, p->x, p->hidden, (__nv_bfloat16 *)p->out);
+        combine<__nv_bfloat16>(cu, p);
 }
