@@ -123,16 +123,29 @@ static __device__ __forceinline__ void load_x(const struct sv_moe &a, const int3
 }
 
 /* x for the first n tiles, `stage` bytes apart, by ordinary loads, which need not wait for the
- * weights on their way. */
+ * weights on their way; some at a time, so that they need not wait for one another either. */
 template <int N, int GROUPS>
 static __device__ __forceinline__ void fill_x(const struct sv_moe &a, const int32_t *source,
                                               int32_t n, uint32_t x_at, uint32_t stage)
 {
-    for (int32_t i = threadIdx.x; i < n * N * 8; i += GROUPS * WAVES * GPU_WAVE) {
-        const uint32_t kk = i / (N * 8), r = i / 8 % N, chunk = i % 8;
-        const struct gpu_source from = x_source(a, source, (int32_t)kk, r, chunk);
-        gpu_store16(x_at + kk * stage + gpu_place<128>(r, chunk),
-                    from.there ? *(const uint4 *)from.at : make_uint4(0, 0, 0, 0));
+    constexpr int STEP = GROUPS * WAVES * GPU_WAVE, AT_ONCE = 6;
+    for (int32_t i0 = threadIdx.x; i0 < n * N * 8; i0 += AT_ONCE * STEP) {
+        uint4 v[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            const int32_t i = i0 + j * STEP;
+            const struct gpu_source from =
+                x_source(a, source, i / (N * 8), (uint32_t)i / 8 % N, (uint32_t)i % 8);
+            v[j] = make_uint4(0, 0, 0, 0);
+            if (i < n * N * 8 && from.there)
+                v[j] = *(const uint4 *)from.at;
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            const uint32_t i = (uint32_t)(i0 + j * STEP);
+            if ((int32_t)i < n * N * 8)
+                gpu_store16(x_at + i / (N * 8) * stage + gpu_place<128>(i / 8 % N, i % 8), v[j]);
+        }
     }
 }
 
