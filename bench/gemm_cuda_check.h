@@ -93,6 +93,8 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
+    {"moe_qkv", 2048, 3, {4096, 512, 512}, false, false, true, false},
+    {"moe_o", 4096, 1, {2048}, false, false, false, false},
     {"qkv", 4096, 3, {4096, 1024, 1024}, true, false, true, true},
     {"o", 4096, 1, {4096}, false, false, false, true},
     {"gate_up", 4096, 2, {12288, 12288}, false, false, false, true},

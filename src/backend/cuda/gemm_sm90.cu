@@ -234,6 +234,8 @@ static const struct width widths[] = {
 /* Clusters of two, in which each gets half of x's tiles for both; for sums that are not cut thread
  * blocks of three warpgroups. */
 static const struct width wholes[] = {
+    {64, 8, 0, {{gemm_kernel<64, WHOLE, false>}}},
+    {128, 6, 0, {{gemm_kernel<128, WHOLE, false>}}},
     {192,
      5,
      4,
@@ -307,13 +309,13 @@ static int room_for_pairs(struct sv_cuda *cu, int *clusters, struct sv_err *err)
     attr[0].val.clusterDim.x = 2;
     attr[0].val.clusterDim.y = attr[0].val.clusterDim.z = 1;
     config.gridDim = dim3((unsigned)cu->n_sms / 2 * 2);
-    config.blockDim = dim3((unsigned)threads_of(wholes[0].n, WHOLE));
+    config.blockDim = dim3((unsigned)threads_of(wholes[N_WHOLES - 1].n, WHOLE));
     config.dynamicSmemBytes = SMEM_MAX;
     config.attrs = attr;
     config.numAttrs = 1;
-    return sv_cuda_try(
-        cudaOccupancyMaxActiveClusters(clusters, (const void *)wholes[0].fn[0][0], &config), err,
-        "room for a matrix product");
+    return sv_cuda_try(cudaOccupancyMaxActiveClusters(
+                           clusters, (const void *)wholes[N_WHOLES - 1].fn[0][0], &config),
+                       err, "room for a matrix product");
 }
 
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
@@ -511,8 +513,9 @@ static const struct width *whole_width(const struct sv_cuda *cu, const struct sv
         const struct width *w = &wholes[i];
         const int32_t items = (a->n_rows + w->n - 1) / w->n * a->split.n_blocks,
                       n_rounds = (items + at_once - 1) / at_once;
-        const int64_t cost = (int64_t)n_rounds * (a->split.n_k + 6) * w->n;
-        if ((best && cost > *least) || (tune > 1 && tune != w->n) ||
+        /* Narrow ones take no less than the copies of weights. */
+        const int64_t cost = (int64_t)n_rounds * (a->split.n_k + 6) * (w->n < 96 ? 96 : w->n);
+        if ((w->n < 192 && n_rounds > 1) || (best && cost > *least) || (tune > 1 && tune != w->n) ||
             !w->fn[way == TALL_WHOLE][a->mode == SV_GEMM_GATED])
             continue;
         *least = cost;
