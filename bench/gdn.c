@@ -152,9 +152,10 @@ static void passes(void *user)
                                                            .x = b->mid,
                                                            .out = b->scanned});
         if (b->op == 0 || b->op == 3)
-            sv_op_gdn_norm(b->dev, &(struct sv_p_gdn_norm){.n_rows = b->rows[i].n_rows,
-                                                           .n_heads = b->s.n_v_heads,
-                                                           .d = b->s.v_dim,
+            sv_op_gdn_norm(b->dev, &(struct sv_p_gdn_norm){.rows = b->rows[i],
+                                                           .shape = b->s,
+                                                           .slots = slots,
+                                                           .mid = b->mid,
                                                            .x = b->scanned,
                                                            .z = x + (size_t)z * b->elem,
                                                            .ldz = ld(b),

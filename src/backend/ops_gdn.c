@@ -38,7 +38,7 @@ struct sv_gdn_block sv_gdn_block_of(const struct sv_gdn_shape *s)
      * that the next row is convolved with the last two before the block at the earliest. */
     struct sv_gdn_block b = {.ring = SV_GDN_CHUNK - 1 + s->max_block,
                              .conv_ring = SV_GDN_TAPS - 2 + s->max_block};
-    piece(&b.n_bytes, 2 + nk, sizeof(int32_t));
+    piece(&b.n_bytes, 1, sizeof(int32_t));
     b.state = piece(&b.n_bytes, nv * s->k_dim * s->v_dim, sizeof(float));
     b.k = piece(&b.n_bytes, nk * b.ring * s->k_dim, sizeof(float));
     b.u = piece(&b.n_bytes, nv * b.ring * s->v_dim, sizeof(float));
@@ -113,10 +113,10 @@ void sv_op_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
 
 void sv_op_gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
 {
-    if (p->n_rows == 0)
+    if (p->rows.n_rows == 0)
         return;
-    SV_REQUIRE(p->n_rows > 0 && p->n_heads > 0 && p->d > 0 && p->x && p->z && p->out);
-    SV_REQUIRE(p->ldz >= (int64_t)p->n_heads * p->d && p->weight.data &&
-               sv_vector_ok(&p->weight, p->d));
+    SV_REQUIRE(rows_ok(&p->rows, &p->shape, &p->slots, &p->mid) && p->x && p->z && p->out);
+    SV_REQUIRE(p->ldz >= (int64_t)p->shape.n_v_heads * p->shape.v_dim && p->weight.data &&
+               sv_vector_ok(&p->weight, p->shape.v_dim));
     dev->be->gdn->norm(dev, p);
 }

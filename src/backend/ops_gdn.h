@@ -42,11 +42,10 @@ static inline int32_t sv_gdn_channels(const struct sv_gdn_shape *s)
 }
 
 /* The block that a layer keeps of a slot, by offsets in bytes. It begins with the position (int32)
- * before which `state` stands, a multiple of SV_GDN_CHUNK, and n_k_heads + 1 counts (uint32) that
- * are 0 between passes and of use to a device only. Rings have position p at p modulo their rows.
- * Rows from that position on are in k, u and g, committed ones and those of the last verify block:
- * a rejected row is overwritten by the next one of its position. All bytes 0: the next row's state
- * is zero, whatever its position. */
+ * before which `state` stands, a multiple of SV_GDN_CHUNK. Rings have position p at p modulo their
+ * rows. Rows from that position on are in k, u and g, committed ones and those of the last verify
+ * block: a rejected row is overwritten by the next one of its position. All bytes 0: the next row's
+ * state is zero, whatever its position. */
 struct sv_gdn_block {
     int64_t state; /* (n_v_heads, k_dim, v_dim) f32 */
     int64_t k;     /* (n_k_heads, ring, k_dim) f32 */
@@ -64,7 +63,7 @@ struct sv_gdn_slots {
     int64_t slot_stride;
 };
 
-/* Rows after the convolution, scratch between gdn_conv and gdn_scan. */
+/* Rows after the convolution, scratch between gdn_conv and gdn_norm. */
 struct sv_gdn_rows {
     float *qkv;  /* (n_rows, channels) queries and keys of length 1 / sqrt(k_dim) and 1 */
     float *gate; /* (n_rows, 2, n_v_heads) beta, G */
@@ -100,15 +99,19 @@ struct sv_p_gdn_scan {
     float *out; /* (n_rows, n_v_heads * v_dim) */
 };
 
-/* out = rms_norm(x; weight) * silu(z), head by head. */
+/* out = rms_norm(x; weight) * silu(z), head by head. Ends a layer's pass: position, k and G of the
+ * slots' blocks are those after it from here on (a backend may have written them in the scan). */
 struct sv_p_gdn_norm {
-    int32_t n_rows, n_heads, d;
-    const float *x; /* (n_rows, n_heads * d) */
-    const void *z;  /* (n_rows, n_heads * d) act, row stride ldz */
+    struct sv_rows rows;
+    struct sv_gdn_shape shape;
+    struct sv_gdn_slots slots;
+    struct sv_gdn_rows mid; /* of the convolution */
+    const float *x;         /* (n_rows, n_v_heads * v_dim) */
+    const void *z;          /* (n_rows, n_v_heads * v_dim) act, row stride ldz */
     int64_t ldz;
-    struct sv_weight weight; /* (1, d) */
+    struct sv_weight weight; /* (1, v_dim) */
     float eps;
-    void *out; /* (n_rows, n_heads * d) act */
+    void *out; /* (n_rows, n_v_heads * v_dim) act */
 };
 
 struct sv_gdn_ops {

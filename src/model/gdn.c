@@ -105,9 +105,10 @@ void sv_gdn_forward(const struct sv_gdn *g, const struct sv_stack *st, struct sv
                             .out = b.scanned,
                         });
     sv_op_gdn_norm(dev, &(struct sv_p_gdn_norm){
-                            .n_rows = n,
-                            .n_heads = nv,
-                            .d = g->shape.v_dim,
+                            .rows = p->rows,
+                            .shape = g->shape,
+                            .slots = slots,
+                            .mid = b.rows,
                             .x = b.scanned,
                             .z = z,
                             .ldz = in_width(g),

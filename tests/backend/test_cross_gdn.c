@@ -166,9 +166,10 @@ static void ops(struct lab *l, int side, const struct sv_rows *rows, struct midd
                                                 .slots = slots,
                                                 .x = m->r[side],
                                                 .out = cross_at(&m->scanned, side)});
-    sv_op_gdn_norm(dev, &(struct sv_p_gdn_norm){.n_rows = rows->n_rows,
-                                                .n_heads = s->n_v_heads,
-                                                .d = s->v_dim,
+    sv_op_gdn_norm(dev, &(struct sv_p_gdn_norm){.rows = *rows,
+                                                .shape = *s,
+                                                .slots = slots,
+                                                .mid = m->r[side],
                                                 .x = cross_at(&m->scanned, side),
                                                 .z = cross_act(c, &m->x, side, l->channels),
                                                 .ldz = l->ld,

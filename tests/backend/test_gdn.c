@@ -127,9 +127,10 @@ static void ops(struct lab *l, const struct sv_rows *rows, float *out)
     sv_op_gdn_scan(l->dev,
                    &(struct sv_p_gdn_scan){
                        .rows = *rows, .shape = *s, .slots = slots, .x = mid, .out = scanned});
-    sv_op_gdn_norm(l->dev, &(struct sv_p_gdn_norm){.n_rows = l->n_in,
-                                                   .n_heads = s->n_v_heads,
-                                                   .d = s->v_dim,
+    sv_op_gdn_norm(l->dev, &(struct sv_p_gdn_norm){.rows = *rows,
+                                                   .shape = *s,
+                                                   .slots = slots,
+                                                   .mid = mid,
                                                    .x = scanned,
                                                    .z = l->x + l->channels,
                                                    .ldz = l->ld,
@@ -144,7 +145,7 @@ static void ops(struct lab *l, const struct sv_rows *rows, float *out)
 static void run(struct lab *l, int32_t n_padding)
 {
     const size_t row_bytes = (size_t)l->width * sizeof(float);
-    float *out = rig_new((size_t)l->n_in * row_bytes);
+    float *out = rig_new((size_t)(l->n_in + n_padding) * row_bytes);
     struct sv_rows rows = l->b.rows;
     for (int32_t i = 0; i < n_padding; i++) {
         l->b.row_seg[rows.n_rows + i] = l->b.row_pos[rows.n_rows + i] = -1;

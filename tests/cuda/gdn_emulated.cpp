@@ -169,9 +169,10 @@ struct lab {
         scan.x = m.r;
         scan.out = m.scanned.data();
         sv_p_gdn_norm nm = {};
-        nm.n_rows = (int32_t)n;
-        nm.n_heads = s.n_v_heads;
-        nm.d = s.v_dim;
+        nm.rows = rows;
+        nm.shape = s;
+        nm.slots = c.slots;
+        nm.mid = m.r;
         nm.x = m.scanned.data();
         nm.z = m.x.data() + channels * elem;
         nm.ldz = ld;

@@ -451,17 +451,18 @@ static void norm_rows(void *arg, int thread, int n)
     const struct norm_job *job = arg;
     const struct sv_p_gdn_norm *p = job->p;
     int32_t begin, end;
-    sv_cpu_share(p->n_rows, thread, n, &begin, &end);
+    const int32_t n_heads = p->shape.n_v_heads, d = p->shape.v_dim;
+    sv_cpu_share(p->rows.n_rows, thread, n, &begin, &end);
     for (int32_t r = begin; r < end; r++)
-        for (int32_t h = 0; h < p->n_heads; h++) {
-            const int64_t at = ((int64_t)r * p->n_heads + h) * p->d;
+        for (int32_t h = 0; h < n_heads; h++) {
+            const int64_t at = ((int64_t)r * n_heads + h) * d;
             float *out = (float *)p->out + at;
             job->vec->add_rms_norm(&(struct sv_cpu_norm_row){.x = (float *)(uintptr_t)(p->x + at),
                                                              .w = &p->weight,
-                                                             .d = p->d,
+                                                             .d = d,
                                                              .eps = p->eps,
                                                              .out = out});
-            job->vec->act_mul(out, (const float *)p->z + r * p->ldz + (int64_t)h * p->d, out, p->d);
+            job->vec->act_mul(out, (const float *)p->z + r * p->ldz + (int64_t)h * d, out, d);
         }
 }
 
@@ -469,7 +470,8 @@ static void gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     struct norm_job job = {cpu->vec, p};
-    sv_cpu_run(cpu, norm_rows, &job, (int64_t)p->n_rows * p->n_heads * (20 + p->d / 2));
+    sv_cpu_run(cpu, norm_rows, &job,
+               (int64_t)p->rows.n_rows * p->shape.n_v_heads * (20 + p->shape.v_dim / 2));
 }
 
 const struct sv_gdn_ops sv_cpu_gdn = {

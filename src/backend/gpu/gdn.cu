@@ -1,6 +1,7 @@
 /*
  * gdn.cu - the gated delta rule before and after its scan: convolution over positions, unit length,
- * gates and the products of keys within a chunk; the gated norm of the output.
+ * gates and the products of keys within a chunk; the gated norm of the output, and what a slot
+ * keeps of keys and gates.
  *
  * Entered through the table in device.cu. A thread block of the convolution takes a key head with
  * its value heads, of a segment the rows of one chunk: these are all that its products need. Rows
@@ -118,22 +119,40 @@ static __device__ __forceinline__ float conv_silu(float w0, float w1, float w2, 
     return __fdiv_rn(sum, __fadd_rn(1.0f, expf(fminf(-sum, 88.0f))));
 }
 
-/* Queries and keys go to shared memory, values to where the scan finds them. */
+/* Of a pair of channels: weights, and the rows before a group. */
+struct taps {
+    float2 w[SV_GDN_TAPS], older[OLDER];
+};
+template <typename T>
+static __device__ __forceinline__ void load_taps(const struct conv_args &a, const struct group &g,
+                                                 int32_t kh, int32_t p, struct taps &t)
+{
+    const int32_t channel = pair_at(a.g.shape, kh, p).channel;
+    const struct gdn_slot slot = gdn_slot_at(a.g, g.seg.slot);
+#pragma unroll
+    for (int i = 0; i < SV_GDN_TAPS; i++)
+        t.w[i] = load2(a.conv + (int64_t)i * a.g.channels + channel);
+#pragma unroll
+    for (int back = 1; back <= OLDER; back++)
+        t.older[OLDER - back] = tap<T>(a, g, slot, back, channel);
+}
+
+/* Queries and keys go to shared memory, values to where the scan finds them. ahead: the first of
+ * this thread's taps. */
 template <typename T>
 static __device__ __forceinline__ void convolve(const struct conv_args &a, const struct group &g,
-                                                int32_t kh, float (*qk)[GDN_CHUNK][LINE])
+                                                int32_t kh, float (*qk)[GDN_CHUNK][LINE],
+                                                struct taps ahead)
 {
     for (int32_t p = threadIdx.x; p < n_pairs(a.g.shape); p += CONV_THREADS) {
         const struct pair c = pair_at(a.g.shape, kh, p);
-        float2 in[OLDER + AT_ONCE], w[SV_GDN_TAPS];
-        const struct conv_args &start = gpu_args(a);
-        const struct gdn_slot slot = gdn_slot_at(start.g, g.seg.slot);
+        float2 in[OLDER + AT_ONCE];
+        if (p >= CONV_THREADS)
+            load_taps<T>(gpu_args(a), g, kh, p, ahead);
+        const float2 *const w = ahead.w;
 #pragma unroll
-        for (int t = 0; t < SV_GDN_TAPS; t++)
-            w[t] = load2(start.conv + (int64_t)t * start.g.channels + c.channel);
-#pragma unroll
-        for (int back = 1; back <= OLDER; back++)
-            in[OLDER - back] = tap<T>(start, g, slot, back, c.channel);
+        for (int t = 0; t < OLDER; t++)
+            in[t] = ahead.older[t];
 #pragma unroll 1
         for (int32_t i0 = 0; i0 < g.n; i0 += AT_ONCE) {
             const struct conv_args &now = gpu_args(a);
@@ -188,16 +207,15 @@ static __device__ __forceinline__ void to_length(const struct conv_args &a, cons
 }
 
 /* Keys of the chunk that were committed before. */
-static __device__ __forceinline__ void take_keys(const struct conv_args &a, const struct group &g,
+static __device__ __forceinline__ void take_keys(const struct gdn_args &a, const struct group &g,
                                                  int32_t kh, float (*keys)[LINE])
 {
-    const struct gdn_slot slot = gdn_slot_at(a.g, g.seg.slot);
-    const int32_t n = a.g.shape.k_dim / 4, first = g.pos - g.line;
+    const struct gdn_slot slot = gdn_slot_at(a, g.seg.slot);
+    const int32_t n = a.shape.k_dim / 4, first = g.pos - g.line;
     for (int32_t i = threadIdx.x; i < g.line * n; i += CONV_THREADS) {
-        const int32_t line = i / n, at = (first + line) % a.g.block.ring;
-        *(float4 *)&keys[line][i % n * 4] =
-            *(const float4 *)(slot.k + ((int64_t)kh * a.g.block.ring + at) * a.g.shape.k_dim +
-                              i % n * 4);
+        const int32_t line = i / n, at = (first + line) % a.block.ring;
+        *(float4 *)&keys[line][i % n * 4] = *(
+            const float4 *)(slot.k + ((int64_t)kh * a.block.ring + at) * a.shape.k_dim + i % n * 4);
     }
 }
 
@@ -236,29 +254,51 @@ static __device__ __forceinline__ void dots(const struct conv_args &a, const str
     }
 }
 
+/* What a row's gates of a value head come from: thread i * 16 + h has row i of the group. */
+struct gate_in {
+    float a, b, decay, dt_bias, before; /* before: G of the row before the group */
+};
+template <typename T>
+static __device__ __forceinline__ struct gate_in
+load_gates(const struct conv_args &a, const struct group &g, int32_t h, int32_t h_end)
+{
+    const struct gdn_slot slot = gdn_slot_at(a.g, g.seg.slot);
+    const int32_t i = threadIdx.x / GDN_CHUNK;
+    struct gate_in in = {};
+    if (i >= g.n || h >= h_end)
+        return in;
+    in.a = sv_load((const T *)a.a + (g.row0 + i) * a.ldx + h);
+    in.b = sv_load((const T *)a.b + (g.row0 + i) * a.ldx + h);
+    in.decay = a.decay[h];
+    in.dt_bias = a.dt_bias[h];
+    if (i == 0 && g.line)
+        in.before = slot.g[(int64_t)h * a.g.block.ring + (g.pos - 1) % a.g.block.ring];
+    return in;
+}
+
 /* beta, and G: the sum of g from the chunk's first row on. */
 template <typename T>
 static __device__ __forceinline__ void gates(const struct conv_args &a, const struct group &g,
-                                             int32_t kh, float (*sums)[GDN_CHUNK])
+                                             int32_t kh, float (*sums)[GDN_CHUNK],
+                                             struct gate_in in)
 {
-    const struct gdn_slot slot = gdn_slot_at(a.g, g.seg.slot);
     const int32_t nv = a.g.shape.n_v_heads, each = nv / a.g.shape.n_k_heads;
     const int32_t i = threadIdx.x / GDN_CHUNK, at = threadIdx.x % GDN_CHUNK;
     float *const gate = a.g.mid.gate + (int64_t)g.row0 * 2 * nv;
     for (int32_t h0 = 0; h0 < each; h0 += GDN_CHUNK) {
         const int32_t h = kh * each + h0 + at;
+        if (h0)
+            in = load_gates<T>(a, g, h, (kh + 1) * each);
         __syncthreads();
         if (i < g.n && h0 + at < each) {
-            const float y =
-                __fadd_rn(sv_load((const T *)a.a + (g.row0 + i) * a.ldx + h), a.dt_bias[h]);
-            const float z = sv_load((const T *)a.b + (g.row0 + i) * a.ldx + h);
-            gate[i * 2 * nv + h] = __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(fminf(-z, 88.0f))));
-            sums[i][at] = __fmul_rn(a.decay[h], y > 20 ? y : log1pf(expf(y)));
+            const float y = __fadd_rn(in.a, in.dt_bias);
+            gate[i * 2 * nv + h] = __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(fminf(-in.b, 88.0f))));
+            sums[i][at] = __fmul_rn(in.decay, y > 20 ? y : log1pf(expf(y)));
         }
         __syncthreads();
         if (i > 0 || h0 + at >= each)
             continue;
-        float sum = g.line ? slot.g[(int64_t)h * a.g.block.ring + (g.pos - 1) % a.g.block.ring] : 0;
+        float sum = in.before;
         for (int32_t r = 0; r < g.n; r++) {
             sum = g.line + r ? __fadd_rn(sum, sums[r][at]) : sums[r][at];
             gate[(r * 2 + 1) * nv + h] = sum;
@@ -270,14 +310,23 @@ struct conv_shared {
     float qk[2][GDN_CHUNK][LINE], g[GDN_CHUNK][GDN_CHUNK];
 };
 
-template <typename T>
+/* KEPT: taps and keys are there. */
+template <typename T, bool KEPT>
 static __device__ __forceinline__ void conv_group(const struct conv_args &a, const struct group &g,
-                                                  int32_t kh, struct conv_shared &m)
+                                                  int32_t kh, struct conv_shared &m,
+                                                  struct taps &taps)
 {
-    __syncthreads(); /* the group before is done */
-    take_keys(gpu_args(a), g, kh, m.qk[K]);
-    convolve<T>(gpu_args(a), g, kh, m.qk);
-    gates<T>(gpu_args(a), g, kh, m.g);
+    const int32_t each = a.g.shape.n_v_heads / a.g.shape.n_k_heads;
+    if (!KEPT) {
+        __syncthreads(); /* the group before is done */
+        take_keys(gpu_args(a).g, g, kh, m.qk[K]);
+        if (threadIdx.x < n_pairs(a.g.shape))
+            load_taps<T>(gpu_args(a), g, kh, threadIdx.x, taps);
+    }
+    const struct gate_in in =
+        load_gates<T>(gpu_args(a), g, kh * each + threadIdx.x % GDN_CHUNK, (kh + 1) * each);
+    convolve<T>(gpu_args(a), g, kh, m.qk, taps);
+    gates<T>(gpu_args(a), g, kh, m.g, in);
     __syncthreads();
     to_length(gpu_args(a), g, kh, m.qk);
     __syncthreads();
@@ -317,21 +366,39 @@ static __global__ void __launch_bounds__(CONV_THREADS, 2)
     const int32_t lane = threadIdx.x % 32;
     int32_t first = (y - n_segs) * GDN_CHUNK;
     bool begins = false; /* a group, in row first + lane */
+    struct taps taps = {};
     sv_pdl_launch();
-    sv_pdl_wait();
+    if (!a.g.early)
+        sv_pdl_wait();
     if (y < n_segs) {
         const struct gdn_seg s = gdn_seg_at(a.g, y);
         first = s.row0;
         begins = lane < OLDER && lane < s.n && (lane == 0 || (s.base + lane) % GDN_CHUNK == 0);
+        if (s.n) { /* the group in its first row needs of the slot what no other does */
+            const struct group g = group_at(s, first);
+            take_keys(a.g, g, kh, m.qk[K]);
+            if (threadIdx.x < n_pairs(a.g.shape))
+                load_taps<T>(a, g, kh, threadIdx.x, taps);
+        }
     } else if (lane < GDN_CHUNK && first + lane < a.g.rows.n_rows) {
         const int32_t row = first + lane, seg = a.g.rows.row_seg[row];
         begins = seg >= 0 && a.g.rows.row_pos[row] % GDN_CHUNK == 0 &&
                  row - a.g.rows.seg_row0[seg] >= OLDER;
     }
-    for (uint32_t left = __ballot_sync(0xffffffffu, begins); left; left &= left - 1) {
+    if (a.g.early)
+        sv_pdl_wait();
+    uint32_t left = __ballot_sync(0xffffffffu, begins);
+    if (y < n_segs && left) {
+        conv_group<T, true>(gpu_args(a), group_at(gdn_seg_at(gpu_args(a).g, y), first), kh, m,
+                            taps);
+        left &= left - 1;
+    }
+    for (; left; left &= left - 1) {
         const int32_t r = first + __ffs((int)left) - 1;
         const struct gdn_args &g = gpu_args(a).g;
-        conv_group<T>(a, group_at(gdn_seg_at(g, y < n_segs ? y : g.rows.row_seg[r]), r), kh, m);
+        conv_group<T, false>(gpu_args(a),
+                             group_at(gdn_seg_at(g, y < n_segs ? y : g.rows.row_seg[r]), r), kh, m,
+                             taps);
     }
     if (y < n_segs) {
         __syncthreads(); /* all that was kept is read */
@@ -342,8 +409,7 @@ static __global__ void __launch_bounds__(CONV_THREADS, 2)
 void sv_cuda_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
-    const struct conv_args a = {{p->rows, p->shape, p->slots, sv_gdn_block_of(&p->shape), p->out,
-                                 sv_gdn_channels(&p->shape)},
+    const struct conv_args a = {gdn_args_of(cu, &p->rows, &p->shape, &p->slots, &p->out),
                                 p->x,
                                 p->b,
                                 p->a,
@@ -361,64 +427,102 @@ void sv_cuda_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p)
                            grid, CONV_THREADS, 0, a);
 }
 
-/* ---------------------------------------------------------------- gated norm */
+/* ---------------------------------------------------------------- gated norm, kept rows */
 
 struct gated_norm_args {
-    int32_t n_rows, n_heads, d;
+    struct gdn_args g;
     int64_t ldz;
     const void *weight;
     int weight_dtype;
     float eps, of_d; /* of_d: 1 / d */
 };
 
-/* A warp a head: lane l holds numbers 2l, 2l + 1, 2l + 64, ... */
+/* Keys and G of a key head's rows that a later pass reads, and where the state stands now. */
+static __device__ __forceinline__ void keep_keys(const struct gdn_args &a, const struct gdn_seg &s,
+                                                 int32_t kh)
+{
+    const struct gdn_slot slot = gdn_slot_at(a, s.slot);
+    const int32_t kept_from = gdn_kept_from(s), first = max(kept_from, s.base), n = s.end - first,
+                  kd = a.shape.k_dim, fours = kd / 4, nv = a.shape.n_v_heads,
+                  each = nv / a.shape.n_k_heads, ring = a.block.ring;
+    const int64_t row0 = s.row0 + first - s.base;
+    for (int32_t i = threadIdx.x; i < n * fours; i += NORM_WARPS * 32) {
+        const int32_t row = i / fours, d = i % fours * 4;
+        *(float4 *)(slot.k + ((int64_t)kh * ring + (first + row) % ring) * kd + d) =
+            *(const float4 *)(a.mid.qkv + (row0 + row) * a.channels +
+                              (int64_t)(a.shape.n_k_heads + kh) * kd + d);
+    }
+    for (int32_t i = threadIdx.x; i < n * each; i += NORM_WARPS * 32) {
+        const int32_t row = i / each, h = kh * each + i % each;
+        slot.g[(int64_t)h * ring + (first + row) % ring] =
+            a.mid.gate[((row0 + row) * 2 + 1) * nv + h];
+    }
+    if (kh == 0 && threadIdx.x == 0)
+        *slot.pos = kept_from;
+}
+
+/* A warp a head: lane l holds numbers 2l, 2l + 1, 2l + 64, ... Behind the thread blocks of all
+ * heads one for each key head of each segment, which keeps its rows. */
 template <typename T>
 static __global__ void __launch_bounds__(NORM_WARPS * 32)
     gated_norm_kernel(const struct gated_norm_args a, const float *x, const T *z, T *out)
 {
     enum { PAIRS = SV_GDN_MAX_DIM / 64 };
-    const int32_t lane = threadIdx.x % 32;
+    const int32_t lane = threadIdx.x % 32, d = a.g.shape.v_dim, n_heads = a.g.shape.n_v_heads;
+    const int64_t n_units = (int64_t)a.g.rows.n_rows * n_heads;
     const int64_t unit = (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
-    const int64_t row = unit / a.n_heads, head = unit % a.n_heads;
+    const int64_t row = unit / n_heads, head = unit % n_heads;
+    const int32_t keeper = (int32_t)((int64_t)blockIdx.x - (n_units + NORM_WARPS - 1) / NORM_WARPS);
     sv_pdl_launch();
     sv_pdl_wait();
-    if (row >= a.n_rows)
+    if (keeper >= 0) {
+        const struct gdn_seg s = gdn_seg_at(a.g, keeper / a.g.shape.n_k_heads);
+        if (s.n)
+            keep_keys(a.g, s, keeper % a.g.shape.n_k_heads);
         return;
-    x += unit * a.d;
-    out += unit * a.d;
-    z += row * a.ldz + head * a.d;
-    float2 v[PAIRS];
+    }
+    if (unit >= n_units)
+        return;
+    x += unit * d;
+    out += unit * d;
+    z += row * a.ldz + head * d;
+    float2 v[PAIRS], gate[PAIRS];
     float sum = 0;
 #pragma unroll
     for (int m = 0; m < PAIRS; m++) {
         const int32_t i = 2 * lane + 64 * m;
-        v[m] = i < a.d ? load2(x + i) : make_float2(0, 0);
+        v[m] = i < d ? load2(x + i) : make_float2(0, 0);
+        gate[m] = i < d ? load2(z + i) : make_float2(0, 0);
         sum = __fmaf_rn(v[m].y, v[m].y, __fmaf_rn(v[m].x, v[m].x, sum));
     }
     const float inv = rsqrtf(__fmaf_rn(sv_warp_sum(sum), a.of_d, a.eps));
 #pragma unroll
     for (int m = 0; m < PAIRS; m++) {
         const int32_t i = 2 * lane + 64 * m;
-        if (i >= a.d)
+        if (i >= d)
             break;
-        const float2 gate = load2(z + i);
         const float y0 = __fmul_rn(__fmul_rn(v[m].x, inv),
                                    sv_weight_at(a.weight, a.weight_dtype, i)),
                     y1 = __fmul_rn(__fmul_rn(v[m].y, inv),
                                    sv_weight_at(a.weight, a.weight_dtype, i + 1));
-        sv_store(out + i, sv_silu_mul(gate.x, y0));
-        sv_store(out + i + 1, sv_silu_mul(gate.y, y1));
+        sv_store(out + i, sv_silu_mul(gate[m].x, y0));
+        sv_store(out + i + 1, sv_silu_mul(gate[m].y, y1));
     }
 }
 
 void sv_cuda_gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
-    const struct gated_norm_args a = {p->n_rows, p->n_heads,        p->d,
-                                      p->ldz,    p->weight.data,    p->weight.fmt.elem,
-                                      p->eps,    1.0f / (float)p->d};
-    const int64_t n = ((int64_t)p->n_rows * p->n_heads + NORM_WARPS - 1) / NORM_WARPS;
-    SV_REQUIRE(p->d <= SV_GDN_MAX_DIM && p->d % 2 == 0 && p->ldz % 2 == 0);
+    const int32_t d = p->shape.v_dim;
+    const struct gated_norm_args a = {gdn_args_of(cu, &p->rows, &p->shape, &p->slots, &p->mid),
+                                      p->ldz,
+                                      p->weight.data,
+                                      p->weight.fmt.elem,
+                                      p->eps,
+                                      1.0f / (float)d};
+    const int64_t n = ((int64_t)p->rows.n_rows * p->shape.n_v_heads + NORM_WARPS - 1) / NORM_WARPS +
+                      (int64_t)p->rows.n_segs * p->shape.n_k_heads;
+    SV_REQUIRE(d <= SV_GDN_MAX_DIM && d % 2 == 0 && p->ldz % 2 == 0);
     if (cu->act == SV_BF16)
         sv_cuda_launch_in_pass(cu, "gdn_norm", gated_norm_kernel<__nv_bfloat16>, dim3((unsigned)n),
                                NORM_WARPS * 32, 0, a, p->x, (const __nv_bfloat16 *)p->z,

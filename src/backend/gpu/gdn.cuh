@@ -20,7 +20,18 @@ struct gdn_args {
     struct sv_gdn_block block;
     struct sv_gdn_rows mid;
     int32_t channels;
+    /* Segments, tables and what slots keep may be read before the launch before has ended
+     * (cu->settled): a pass's last writer of a slot's block is the norm of its own layer. */
+    bool early;
 };
+static inline struct gdn_args gdn_args_of(const struct sv_cuda *cu, const struct sv_rows *rows,
+                                          const struct sv_gdn_shape *shape,
+                                          const struct sv_gdn_slots *slots,
+                                          const struct sv_gdn_rows *mid)
+{
+    return {*rows,      *shape, *slots, sv_gdn_block_of(shape), *mid, sv_gdn_channels(shape),
+            cu->settled};
+}
 
 struct gdn_seg {
     int32_t slot, row0, n, base, end; /* positions [base, end) in rows [row0, row0 + n) */
@@ -40,9 +51,14 @@ static __device__ __forceinline__ struct gdn_seg gdn_seg_at(const struct gdn_arg
     return s;
 }
 
+/* Where the state stands after the pass: rows from there on are kept. */
+static __device__ __forceinline__ int32_t gdn_kept_from(const struct gdn_seg &s)
+{
+    return (s.prompt ? s.end : s.base) / GDN_CHUNK * GDN_CHUNK;
+}
+
 struct gdn_slot {
-    int32_t *pos;    /* before which the state stands */
-    uint32_t *count; /* (n_k_heads + 1) thread blocks that are done; 0 between passes */
+    int32_t *pos; /* before which the state stands */
     float *state, *k, *u, *g;
     void *conv;
 };
@@ -52,7 +68,6 @@ static __device__ __forceinline__ struct gdn_slot gdn_slot_at(const struct gdn_a
     uint8_t *const at = (uint8_t *)a.slots.data + slot * a.slots.slot_stride;
     struct gdn_slot s;
     s.pos = (int32_t *)at;
-    s.count = (uint32_t *)at + 1;
     s.state = (float *)(at + a.block.state);
     s.k = (float *)(at + a.block.k);
     s.u = (float *)(at + a.block.u);

@@ -10,9 +10,9 @@
  * f32 and is added to with one rounding.
  *
  * A chunk is folded into the state when all its rows are committed; a verify block that crosses its
- * end folds it into the registers only. Keys, G and the position in the slot's block are written by
- * the last thread block of a key head, when all have read them. Must not: write a state that hangs
- * on a row that may be rejected; let counts of rows or segments choose an order of a sum.
+ * end folds it into the registers only. Keys, G and the position in the slot's block are read by
+ * many thread blocks and written by the launch that follows (gdn.cu). Must not: write a state that
+ * hangs on a row that may be rejected; let counts of rows or segments choose an order of a sum.
  */
 #include "backend/gpu/gdn.cuh"
 #include "backend/gpu/gpu.h"
@@ -45,7 +45,7 @@ struct work {
     struct gdn_seg seg;
     struct gdn_slot slot;
     int32_t h, kh, col0, n_cols;
-    int32_t kept_from; /* where the state stands after the pass: from there on rows are kept */
+    int32_t kept_from; /* gdn_kept_from */
 };
 
 /* A chunk; its lines [lo, hi) are rows of the pass, those before were committed earlier. */
@@ -72,7 +72,6 @@ struct shared {
     float qk[GDN_CHUNK][GDN_CHUNK];   /* [i][j]: the same with q_i */
     float x[2][2][GDN_CHUNK][X_LINE]; /* of each half: lines of keys, of queries times S */
     float decay[GDN_CHUNK], beta[GDN_CHUNK], to_end[GDN_CHUNK]; /* exp(G_i), exp(G_last - G_i) */
-    int32_t last;
 };
 
 /* The same in registers, on its way. */
@@ -116,14 +115,16 @@ static __device__ __forceinline__ float gate_of(const struct scan_args &a, const
                        : a.g.mid.gate[(row_of(w, c, line) * 2 + 1) * a.g.shape.n_v_heads + w.h];
 }
 
-template <bool WHOLE>
+/* KEPT: u and G of lines before lo, which are in the slot. Otherwise keys of all lines, and what
+ * rows of the pass bring, afterwards. */
+template <bool WHOLE, bool KEPT>
 static __device__ __forceinline__ void fetch(const struct scan_args &a, const struct work &w,
                                              const struct chunk &c, struct fetched &f)
 {
     const struct sv_gdn_shape &s = a.g.shape;
     const int32_t t = threadIdx.x, kd = k_dim<WHOLE>(a), vd = v_dim<WHOLE>(a), nk = s.n_k_heads;
 #pragma unroll
-    for (int m = 0; m < PIECES; m++) {
+    for (int m = 0; m < PIECES && !KEPT; m++) {
         const int32_t n = t + THREADS * m, d = n % OCTETS * 8, i = n / OCTETS % GDN_CHUNK;
         const bool query = n >= GDN_CHUNK * OCTETS;
         const float *from = NULL;
@@ -138,31 +139,52 @@ static __device__ __forceinline__ void fetch(const struct scan_args &a, const st
 #pragma unroll
     for (int m = 0; m < CELLS; m++) {
         const int32_t i = (t + THREADS * m) / COLS, col = t % COLS;
-        f.v[m] = 0;
-        if (has_col<WHOLE>(w, col) && i < c.lo)
-            f.v[m] = w.slot.u[kept_at(a, c, w.h, i) * vd + w.col0 + col];
-        else if (has_col<WHOLE>(w, col) && i < c.hi)
+        if (KEPT)
+            f.v[m] = has_col<WHOLE>(w, col) && i < c.lo
+                         ? w.slot.u[kept_at(a, c, w.h, i) * vd + w.col0 + col]
+                         : 0.0f;
+        else if (has_col<WHOLE>(w, col) && i >= c.lo && i < c.hi)
             f.v[m] = a.g.mid.qkv[row_of(w, c, i) * a.g.channels + 2 * (int64_t)nk * kd +
                                  (int64_t)w.h * vd + w.col0 + col];
     }
 #pragma unroll
     for (int m = 0; m < WEIGHTS; m++) {
         const int32_t n = t + THREADS * m, i = n / GDN_CHUNK, j = n % GDN_CHUNK;
-        f.g_i[m] = f.g_j[m] = f.kk[m] = f.qk[m] = 0;
-        if (i < c.lo || i >= c.hi || j > i)
-            continue;
-        const float *const dot = a.g.mid.dots + ((row_of(w, c, i) * nk + w.kh) * 2) * GDN_CHUNK + j;
-        f.g_i[m] = gate_of(a, w, c, i);
-        f.g_j[m] = gate_of(a, w, c, j);
-        f.kk[m] = dot[0];
-        f.qk[m] = dot[GDN_CHUNK];
+        const bool there = i >= c.lo && i < c.hi && j <= i;
+        if (KEPT) {
+            f.g_i[m] = f.kk[m] = f.qk[m] = 0;
+            f.g_j[m] = there && j < c.lo ? gate_of(a, w, c, j) : 0.0f;
+        } else if (there) {
+            const float *const dot =
+                a.g.mid.dots + ((row_of(w, c, i) * nk + w.kh) * 2) * GDN_CHUNK + j;
+            f.g_i[m] = gate_of(a, w, c, i);
+            if (j >= c.lo)
+                f.g_j[m] = gate_of(a, w, c, j);
+            f.kk[m] = dot[0];
+            f.qk[m] = dot[GDN_CHUNK];
+        }
     }
-    f.beta = f.g = f.g_last = 0;
-    if (t < c.hi) {
-        f.g = gate_of(a, w, c, t);
-        f.beta = t < c.lo ? 0 : a.g.mid.gate[row_of(w, c, t) * 2 * s.n_v_heads + w.h];
-        f.g_last = c.folds ? gate_of(a, w, c, GDN_CHUNK - 1) : 0;
+    if (KEPT) {
+        f.beta = 0;
+        f.g = t < c.lo ? gate_of(a, w, c, t) : 0.0f;
+        f.g_last =
+            t < GDN_CHUNK && c.folds && c.lo == GDN_CHUNK ? gate_of(a, w, c, GDN_CHUNK - 1) : 0.0f;
+    } else if (t < c.hi) {
+        if (t >= c.lo) {
+            f.g = gate_of(a, w, c, t);
+            f.beta = a.g.mid.gate[row_of(w, c, t) * 2 * s.n_v_heads + w.h];
+        }
+        if (c.folds && c.lo < GDN_CHUNK)
+            f.g_last = gate_of(a, w, c, GDN_CHUNK - 1);
     }
+}
+
+template <bool WHOLE>
+static __device__ __forceinline__ void fetch_all(const struct scan_args &a, const struct work &w,
+                                                 const struct chunk &c, struct fetched &f)
+{
+    fetch<WHOLE, true>(a, w, c, f);
+    fetch<WHOLE, false>(a, w, c, f);
 }
 
 /* Cuts two numbers into PARTS pairs of bf16. */
@@ -441,51 +463,7 @@ static __device__ __forceinline__ void fold(float (&s)[TILES][SUMS], float decay
     }
 }
 
-/* ---------------------------------------------------------------- the segment's end */
-
-/* Keys and G of rows that a later pass reads, and where the state stands now. */
-static __device__ __forceinline__ void keep_rows(const struct scan_args &a, const struct work &w,
-                                                 int32_t kh)
-{
-    const struct sv_gdn_shape &s = a.g.shape;
-    const int32_t first = max(w.kept_from, w.seg.base), n = w.seg.end - first, fours = s.k_dim / 4,
-                  each = s.n_v_heads / s.n_k_heads, ring = a.g.block.ring;
-    for (int32_t i = threadIdx.x; i < n * fours; i += THREADS) {
-        const int32_t pos = first + i / fours, d = i % fours * 4;
-        *(float4 *)(w.slot.k + ((int64_t)kh * ring + pos % ring) * s.k_dim + d) = *(
-            const float4 *)(a.g.mid.qkv + (int64_t)(w.seg.row0 + pos - w.seg.base) * a.g.channels +
-                            (int64_t)(s.n_k_heads + kh) * s.k_dim + d);
-    }
-    for (int32_t i = threadIdx.x; i < n * each; i += THREADS) {
-        const int32_t pos = first + i / each, h = kh * each + i % each;
-        w.slot.g[(int64_t)h * ring + pos % ring] =
-            a.g.mid.gate[((int64_t)(w.seg.row0 + pos - w.seg.base) * 2 + 1) * s.n_v_heads + h];
-    }
-}
-
-/* Of the thread blocks of a key head the last one keeps its rows, and of these the last one moves
- * the position: by then all have read what is overwritten. */
-static __device__ __forceinline__ void finish(const struct scan_args &a, const struct work &w,
-                                              int32_t n_blocks, struct shared &m)
-{
-    uint32_t *const count = w.slot.count + w.kh, *const heads = w.slot.count + a.g.shape.n_k_heads;
-    gpu_publish();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        m.last = gpu_arrive(count) == (uint32_t)n_blocks - 1;
-    __syncthreads();
-    if (!m.last)
-        return;
-    gpu_obtain();
-    keep_rows(a, w, w.kh);
-    if (threadIdx.x != 0)
-        return;
-    *count = 0;
-    if (gpu_arrive(heads) == (uint32_t)a.g.shape.n_k_heads - 1) {
-        *heads = 0;
-        *w.slot.pos = w.kept_from;
-    }
-}
+/* ---------------------------------------------------------------- the kernel */
 
 /* Where the state stands when the pass begins. A block that was cleared and then used from the
  * middle of a text holds zeros all the same. */
@@ -512,30 +490,38 @@ static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE || PARTS > 2 ?
     struct fetched f;
     float s[TILES][SUMS];
     sv_pdl_launch();
-    sv_pdl_wait();
+    if (AHEAD || !a.g.early)
+        sv_pdl_wait();
     w.seg = gdn_seg_at(a.g, (int32_t)blockIdx.y);
-    if (w.seg.n == 0)
+    if (w.seg.n == 0) {
+        if (!AHEAD && a.g.early)
+            sv_pdl_wait();
         return;
+    }
     w.slot = gdn_slot_at(a.g, w.seg.slot);
     w.h = (int32_t)blockIdx.x / per_head;
     w.kh = w.h / each;
     w.col0 = (int32_t)blockIdx.x % per_head * COLS;
     w.n_cols = v_dim<WHOLE>(a) - w.col0;
-    w.kept_from = (w.seg.prompt ? w.seg.end : w.seg.base) / GDN_CHUNK * GDN_CHUNK;
+    w.kept_from = gdn_kept_from(w.seg);
     move_state<false, WHOLE>(gpu_args(a), w, s);
     bool changed = false; /* the state in registers is committed and not yet in memory */
     struct chunk c = chunk_at(w, state_pos(a, w));
     if (AHEAD)
-        fetch<WHOLE>(gpu_args(a), w, c, f);
+        fetch_all<WHOLE>(gpu_args(a), w, c, f);
     for (;;) {
-        if (!AHEAD)
-            fetch<WHOLE>(gpu_args(a), w, c, f);
+        if (!AHEAD) {
+            fetch<WHOLE, true>(gpu_args(a), w, c, f);
+            if (a.g.early)
+                sv_pdl_wait(); /* again: nothing */
+            fetch<WHOLE, false>(gpu_args(a), w, c, f);
+        }
         __syncthreads(); /* the chunk before is done */
         put<PARTS>(f, m, keys);
         __syncthreads();
         const int32_t next = c.first + GDN_CHUNK;
         if (AHEAD && next < w.seg.end)
-            fetch<WHOLE>(gpu_args(a), w, chunk_at(w, next), f);
+            fetch_all<WHOLE>(gpu_args(a), w, chunk_at(w, next), f);
         if (c.lo < c.hi)
             products<PARTS, WHOLE>(s, m, keys, k_dim<WHOLE>(gpu_args(a)));
         __syncthreads();
@@ -555,15 +541,13 @@ static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE || PARTS > 2 ?
     }
     if (changed)
         move_state<true, WHOLE>(gpu_args(a), w, s);
-    finish(gpu_args(a), w, per_head * each, m);
 }
 
 void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     const struct sv_gdn_shape &s = p->shape;
-    const struct scan_args a = {
-        {p->rows, s, p->slots, sv_gdn_block_of(&s), p->x, sv_gdn_channels(&s)}, p->out};
+    const struct scan_args a = {gdn_args_of(cu, &p->rows, &s, &p->slots, &p->x), p->out};
     const dim3 grid((unsigned)(s.n_v_heads * ((s.v_dim + COLS - 1) / COLS)),
                     (unsigned)p->rows.n_segs);
     const bool half = cu->act == SV_BF16, whole = s.k_dim == GDN_KEY && s.v_dim == GDN_KEY;
