@@ -3,8 +3,8 @@
  * f32 compute mode, odd widths, single rows. Correct first; no speed is promised.
  *
  * Called by gemm.cu. A warp computes one element: lane l adds the products of columns l, l + 32,
- * ... in ascending order, then the lanes are added as a tree; k alone decides that order. Must not:
- * look at n_rows.
+ * ..., or of eight columns at once from 8 l, 8 l + 256, ... on, in ascending order, then the lanes
+ * are added as a tree; the weight alone decides that order. Must not: look at n_rows.
  */
 #include "backend/cuda/gemm.h"
 
@@ -14,18 +14,40 @@ struct plain {
     const void *x, *w, *bias;
     int64_t ldx, ldy;
     int32_t w_dtype, bias_dtype, n_rows, k, n_out;
-    bool packed;
+    bool packed, wide; /* wide: eight columns at once can be loaded */
 };
 
-/* Columns l, l + 32, ... of row `row` of W times row r of x, summed over the warp. */
+template <typename T, typename W>
+static __device__ __forceinline__ float wide_sum(const W *w, const T *x, int32_t k)
+{
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int32_t c = 8 * (threadIdx.x & 31); c < k; c += 256) {
+        float a[8], b[8];
+        sv_load8(a, w + c);
+        sv_load8(b, x + c);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            sum = fmaf(a[i], b[i], sum);
+    }
+    return sum;
+}
+
+/* Row `row` of W times row r of x, summed over the warp. */
 template <typename T> static __device__ float dot(const struct plain &p, int32_t r, int32_t row)
 {
     const T *x = (const T *)p.x + r * p.ldx;
     float sum = 0.0f;
-    for (int32_t c = threadIdx.x & 31; c < p.k; c += 32) {
-        const int64_t at = p.packed ? (int64_t)sv_packed_at(row, c, p.k) : (int64_t)row * p.k + c;
-        sum = fmaf(sv_weight_at(p.w, p.w_dtype, at), sv_load(x + c), sum);
-    }
+    if (p.wide && p.w_dtype == SV_BF16)
+        sum = wide_sum((const __nv_bfloat16 *)p.w + (int64_t)row * p.k, x, p.k);
+    else if (p.wide)
+        sum = wide_sum((const float *)p.w + (int64_t)row * p.k, x, p.k);
+    else
+        for (int32_t c = threadIdx.x & 31; c < p.k; c += 32) {
+            const int64_t at =
+                p.packed ? (int64_t)sv_packed_at(row, c, p.k) : (int64_t)row * p.k + c;
+            sum = fmaf(sv_weight_at(p.w, p.w_dtype, at), sv_load(x + c), sum);
+        }
     sum = sv_warp_sum(sum);
     return p.bias ? sum + sv_weight_at(p.bias, p.bias_dtype, row) : sum;
 }
@@ -34,14 +56,13 @@ template <typename T, typename Y> static __global__ void gemm_kernel(const struc
 {
     sv_pdl_launch();
     sv_pdl_wait();
-    const int32_t row = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (row >= p.n_out)
+    const int64_t unit = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    const int32_t r = (int32_t)(unit / p.n_out), row = (int32_t)(unit % p.n_out);
+    if (r >= p.n_rows)
         return;
-    for (int32_t r = blockIdx.y; r < p.n_rows; r += gridDim.y) {
-        const float v = dot<T>(p, r, row);
-        if ((threadIdx.x & 31) == 0)
-            sv_store(y + r * p.ldy + row, v);
-    }
+    const float v = dot<T>(p, r, row);
+    if ((threadIdx.x & 31) == 0)
+        sv_store(y + r * p.ldy + row, v);
 }
 
 /* Line s of best: the best of rows s, s + n_lines, ... of W for each row of x. */
@@ -75,6 +96,8 @@ static struct plain plain_of(const struct sv_weight *w, const struct sv_weight *
     a.k = w->cols;
     a.n_out = w->rows;
     a.packed = sv_cuda_is_packed(w);
+    a.wide = !a.packed && (w->fmt.elem == SV_BF16 || w->fmt.elem == SV_F32) && w->cols % 8 == 0 &&
+             (uintptr_t)w->data % 16 == 0 && (uintptr_t)x % 16 == 0 && ldx % 8 == 0;
     return a;
 }
 
@@ -82,18 +105,17 @@ void sv_gemm_plain(struct sv_cuda *cu, const struct sv_p_gemm *p, int32_t part, 
 {
     const struct sv_gemm_part *it = &p->parts[part];
     const struct plain a = plain_of(&it->w, &it->bias, p->x, p->ldx, p->ldy, p->n_rows);
-    const dim3 grid((unsigned)(a.n_out + WARPS - 1) / WARPS,
-                    (unsigned)(p->n_rows < 1024 ? p->n_rows : 1024));
+    const dim3 grid((unsigned)(((int64_t)a.n_rows * a.n_out + WARPS - 1) / WARPS));
     const char *what = "a plain matrix product";
     if (cu->act == SV_F32)
-        sv_cuda_launch(cu, what, gemm_kernel<float, float>, grid, dim3(THREADS), 0, a,
-                       (float *)p->y + col0);
+        sv_cuda_launch_in_pass(cu, what, gemm_kernel<float, float>, grid, dim3(THREADS), 0, a,
+                               (float *)p->y + col0);
     else if (p->y_f32)
-        sv_cuda_launch(cu, what, gemm_kernel<__nv_bfloat16, float>, grid, dim3(THREADS), 0, a,
-                       (float *)p->y + col0);
+        sv_cuda_launch_in_pass(cu, what, gemm_kernel<__nv_bfloat16, float>, grid, dim3(THREADS), 0,
+                               a, (float *)p->y + col0);
     else
-        sv_cuda_launch(cu, what, gemm_kernel<__nv_bfloat16, __nv_bfloat16>, grid, dim3(THREADS), 0,
-                       a, (__nv_bfloat16 *)p->y + col0);
+        sv_cuda_launch_in_pass(cu, what, gemm_kernel<__nv_bfloat16, __nv_bfloat16>, grid,
+                               dim3(THREADS), 0, a, (__nv_bfloat16 *)p->y + col0);
 }
 
 void sv_gemm_plain_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
