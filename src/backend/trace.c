@@ -191,6 +191,16 @@ static int trace_wait(struct sv_dev *dev, int32_t i, struct sv_err *err)
     return SV_OK;
 }
 
+static int trace_sync(struct sv_dev *dev, struct sv_err *err)
+{
+    struct sv_trace *t = trace_of(dev);
+    struct sv_err dropped = {0};
+    if (!t->skip)
+        return t->real->sync(dev, err);
+    t->real->sync(dev, &dropped);
+    return SV_OK;
+}
+
 static void trace_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *user),
                             void *user)
 {
@@ -270,6 +280,7 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
     t->be.download = trace_download;
     t->be.copy = trace_copy;
     t->be.mark = trace_mark;
+    t->be.sync = trace_sync;
     t->be.wait = trace_wait;
     t->be.graph_run = trace_graph_run;
     dev->be = &t->be;

@@ -95,15 +95,16 @@ static int measure(struct ops *o)
         o->n_passes = o->op[i].pass > o->n_passes ? o->op[i].pass : o->n_passes;
     }
     if (!rc) {
-        sv_trace_skip(o->trace, all);
+        o->s->skips = o->trace;
+        o->s->skip = all;
         rc = sample(o, &o->empty, NULL);
     }
     for (int32_t i = 0; i < o->n_ops && !rc; i++) {
         if (!(all >> i & 1) || !o->op[i].n)
             continue;
-        sv_trace_skip(o->trace, 1ull << i);
+        o->s->skip = 1ull << i;
         rc = sample(o, &o->without[i], NULL);
-        sv_trace_skip(o->trace, all & ~(1ull << i));
+        o->s->skip = all & ~(1ull << i);
         if (!rc)
             rc = sample(o, &o->alone[i], NULL);
         if (!rc && sv_cli_interrupted())
@@ -181,6 +182,7 @@ int sv_sim_ops(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
     *o = (struct ops){.s = s, .e = s->e, .arm = a, .profile = p, .n = n, .err = err};
     int rc = measure(o);
     sv_trace_end(o->trace);
+    s->skips = NULL;
     if (!rc) {
         sv_buf_printf(&s->out->ops,
                       "\n## %s, %d sequences, context %d, profile %s: %.1f us a step\n\n", a->name,

@@ -80,8 +80,9 @@ static int start_level(struct sv_sim *s, struct sv_engine *e, int32_t n, struct 
 static int rewind_all(struct sv_sim *s, struct sv_engine *e, int32_t n, bool real,
                       struct sv_err *err)
 {
-    bool anew = false;
+    bool anew = s->anew;
     int rc = sv_engine_settle(e, err);
+    s->anew = false;
     for (int32_t g = 0; g < e->cache.n_groups; g++)
         anew |= e->cache.group[g].d.window > 0;
     /* Where accept lengths are drawn, what the drafter knows of the prompt does not matter. */
@@ -168,6 +169,8 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
     if (rc)
         return rc;
     set_arm(s, a, p, draw);
+    if (s->skips)
+        sv_trace_skip(s->skips, s->skip);
     rc = step(e,
               err); /* uploads what was set back, and is read by the next, where steps run ahead */
     if (!rc && e->n_flight)
@@ -199,6 +202,10 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
     int64_t weights = e->stats.weight_bytes - before.weight_bytes;
     int64_t whole = e->stats.whole_weight_bytes - before.whole_weight_bytes;
     rc = rc ? rc : sv_engine_settle(e, err);
+    if (s->skips && s->skip) {
+        sv_trace_skip(s->skips, 0);
+        s->anew = true;
+    }
     if (!rc)
         sv_sim_accept_set(&s->accept, NULL, 0);
     sv_engine_set_drafter(e, s->drafter);

@@ -86,6 +86,11 @@ struct sv_sim {
     struct sv_rng rng;
     struct sv_trace *trace; /* started anew before the steps of a sample that count; NULL = none */
     enum sv_trace_mode trace_mode;
+    /* Without these ops' classes are the steps of a sample, and sequences start anew behind them.
+     */
+    struct sv_trace *skips; /* NULL = none */
+    uint64_t skip;
+    bool anew;
     struct sv_sim_steps steps; /* with opts.step_log */
 };
 /* Before the first step of a sample, and behind each. turn: -1 = warming up. */
