@@ -49,17 +49,10 @@ static bool routes_ok(const struct sv_routes *r)
     return r->n_rows >= 0 && r->n_experts > 0 && r->n_experts <= SV_MAX_EXPERTS && r->k > 0 &&
            r->k <= r->n_experts && r->k <= SV_MAX_CHOSEN && r->expert && r->weight && r->place &&
            r->own.first >= 0 && r->own.first <= r->n_experts - r->own.n && r->list && r->first &&
-           r->active && r->n_active && r->logits;
+           r->active && r->n_active && r->logits && !(r->shared && (r->own.n || r->k < 2));
 }
 
 /* ---------------------------------------------------------------- weights */
-
-static bool experts_ok(const struct sv_experts *x, const struct sv_routes *r)
-{
-    return x->n == sv_routes_n_own(r) && x->rows > 0 && x->cols > 0 && x->w && x->w[0].data &&
-           x->w[0].fmt.elem != SV_I32 && x->w[0].rows == x->rows && x->w[0].cols == x->cols &&
-           sv_vector_ok(&x->bias, (int64_t)x->n * x->rows);
-}
 
 /* Of one shape and format. */
 static bool alike(const struct sv_weight *a, const struct sv_weight *b)
@@ -67,6 +60,20 @@ static bool alike(const struct sv_weight *a, const struct sv_weight *b)
     return a->rows == b->rows && a->cols == b->cols && a->fmt.elem == b->fmt.elem &&
            a->fmt.block_rows == b->fmt.block_rows && a->fmt.block_cols == b->fmt.block_cols &&
            a->fmt.scale == b->fmt.scale;
+}
+
+static bool experts_ok(const struct sv_experts *x, const struct sv_routes *r)
+{
+    return x->n == sv_routes_n_own(r) - r->shared && x->rows > 0 && x->cols > 0 && x->w &&
+           x->w[0].data && x->w[0].fmt.elem != SV_I32 && x->w[0].rows == x->rows &&
+           x->w[0].cols == x->cols && sv_vector_ok(&x->bias, (int64_t)x->n * x->rows) &&
+           (!r->shared || (x->shared && x->shared->data && alike(x->shared, &x->w[0])));
+}
+
+bool sv_dev_takes_shared(const struct sv_dev *dev, const struct sv_experts *x,
+                         const struct sv_weight *shared)
+{
+    return dev->be->moe->takes_shared && !x->bias.data && alike(shared, &x->w[0]);
 }
 
 int sv_dev_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int32_t n,
@@ -108,11 +115,11 @@ void sv_dev_free_experts(struct sv_dev *dev, struct sv_experts *x)
 
 static bool groups_ok(const struct sv_router_sigmoid *s, const struct sv_routes *r)
 {
+    const int32_t n = r->n_experts - r->shared, k = r->k - r->shared;
     return s->n_group > 0 && s->topk_group > 0 && s->topk_group <= s->n_group && s->scale > 0 &&
            (s->topk_group == s->n_group ||
-            (r->n_experts % s->n_group == 0 && r->n_experts >= 2 * s->n_group &&
-             r->k <= r->n_experts / s->n_group * s->topk_group)) &&
-           sv_vector_ok(&s->bias, r->n_experts) && (!s->bias.data || s->bias.fmt.elem == SV_F32);
+            (n % s->n_group == 0 && n >= 2 * s->n_group && k <= n / s->n_group * s->topk_group)) &&
+           sv_vector_ok(&s->bias, n) && (!s->bias.data || s->bias.fmt.elem == SV_F32);
 }
 
 void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
@@ -120,7 +127,11 @@ void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     if (p->rows.n_rows == 0)
         return;
     SV_REQUIRE(sv_rows_ok(&p->rows) && routes_ok(&p->routes) && p->x && p->w.data);
-    SV_REQUIRE(p->routes.n_rows == p->rows.n_rows && p->w.rows == p->routes.n_experts);
+    SV_REQUIRE(p->routes.n_rows == p->rows.n_rows &&
+               p->w.rows == p->routes.n_experts - p->routes.shared);
+    SV_REQUIRE(!p->routes.shared ||
+               (dev->be->moe->takes_shared && sv_vector_ok(&p->shared, p->w.cols)));
+    SV_REQUIRE(!p->shared.data || p->shared.fmt.elem == p->w.fmt.elem);
     SV_REQUIRE(p->w.cols > 0 && p->w.fmt.elem <= SV_F16 && sv_vector_ok(&p->bias, p->w.rows));
     const struct sv_router_sigmoid *s = &p->sigmoid;
     SV_REQUIRE(p->norm == SV_ROUTER_OVER_CHOSEN || p->norm == SV_ROUTER_OVER_ALL ||

@@ -26,6 +26,8 @@ struct sv_experts {
     int32_t rows, cols;    /* n_out, n_in of each */
     struct sv_weight *w;   /* (n) of (rows, cols), all in one format; the array is host memory */
     struct sv_weight bias; /* (1, n * rows), expert e's from e * rows on; or data NULL */
+    /* With routes.shared: of the expert that all rows go through, like w[0]; else NULL */
+    const struct sv_weight *shared;
 };
 
 /* ---------------------------------------------------------------- routing */
@@ -35,6 +37,9 @@ struct sv_experts {
  * choice, its number is row * k + j. Rows of padding have no entries. */
 struct sv_routes {
     int32_t n_rows, n_experts, k;
+    /* The last expert is one that all rows go through, and the last choice of each row is this
+     * expert; n_experts and k count it. Where the device takes it: sv_dev_takes_shared. */
+    bool shared;
     /* Of the experts, those of this device, n 0: all; of others' entries it has the choice alone.
      * `first` and `active` count from own.first on. */
     struct sv_slice own;
@@ -85,6 +90,9 @@ struct sv_p_router_topk {
     const struct sv_p_add_rms_norm *before;
     struct sv_weight w;    /* (n_experts, hidden), not quantized */
     struct sv_weight bias; /* (1, n_experts) or data NULL */
+    /* With routes.shared, which w and bias have no row for: (1, hidden) as w, the sigmoid of x with
+     * it is that expert's weight; data NULL: 1 is */
+    struct sv_weight shared;
     enum sv_router_norm norm;
     struct sv_router_sigmoid sigmoid; /* of SV_ROUTER_SIGMOID */
     struct sv_routes routes;
@@ -133,6 +141,7 @@ struct sv_p_moe_combine {
 /* ---------------------------------------------------------------- the backend's part */
 
 struct sv_moe_ops {
+    bool takes_shared; /* routes.shared */
     /* As upload_weight and random_weight, for n weights of one shape and format at once: w (n) is
      * filled or, on an error, holds nothing. */
     int (*upload_experts)(struct sv_dev *, const struct sv_weight *host, int32_t n,
@@ -149,6 +158,11 @@ struct sv_moe_ops {
 /* SV_EUNSUPPORTED where the device has no mixture of experts: before a model that needs it is
  * loaded. */
 int sv_dev_check_moe(const struct sv_dev *dev, struct sv_err *err);
+
+/* Whether the device takes an expert that all rows go through as one of x, which it must be like.
+ */
+bool sv_dev_takes_shared(const struct sv_dev *dev, const struct sv_experts *x,
+                         const struct sv_weight *shared);
 
 /* Checked wrappers (ops_moe.c). Zero rows are a no-op everywhere. */
 int sv_dev_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int32_t n,

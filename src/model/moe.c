@@ -16,14 +16,19 @@ struct buffers {
     void *shared, *share;              /* (n_rows, hidden), (n_rows) */
 };
 
-static struct buffers take(const struct sv_moe *m, int32_t hidden, struct sv_scratch *s,
-                           int32_t n_rows)
+/* one_of_them: the shared expert is. */
+static struct buffers take(const struct sv_moe *m, bool one_of_them, int32_t hidden,
+                           struct sv_scratch *s, int32_t n_rows)
 {
-    const int64_t n = (int64_t)n_rows * m->k;
-    struct buffers b = {
-        .routes = {.n_rows = n_rows, .n_experts = m->n_experts, .k = m->k, .own = m->own}};
+    const int32_t k = m->k + one_of_them;
+    const int64_t n = (int64_t)n_rows * k;
+    struct buffers b = {.routes = {.n_rows = n_rows,
+                                   .n_experts = m->n_experts + one_of_them,
+                                   .k = k,
+                                   .shared = one_of_them,
+                                   .own = m->own}};
     sv_routes_lay_out(&b.routes, sv_scratch_bytes(s, sv_routes_lay_out(&b.routes, NULL)));
-    b.act = sv_scratch_take(s, n_rows, (int64_t)m->k * m->gate.rows);
+    b.act = sv_scratch_take(s, n_rows, (int64_t)k * m->gate.rows);
     b.out = sv_scratch_bytes(s, (size_t)n * (size_t)hidden * sizeof *b.out);
     if (m->shared.intermediate) {
         b.shared_gate_up = sv_scratch_take(s, n_rows, 2 * (int64_t)m->shared.intermediate);
@@ -69,10 +74,12 @@ void sv_moe_needs(const struct sv_moe *m, int32_t hidden, struct sv_needs *n)
 {
     struct sv_scratch s = {.elem_bytes = n->elem_bytes};
     struct sv_dev_limits *lim = &n->lim;
-    take(m, hidden, &s, lim->max_rows);
+    const bool shared = m->shared.intermediate > 0; /* one of them, or by itself */
+    const int32_t most = m->n_experts + shared, chosen = m->k + shared;
+    take(m, shared, hidden, &s, lim->max_rows);
     n->moe_bytes = s.n_bytes > n->moe_bytes ? s.n_bytes : n->moe_bytes;
-    lim->max_experts = m->n_experts > lim->max_experts ? m->n_experts : lim->max_experts;
-    lim->max_chosen = m->k > lim->max_chosen ? m->k : lim->max_chosen;
+    lim->max_experts = most > lim->max_experts ? most : lim->max_experts;
+    lim->max_chosen = chosen > lim->max_chosen ? chosen : lim->max_chosen;
     sv_needs_gemm(n, hidden, m->n_experts);
     sv_needs_gemm(n, hidden, 2 * m->gate.rows);
     sv_needs_gemm(n, m->down.cols, hidden);
@@ -107,12 +114,31 @@ static void add_shared(const struct sv_moe *m, const struct sv_stack *st, struct
                          });
 }
 
+/* Whether all rows' expert goes with the others, as one more that each row chooses. */
+static bool is_one_of_them(const struct sv_moe *m, const struct sv_dev *dev)
+{
+    const struct sv_weight *gate = &m->shared.gate_up[0].w, *up = &m->shared.gate_up[1].w;
+    return m->shared.intermediate && !m->own.n && m->act == SV_EXPERT_SILU &&
+           m->k < SV_MAX_CHOSEN && m->n_experts < SV_MAX_EXPERTS &&
+           (!m->shared_router.w.data || m->shared_router.w.fmt.elem == m->router.fmt.elem) &&
+           sv_dev_takes_shared(dev, &m->gate, gate) && sv_dev_takes_shared(dev, &m->up, up) &&
+           sv_dev_takes_shared(dev, &m->down, &m->shared.down.w);
+}
+
+static struct sv_experts with(struct sv_experts x, const struct sv_weight *shared)
+{
+    x.shared = shared;
+    return x;
+}
+
 void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv_dev *dev,
                     const struct sv_acts *acts, const struct sv_p_add_rms_norm *before,
                     const struct sv_pass *p)
 {
     struct sv_scratch s = acts->moe;
-    const struct buffers b = take(m, st->hidden, &s, p->rows.n_rows);
+    const bool shared = is_one_of_them(m, dev);
+    const struct buffers b = take(m, shared, st->hidden, &s, p->rows.n_rows);
+    const struct sv_mlp *mlp = &m->shared;
 
     sv_op_router_topk(dev, &(struct sv_p_router_topk){
                                .rows = p->rows,
@@ -120,6 +146,7 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                                .before = before,
                                .w = m->router,
                                .bias = m->router_bias,
+                               .shared = shared ? m->shared_router.w : (struct sv_weight){0},
                                .norm = m->norm,
                                .sigmoid = m->sigmoid,
                                .routes = b.routes,
@@ -127,8 +154,8 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                            });
     sv_op_moe_gate_up(dev, &(struct sv_p_moe_gate_up){
                                .x = acts->h,
-                               .gate = m->gate,
-                               .up = m->up,
+                               .gate = with(m->gate, shared ? &mlp->gate_up[0].w : NULL),
+                               .up = with(m->up, shared ? &mlp->gate_up[1].w : NULL),
                                .act = m->act,
                                .limit = m->limit,
                                .alpha = m->alpha,
@@ -137,7 +164,7 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                            });
     sv_op_moe_down(dev, &(struct sv_p_moe_down){
                             .x = b.act,
-                            .down = m->down,
+                            .down = with(m->down, shared ? &mlp->down.w : NULL),
                             .routes = b.routes,
                             .out = b.out,
                         });
@@ -147,6 +174,6 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                                .routes = b.routes,
                                .out = acts->delta,
                            });
-    if (m->shared.intermediate)
+    if (mlp->intermediate && !shared)
         add_shared(m, st, dev, acts, &b, p->rows.n_rows);
 }

@@ -34,11 +34,21 @@ void sv_cuda_moe_combine(struct sv_dev *dev, const struct sv_p_moe_combine *p);
 
 /* One projection of all experts. */
 struct sv_moe_matrices {
-    const uint8_t *w; /* the first expert's */
+    const uint8_t *w;      /* the first expert's */
+    const uint8_t *shared; /* the shared one's, which is expert n */
+    int32_t n;
     const void *bias; /* (n_experts * rows), or NULL */
     int64_t stride;   /* bytes from one expert to the next */
     int32_t bias_dtype;
 };
+
+#ifdef __CUDACC__
+static __device__ __forceinline__ const uint8_t *sv_moe_matrix(const struct sv_moe_matrices &m,
+                                                               int32_t expert)
+{
+    return expert < m.n ? m.w + expert * m.stride : m.shared;
+}
+#endif
 
 /* How weights lie: pack.cuh, mxfp4.cuh. */
 enum sv_moe_form { SV_MOE_BF16, SV_MOE_MXFP4, SV_MOE_FORMS };

@@ -16,7 +16,8 @@
 enum {
     CLUSTER = 8,
     MOST_HIDDEN = 8 * THREADS, /* eight columns a thread */
-    MOST_EXPERTS = 512
+    MOST_EXPERTS = 520,        /* the shared one counted */
+    LISTED = 9                 /* experts of a lane in the lists of one row, at most */
 };
 
 /* Handed to kernels by value. */
@@ -68,16 +69,13 @@ static __device__ __forceinline__ void logits_of(float (&sum)[N], const struct r
                 sum[r] = fmaf(w[i], v[i], sum[r]);
         }
     };
-    const auto weights_at = [&](int32_t c) {
-        return *(const uint4 *)((const __nv_bfloat16 *)a.w + sv_packed_at(e, 8 * c, a.hidden));
-    };
 #pragma unroll
     for (int i = 0; i < EARLY; i++)
         if (lane + 32 * i < pieces)
-            add(lane + 32 * i, first ? early[i] : weights_at(lane + 32 * i));
+            add(lane + 32 * i, first ? early[i] : weights_of(a, e, lane + 32 * i));
 #pragma unroll 1
     for (int32_t c = lane + 32 * EARLY; c < pieces; c += 32)
-        add(c, weights_at(c));
+        add(c, weights_of(a, e, c));
 #pragma unroll
     for (int r = 0; r < N; r++)
         sum[r] = sv_warp_sum(sum[r]);
@@ -144,15 +142,14 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     __shared__ __align__(16) int32_t chosen[FEW_ENTRIES];
     const int32_t rank = attn_cluster_rank(), warp = (int32_t)threadIdx.x / 32,
                   row0 = (int32_t)blockIdx.y * N, i = 8 * (int32_t)threadIdx.x;
-    const int32_t n_experts = a.r.n_experts, e0 = rank * WARPS + warp;
+    const int32_t n_experts = a.n_logits, e0 = rank * WARPS + warp;
     const int lane = threadIdx.x & 31;
     uint4 early[EARLY], weight = make_uint4(0, 0, 0, 0);
     sv_pdl_launch();
 #pragma unroll
     for (int c = 0; c < EARLY; c++)
         if (e0 < n_experts && 8 * (lane + 32 * c) < a.hidden)
-            early[c] = *(const uint4 *)((const __nv_bfloat16 *)a.w +
-                                        sv_packed_at(e0, 8 * (lane + 32 * c), a.hidden));
+            early[c] = weights_of(a, e0, lane + 32 * c);
     if (i < a.hidden)
         weight = sv_load_kept(n.weight + i);
     if (threadIdx.x < N * 8)
@@ -177,7 +174,7 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     for (int32_t e = e0; e < n_experts; e += CLUSTER * WARPS) {
         float sum[N];
         logits_of<N>(sum, a, e, e == e0, early, h);
-        const float bias = a.bias ? sv_weight_at(a.bias, a.bias_dtype, e) : 0.0f;
+        const float bias = a.bias && e < a.n ? sv_weight_at(a.bias, a.bias_dtype, e) : 0.0f;
 #pragma unroll
         for (int r = 0; r < N; r++)
             if (lane == r)
@@ -205,9 +202,11 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     if (chooses)
         id = choose(a, own, there, logit[warp], alone ? chosen : NULL);
     cluster_wait();
-    if (N == 1 && n_experts <= 128) {
-        if (warp == 0)
-            one_list(a, id);
+    if (N == 1 && a.r.n_experts <= 32 * LISTED) {
+        if (warp == 0 && a.r.n_experts <= 128)
+            one_list<4>(a, id);
+        else if (warp == 0)
+            one_list<LISTED>(a, id);
         return;
     }
     if (!alone) {
@@ -240,7 +239,8 @@ bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *
     if (r->n_rows * r->k > FEW_ENTRIES || r->n_experts > MOST_EXPERTS || b->d > MOST_HIDDEN ||
         b->d % 8 || !a->packed || a->w_dtype != SV_BF16 || b->weight.fmt.elem != SV_BF16 ||
         b->tap || b->join || b->quantized || cu->act != SV_BF16 || !aligned16(b->x) ||
-        !aligned16(b->delta) || !aligned16(b->out) || !aligned16(b->weight.data))
+        !aligned16(b->delta) || !aligned16(a->shared) || !aligned16(b->out) ||
+        !aligned16(b->weight.data))
         return false;
     const struct norm n = {(__nv_bfloat16 *)b->x,
                            (const __nv_bfloat16 *)b->delta,

@@ -18,7 +18,7 @@ template <typename T>
 static __device__ float dot(const struct sv_moe &a, const struct sv_moe_matrices &m, int32_t expert,
                             int32_t row, const T *x)
 {
-    const uint8_t *w = m.w + expert * m.stride;
+    const uint8_t *w = sv_moe_matrix(m, expert);
     float sum = 0.0f;
     for (int32_t c = threadIdx.x & 31; c < a.k; c += 32) {
         const int64_t at = a.packed ? (int64_t)sv_packed_at(row, c, a.k) : (int64_t)row * a.k + c;
@@ -107,6 +107,8 @@ static struct sv_moe_matrices matrices_of(const struct sv_experts *x)
 {
     struct sv_moe_matrices m = {};
     m.w = (const uint8_t *)x->w[0].data;
+    m.n = x->n;
+    m.shared = x->shared ? (const uint8_t *)x->shared->data : NULL;
     m.bias = x->bias.data;
     m.stride = x->n > 1 ? (const uint8_t *)x->w[1].data - m.w : 0;
     m.bias_dtype = x->bias.fmt.elem;
@@ -117,8 +119,9 @@ static void run(struct sv_cuda *cu, const char *what, struct sv_moe *a, const st
                 bool gated)
 {
     const int64_t entries = (int64_t)a->r.n_rows * a->r.k;
-    const unsigned experts = (unsigned)(entries < x->n ? entries : x->n);
-    a->r.own.n = x->n;
+    const int64_t most = x->n + a->r.shared;
+    const unsigned experts = (unsigned)(entries < most ? entries : most);
+    a->r.own.n = (int32_t)most;
     a->rows = x->rows;
     a->k = x->cols;
     a->w_dtype = x->w[0].fmt.elem;

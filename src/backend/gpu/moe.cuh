@@ -78,7 +78,7 @@ static __device__ __forceinline__ struct strip strip_of(const struct sv_moe &a, 
     s.row0 = ((int32_t)blockIdx.x * GROUPS + group) * (GATED ? SV_TILE / 2 : SV_TILE) +
              (GATED ? in_group % 2 : in_group) * 16;
     s.there = s.row0 < (a.rows + SV_TILE - 1) / SV_TILE * SV_TILE;
-    s.w = (up ? a.up : a.gate).w + expert * (up ? a.up : a.gate).stride +
+    s.w = sv_moe_matrix(up ? a.up : a.gate, expert) +
           (int64_t)(s.row0 / SV_TILE) * sv_tiles(a.k) * TILE + s.row0 % SV_TILE / 16 * S;
     return s;
 }

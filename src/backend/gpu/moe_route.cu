@@ -19,14 +19,14 @@ static __device__ __forceinline__ void weights8(float out[8], const struct route
                                                 int32_t c)
 {
     if constexpr (WIDE) {
-        sv_spread8(out,
-                   *(const uint4 *)((const __nv_bfloat16 *)a.w + sv_packed_at(e, 8 * c, a.hidden)));
+        sv_spread8(out, weights_of(a, e, c));
     } else {
         for (int32_t i = 0; i < 8; i++) {
             const int32_t col = 8 * c + i;
-            const int64_t at =
-                a.packed ? (int64_t)sv_packed_at(e, col, a.hidden) : (int64_t)e * a.hidden + col;
-            out[i] = col < a.hidden ? sv_weight_at(a.w, a.w_dtype, at) : 0.0f;
+            const int64_t at = e == a.n   ? col
+                               : a.packed ? (int64_t)sv_packed_at(e, col, a.hidden)
+                                          : (int64_t)e * a.hidden + col;
+            out[i] = col < a.hidden ? sv_weight_at(e == a.n ? a.shared : a.w, a.w_dtype, at) : 0.0f;
         }
     }
 }
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void logits_of(const struct route &a, int32_t 
         weights8<WIDE>(w, a, e, c);
         add(c, w);
     }
-    const float bias = a.bias ? sv_weight_at(a.bias, a.bias_dtype, e) : 0.0f;
+    const float bias = a.bias && e < a.n ? sv_weight_at(a.bias, a.bias_dtype, e) : 0.0f;
 #pragma unroll
     for (int r = 0; r < N; r++) {
         const float all = sv_warp_sum(sum[r]) + bias;
@@ -102,11 +102,10 @@ static __global__ void __launch_bounds__(THREADS) router_kernel(const struct rou
     sv_pdl_launch();
 #pragma unroll
     for (int i = 0; i < EARLY; i++)
-        if (WIDE && e < a.r.n_experts && 8 * (lane + 32 * i) < a.hidden)
-            early[i] = *(const uint4 *)((const __nv_bfloat16 *)a.w +
-                                        sv_packed_at(e, 8 * (lane + 32 * i), a.hidden));
+        if (WIDE && e < a.n_logits && 8 * (lane + 32 * i) < a.hidden)
+            early[i] = weights_of(a, e, lane + 32 * i);
     sv_pdl_wait();
-    if (e < a.r.n_experts)
+    if (e < a.n_logits)
         for (int32_t row = (int32_t)blockIdx.y * N; row < a.r.n_rows; row += (int32_t)gridDim.y * N)
             logits_of<T, WIDE, N>(gpu_args(a), e, row, early);
     if (!a.arrived)
@@ -192,7 +191,7 @@ static __global__ void list_kernel(const struct route a)
             a.r.first[expert + 1] = before + mine;
             *a.r.n_active = active + (mine > 0);
             if (a.n_chosen)
-                *a.n_chosen += (uint32_t)(active + (mine > 0));
+                *a.n_chosen += (uint32_t)(active + (mine > 0) - (mine && a.r.shared));
         }
     }
     if (!mine)
@@ -237,6 +236,10 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     a.x = p->x;
     a.w = p->w.data;
     a.bias = p->bias.data;
+    a.shared = p->shared.data;
+    a.n = p->w.rows;
+    a.k = a.r.k - a.r.shared;
+    a.n_logits = a.n + (a.shared != NULL);
     a.hidden = p->w.cols;
     a.w_dtype = p->w.fmt.elem;
     a.bias_dtype = p->bias.fmt.elem;
@@ -250,15 +253,16 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
         return;
     if (p->before)
         sv_cuda_add_rms_norm(dev, p->before);
-    const bool few = a.r.n_rows * a.r.k <= FEW_ENTRIES, wide = a.packed && a.hidden % 8 == 0;
+    const bool few = a.r.n_rows * a.r.k <= FEW_ENTRIES,
+               wide = a.packed && a.hidden % 8 == 0 && (uintptr_t)a.shared % 16 == 0;
     a.arrived = few ? cu->arrived : NULL;
 
     const dim3 rows((unsigned)(a.r.n_rows + WARPS - 1) / WARPS), block(THREADS);
-    const dim3 experts((unsigned)(a.r.n_experts + WARPS - 1) / WARPS);
+    const dim3 experts((unsigned)(a.r.n_experts + WARPS - 1) / WARPS),
+        logits((unsigned)(a.n_logits + WARPS - 1) / WARPS);
     static_assert(MOST_BLOCKS >= SV_MAX_EXPERTS / WARPS, "a thread block for each 16 experts");
     /* Blocks of many rows go over several groups with the weights that they have read. */
-    const unsigned groups = (unsigned)(a.r.n_rows + ROWS - 1) / ROWS,
-                   most = MOST_BLOCKS / experts.x;
+    const unsigned groups = (unsigned)(a.r.n_rows + ROWS - 1) / ROWS, most = MOST_BLOCKS / logits.x;
     const char *what = "a router";
 #define ROUTER(T)                                                                                  \
     (a.r.n_rows == 1 ? (wide ? router_kernel<T, true, 1> : router_kernel<T, false, 1>)             \
@@ -266,7 +270,7 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     void (*const fn)(const struct route) =
         cu->act == SV_F32 ? ROUTER(float) : ROUTER(__nv_bfloat16);
 #undef ROUTER
-    sv_cuda_launch_in_pass(cu, what, fn, dim3(experts.x, groups < most ? groups : most), block, 0,
+    sv_cuda_launch_in_pass(cu, what, fn, dim3(logits.x, groups < most ? groups : most), block, 0,
                            a);
     if (few)
         return;

@@ -25,7 +25,9 @@ enum {
 /* Handed to kernels by value. */
 struct route {
     struct sv_routes r;
-    const void *x, *w, *bias;
+    const void *x, *w, *bias, *shared; /* shared: of the shared expert's weight, or NULL */
+    /* Experts that are chosen among, and how many are; logits of these and of the shared one */
+    int32_t n, k, n_logits;
     int32_t hidden, w_dtype, bias_dtype;
     bool packed;
     const int32_t *row_seg;
@@ -34,6 +36,14 @@ struct route {
     uint32_t *n_chosen;
     uint32_t *arrived; /* of few rows: 0 between launches. Else NULL */
 };
+
+/* Eight bf16 weights of expert e, from column 8 c on. */
+static __device__ __forceinline__ uint4 weights_of(const struct route &a, int32_t e, int32_t c)
+{
+    const __nv_bfloat16 *const w = (const __nv_bfloat16 *)a.w;
+    return *(const uint4 *)(e < a.n ? w + sv_packed_at(e, 8 * c, a.hidden)
+                                    : (const __nv_bfloat16 *)a.shared + 8 * c);
+}
 
 /* ---------------------------------------------------------------- choosing */
 
@@ -110,7 +120,7 @@ static __device__ __forceinline__ uint32_t keep_groups(const struct route &a, fl
 {
     const struct sv_router_sigmoid &s = a.sigmoid;
     const int lane = threadIdx.x & 31;
-    const int32_t n = a.r.n_experts, size = n / s.n_group;
+    const int32_t n = a.n, size = n / s.n_group;
     const float *bias = (const float *)s.bias.data;
     for (int32_t e = lane; e < n; e += 32)
         score[e] = __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-score[e])));
@@ -171,20 +181,21 @@ static __device__ __forceinline__ int32_t choose(const struct route &a, int32_t 
 {
     static_assert(SV_MAX_EXPERTS <= 32 * 32, "a bit for each of a lane's logits");
     const int lane = threadIdx.x & 31;
-    const int32_t n = a.r.n_experts, k = a.r.k;
+    const int32_t n = a.n, k = a.k, all = a.r.k;
     const bool sigmoid = a.norm == SV_ROUTER_SIGMOID;
     const float *bias = sigmoid ? (const float *)a.sigmoid.bias.data : NULL;
     if (!there) {
-        if (lane < k) {
-            a.r.expert[row * k + lane] = a.r.place[row * k + lane] = -1;
+        if (lane < all) {
+            a.r.expert[row * all + lane] = a.r.place[row * all + lane] = -1;
             if (near)
-                near[row * k + lane] = -1;
+                near[row * all + lane] = -1;
         }
         return -1;
     }
     const uint32_t taken = sigmoid ? keep_groups(a, logit) : 0; /* of this lane's logits */
-    int32_t id =
-        n <= 128 ? choices<4>(logit, bias, n, k, taken) : choices<0>(logit, bias, n, k, taken);
+    int32_t id = n <= 128   ? choices<4>(logit, bias, n, k, taken)
+                 : n <= 256 ? choices<8>(logit, bias, n, k, taken)
+                            : choices<0>(logit, bias, n, k, taken);
     float e = logit[id], sum = 0.0f, by = sigmoid ? a.sigmoid.scale : 1.0f;
     const float top = __shfl_sync(0xffffffffu, e, 0);
     if (!sigmoid)
@@ -199,30 +210,37 @@ static __device__ __forceinline__ int32_t choose(const struct route &a, int32_t 
     }
     if (sigmoid)
         sum = a.sigmoid.renorm ? sum + 1e-20f : 1.0f;
-    if (lane < k) {
-        a.r.expert[row * k + lane] = id;
-        a.r.weight[row * k + lane] = e / sum * by;
+    float weight = e / sum * by;
+    if (lane == k) { /* the shared one, where there is one */
+        id = n;
+        weight = a.shared ? __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(fminf(-logit[n], 88.0f)))) : 1.0f;
+    }
+    if (lane < all) {
+        a.r.expert[row * all + lane] = id;
+        a.r.weight[row * all + lane] = weight;
         id = own_of(a, id);
         if (id < 0)
-            a.r.place[row * k + lane] = -1;
+            a.r.place[row * all + lane] = -1;
         if (near)
-            near[row * k + lane] = id;
+            near[row * all + lane] = id;
     }
-    return lane < k ? id : -1;
+    return lane < all ? id : -1;
 }
 
-/* All lists of a call of one row, by the warp that has its choices: see few_lists. */
+/* All lists of a call of one row, by the warp that has its choices: see few_lists. PER: experts
+ * of a lane, at most. */
+template <int PER>
 static __device__ __forceinline__ void one_list(const struct route &a, int32_t id)
 {
     const int lane = threadIdx.x & 31;
     const int32_t n = a.r.own.n, k = a.r.k;
-    int32_t place = 0, before[4] = {};
+    int32_t place = 0, before[PER] = {};
     const int32_t n_active = __popc(__ballot_sync(0xffffffffu, id >= 0));
     for (int32_t j = 0; j < k; j++) {
         const int32_t other = __shfl_sync(0xffffffffu, id, j);
         place += other >= 0 && other < id;
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < PER; i++)
             before[i] += other >= 0 && other < lane + 32 * i;
     }
     if (id >= 0) {
@@ -231,14 +249,14 @@ static __device__ __forceinline__ void one_list(const struct route &a, int32_t i
         a.r.active[place] = id;
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < PER; i++)
         if (lane + 32 * i < n)
             a.r.first[lane + 32 * i] = before[i];
     if (lane != 0)
         return;
     a.r.first[n] = *a.r.n_active = n_active;
     if (a.n_chosen)
-        atomicAdd(a.n_chosen, (uint32_t)n_active);
+        atomicAdd(a.n_chosen, (uint32_t)n_active - (n_active && a.r.shared));
 }
 
 /* ---------------------------------------------------------------- lists of few entries */
@@ -303,7 +321,7 @@ static __device__ void few_lists(const struct route &a, int32_t *chosen)
         a.r.first[a.r.own.n] = (int32_t)(so_far & 0xffff);
         *a.r.n_active = (int32_t)(so_far >> 16);
         if (a.n_chosen)
-            atomicAdd(a.n_chosen, so_far >> 16);
+            atomicAdd(a.n_chosen, (so_far >> 16) - (so_far && a.r.shared));
     }
 }
 
