@@ -260,16 +260,6 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         if (it.from == it.to)
             continue;
         const int32_t q_warp = it.q0 + 16 * (int32_t)group;
-        const struct lane_rows rows = rows_of(a, it, q_warp, (int)lane);
-        /* What any of the warp's queries sees, and what all see. */
-        const bool busy = q_warp < it.n_q;
-        const int32_t q_last = q_warp + 15 < it.n_q ? q_warp + 15 : it.n_q - 1;
-        const int32_t pos_first = attn_pos(a.p, it.g, busy ? attn_div(q_warp, a.by_group) : 0);
-        const int32_t pos_last = attn_pos(a.p, it.g, attn_div(q_last, a.by_group));
-        const int32_t lo_any = attn_lo(a.p, pos_first), lo_all = attn_lo(a.p, pos_last);
-        const int32_t hi_any = attn_hi(a.p, pos_last, it.g.end),
-                      hi_all = attn_hi(a.p, pos_first, it.g.end);
-
         __syncthreads(); /* the item before is done with shared memory */
         for (int32_t j = threadIdx.x; j < a.n_stages * SV_ATTN_TILE; j += THREADS)
             offsets[j] = attn_key_at(a, it, it.from * SV_ATTN_TILE + j);
@@ -295,6 +285,16 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         }
         for (int32_t j = 0; j < a.n_stages - 1; j++)
             gpu_copy_commit(); /* all is in the first group */
+        /* Positions are read while the first tiles are on their way. */
+        const struct lane_rows rows = rows_of(a, it, q_warp, (int)lane);
+        /* What any of the warp's queries sees, and what all see. */
+        const bool busy = q_warp < it.n_q;
+        const int32_t q_last = q_warp + 15 < it.n_q ? q_warp + 15 : it.n_q - 1;
+        const int32_t pos_first = attn_pos(a.p, it.g, busy ? attn_div(q_warp, a.by_group) : 0);
+        const int32_t pos_last = attn_pos(a.p, it.g, attn_div(q_last, a.by_group));
+        const int32_t lo_any = attn_lo(a.p, pos_first), lo_all = attn_lo(a.p, pos_last);
+        const int32_t hi_any = attn_hi(a.p, pos_last, it.g.end),
+                      hi_all = attn_hi(a.p, pos_first, it.g.end);
         gpu_copy_wait<MOST_STAGES - 2>(a.n_stages - 2, 0);
         __syncthreads();
         uint32_t qf[lay::KEPT ? 1 : HD / GPU_K][4];
