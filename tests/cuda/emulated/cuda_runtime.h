@@ -245,6 +245,7 @@ struct emu_wave {
 };
 struct emu_block {
     std::vector<emu_thread> threads;
+    std::vector<uint32_t> awake; /* of each warp, lanes that wait for nothing, as far as is known */
     std::vector<emu_warp> warps;
     std::vector<struct emu_wave> waves;
     std::vector<uint8_t> shared; /* of all blocks of a cluster, one after the other */
@@ -267,6 +268,7 @@ struct emu_block {
 extern struct emu_block emu;
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 extern unsigned emu_block_y;
+[[noreturn]] void emu_fail(const char *what);
 void emu_yield(void);
 void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size_t smem,
                      void (*body)(void *), void *user);
@@ -318,35 +320,33 @@ template <typename T> static inline T __shfl_sync(unsigned, T x, int n)
 {
     return emu_exchange(4, x, n);
 }
+/* One result for all lanes of the warp. */
+template <typename F> static inline int emu_reduce(int op, int x, const F &)
+{
+    emu_meet(op, &x, [](void **args) {
+        int all = *(int *)args[0];
+        for (int i = 1; i < 32; i++)
+            all = F()(all, *(int *)args[i]);
+        for (int i = 0; i < 32; i++)
+            *(int *)args[i] = all;
+    });
+    return x;
+}
 static inline int __any_sync(unsigned, bool x)
 {
-    int any = 0;
-    for (int step = 0; step < 32; step++) /* every lane looks at all */
-        any |= emu_exchange(5, (int)x, step);
-    return any;
+    return emu_reduce(5, x, [](int a, int b) { return a | b; });
 }
 static inline unsigned __ballot_sync(unsigned, bool x)
 {
-    unsigned set = 0;
-    for (int step = 0; step < 32; step++)
-        set |= (unsigned)(emu_exchange(6, (int)x, step) != 0) << step;
-    return set;
+    return (unsigned)emu_reduce(6, (int)((unsigned)x << emu_lane()), [](int a, int b) { return a | b; });
 }
 static inline int __reduce_add_sync(unsigned, int x)
 {
-    int sum = 0;
-    for (int step = 0; step < 32; step++)
-        sum += emu_exchange(7, x, step);
-    return sum;
+    return emu_reduce(7, x, [](int a, int b) { return (int)((unsigned)a + (unsigned)b); });
 }
 static inline int __reduce_max_sync(unsigned, int x)
 {
-    int most = x;
-    for (int step = 0; step < 32; step++) {
-        const int y = emu_exchange(8, x, step);
-        most = y > most ? y : most;
-    }
-    return most;
+    return emu_reduce(8, x, [](int a, int b) { return a > b ? a : b; });
 }
 static inline int __popc(unsigned x)
 {
@@ -492,7 +492,12 @@ static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel
 /* ---------------------------------------------------------------- shared memory */
 
 enum { EMU_SHARED_BASE = 1024 }; /* shared memory does not start at address 0 either */
-void *emu_shared_ptr(uint32_t at, size_t n_bytes);
+static inline void *emu_shared_ptr(uint32_t at, size_t n_bytes)
+{
+    if (at < EMU_SHARED_BASE || at - EMU_SHARED_BASE + n_bytes > emu.shared.size() || at % n_bytes)
+        emu_fail("shared memory: outside, or not aligned");
+    return emu.shared.data() + (at - EMU_SHARED_BASE);
+}
 struct emu_bar {
     uint32_t count, left, phase;
     int64_t bytes;

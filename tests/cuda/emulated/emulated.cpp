@@ -14,10 +14,9 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 static std::map<uint32_t, emu_bar> bars;
-static std::set<uint32_t> on_their_way; /* where asynchronous copies go that nobody has waited for */
+static std::vector<bool> on_their_way; /* places of asynchronous copies that nobody has waited for, of four bytes each */
 static emu_bar &bar_at(uint32_t at);
 static void bar_step(emu_bar &b);
 
@@ -25,7 +24,7 @@ struct emu_block emu;
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 unsigned emu_block_y;
 
-static void fail(const char *what)
+void emu_fail(const char *what)
 {
     fprintf(stderr, "emulated: %s (block %u, thread %u)\n", what, blockIdx.x, threadIdx.x);
     abort();
@@ -37,7 +36,7 @@ extern "C" void emu_switch(void **save, void *load);
 asm(".text\n.globl emu_switch\nemu_switch:\n"
     "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
     "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
-    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\npop %rcx\njmp *%rcx\n"); /* ret would be mispredicted */
 
 static void thread_main(void)
 {
@@ -52,33 +51,52 @@ void emu_yield(void)
     emu_switch(&emu.threads[(size_t)emu.now].sp, emu.scheduler);
 }
 
+/* Until *turn is another one: the scheduler passes the thread by meanwhile. */
+static void wait_for(const uint64_t *turn)
+{
+    const uint64_t here = *turn;
+    do {
+        emu.awake[(size_t)emu.now / 32] &= ~(1u << emu.now % 32);
+        emu_yield();
+    } while (here == *turn);
+}
+static void wake(unsigned first, unsigned n)
+{
+    for (size_t w = first / 32; w < (first + n) / 32 && w < emu.awake.size(); w++)
+        emu.awake[w] = ~0u;
+}
+
 void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size_t smem, void (*body)(void *), void *user)
 {
     enum { STACK = 64 * 1024 };
     const size_t all = (size_t)n_blocks * n_threads;
     if (n_threads % 32 || n_blocks > sizeof emu.block / sizeof *emu.block)
-        fail("a block of such a size");
+        emu_fail("a block of such a size");
     emu.n_threads = n_threads;
     emu.smem = n_blocks == 1 ? smem : 1 << 18; /* what a descriptor of wgmma can name */
     if (smem + EMU_SHARED_BASE > 1 << 18)
-        fail("more shared memory than there is");
-    emu.threads.resize(all);
+        emu_fail("more shared memory than there is");
+    if (emu.threads.size() < all)
+        emu.threads.resize(all); /* with their stacks: they stay */
+    emu.awake.assign(all / 32, ~0u);
     emu.warps.assign(all / 32, emu_warp());
     emu.waves.assign((all + 63) / 64, emu_wave());
     emu.shared.assign(n_blocks * emu.smem, 0xff); /* NaN, so that what nobody wrote is noticed */
     bars.clear();
-    on_their_way.clear();
+    on_their_way.assign(emu.shared.size() / 4, false);
     memset(emu.block, 0, sizeof emu.block);
     emu.cluster_arrived = 0;
     emu.cluster_left = (int)all;
     emu.body = body;
     emu.user = user;
-    for (auto &t : emu.threads) {
+    for (size_t i = 0; i < all; i++) {
+        auto &t = emu.threads[i];
         t.stack.resize(STACK);
         t.done = false;
         t.groups.assign(1, {});
         t.begun = false;
-        uint64_t *top = (uint64_t *)(((uintptr_t)t.stack.data() + STACK) & ~(uintptr_t)63);
+        /* Tops apart by some lines of a page, or they would share the same few places in the CPU's caches. */
+        uint64_t *top = (uint64_t *)(((uintptr_t)t.stack.data() + STACK - i * 5 % 64 * 64) & ~(uintptr_t)63);
         *--top = 0;                      /* keeps the stack aligned as after a call */
         *--top = (uint64_t)(uintptr_t)thread_main;
         for (int i = 0; i < 6; i++)
@@ -92,27 +110,33 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
     uint64_t idle = 0;
     while (emu.cluster_left) {
         const uint64_t before = emu.turn;
-        int left = 0;
-        for (emu.now = 0; emu.now < (int)all; emu.now++) {
-            auto &t = emu.threads[(size_t)emu.now];
-            if (t.done)
+        int left = emu.cluster_left;
+        for (int warp = 0; warp < (int)all / 32; warp++) {
+            if (warp == late && !idle)
                 continue;
-            if (emu.now / 32 == late && !idle) {
-                left++;
-                continue;
-            }
-            emu.rank = (unsigned)emu.now / n_threads;
-            threadIdx = dim3((unsigned)emu.now % n_threads, 0, 0);
+            emu.rank = (unsigned)warp * 32 / n_threads;
             blockIdx = dim3(first + emu.rank, emu_block_y, 0);
-            emu_switch(&emu.scheduler, t.sp);
-            left += !t.done;
+            uint64_t ahead = ~0ull; /* lanes of this round */
+            for (uint64_t lanes; (lanes = emu.awake[(size_t)warp] & ahead);) {
+                const int lane = __builtin_ctzll(lanes);
+                ahead = ~1ull << lane;
+                emu.now = warp * 32 + lane;
+                threadIdx.x = (unsigned)emu.now % n_threads;
+                auto &t = emu.threads[(size_t)emu.now];
+                if (!t.done) {
+                    emu_switch(&emu.scheduler, t.sp);
+                    left -= t.done;
+                }
+                if (t.done)
+                    emu.awake[(size_t)warp] &= ~(1u << lane);
+            }
         }
         if (left != emu.cluster_left)
             emu.turn++; /* who has ended stands at no barrier of the cluster any more */
         emu.cluster_left = left;
         idle = before == emu.turn ? idle + 1 : 0;
         if (idle > 1000)
-            fail("threads wait for one another for ever");
+            emu_fail("threads wait for one another for ever");
     }
 }
 
@@ -129,7 +153,7 @@ bool emu_asks(const void *kernel, size_t n_bytes)
     emu_room &room = emu_room_of(kernel);
     room.asked = std::max(room.asked, n_bytes);
     if (n_bytes > room.most)
-        fail("a launch with more shared memory than its kernel was given");
+        emu_fail("a launch with more shared memory than its kernel was given");
     return !emu_looks;
 }
 
@@ -137,7 +161,7 @@ void emu_meet(int op, void *args, void (*work)(void **args))
 {
     auto &w = emu_warp_now();
     if (w.arrived && w.op != op)
-        fail("lanes of a warp meet at different instructions");
+        emu_fail("lanes of a warp meet at different instructions");
     w.op = op;
     w.args[threadIdx.x % 32] = args;
     if (++w.arrived == 32) {
@@ -145,10 +169,10 @@ void emu_meet(int op, void *args, void (*work)(void **args))
         w.arrived = 0;
         w.turn++;
         emu.turn++;
+        wake((unsigned)emu.now / 32 * 32, 32);
         return;
     }
-    for (const uint64_t turn = w.turn; turn == w.turn;)
-        emu_yield();
+    wait_for(&w.turn);
 }
 
 static void meet(int *arrived, uint64_t *turn, int n)
@@ -157,10 +181,10 @@ static void meet(int *arrived, uint64_t *turn, int n)
         *arrived = 0;
         ++*turn;
         emu.turn++;
+        wake(emu.rank * emu.n_threads, emu.n_threads);
         return;
     }
-    for (const uint64_t here = *turn; here == *turn;)
-        emu_yield();
+    wait_for(turn);
 }
 
 void __syncthreads(void)
@@ -206,7 +230,7 @@ static emu_bar &bar_at(uint32_t at)
 {
     const auto b = bars.find(at);
     if (b == bars.end())
-        fail("a barrier that was not made");
+        emu_fail("a barrier that was not made");
     return b->second;
 }
 static void bar_step(emu_bar &b)
@@ -227,7 +251,7 @@ void bar_arrive(uint32_t bar)
 {
     auto &b = bar_at(bar);
     if (b.left-- == 0)
-        fail("more arrivals than a barrier counts");
+        emu_fail("more arrivals than a barrier counts");
     bar_step(b);
 }
 void bar_expect(uint32_t bar, uint32_t n_bytes)
@@ -240,7 +264,7 @@ void emu_box(uint32_t to, const uint64_t *map, int32_t group, uint32_t bar)
 {
     const uint64_t hd = map[1], rows = map[5], all = map[4] * map[3] * map[2];
     if (to % 1024 || group < 0 || (uint64_t)group * 8 + rows > all)
-        fail("a box outside its tensor, or not on 1024 bytes");
+        emu_fail("a box outside its tensor, or not on 1024 bytes");
     bar_at(bar).boxes.push_back({to, map[0] + (uint64_t)group * 8 * hd * 2, rows, hd * 2});
 }
 
@@ -267,14 +291,6 @@ void bar_wait(uint32_t bar, uint32_t parity)
     }
 }
 
-/* ---------------------------------------------------------------- shared memory */
-
-void *emu_shared_ptr(uint32_t at, size_t n_bytes)
-{
-    if (at < EMU_SHARED_BASE || at - EMU_SHARED_BASE + n_bytes > emu.shared.size() || at % n_bytes)
-        fail("shared memory: outside, or not aligned");
-    return emu.shared.data() + (at - EMU_SHARED_BASE);
-}
 
 /* ---------------------------------------------------------------- waves, and what gpu.h has */
 
@@ -287,7 +303,7 @@ static void wave_meet(int op, void *args, void (*work)(void **args))
     }
     auto &w = emu.waves[(size_t)emu.now / 64];
     if (w.arrived && w.op != op)
-        fail("lanes of a wave meet at different instructions");
+        emu_fail("lanes of a wave meet at different instructions");
     w.op = op;
     w.args[threadIdx.x % 64] = args;
     if (++w.arrived == 64) {
@@ -295,10 +311,10 @@ static void wave_meet(int op, void *args, void (*work)(void **args))
         w.arrived = 0;
         w.turn++;
         emu.turn++;
+        wake((unsigned)emu.now / 64 * 64, 64);
         return;
     }
-    for (const uint64_t turn = w.turn; turn == w.turn;)
-        emu_yield();
+    wait_for(&w.turn);
 }
 
 void gpu_wave_sync(void)
@@ -318,6 +334,20 @@ uint32_t emu_wave_from(uint32_t x, int from)
     return m.out;
 }
 
+struct shown { uint32_t in, *all; };
+
+void emu_wave_all(uint32_t x, uint32_t (&all)[GPU_WAVE])
+{
+    shown s = {x, all};
+    wave_meet(26, &s, [](void **args) {
+        uint32_t *const first = ((shown *)args[0])->all;
+        for (int i = 0; i < GPU_WAVE; i++)
+            first[i] = ((shown *)args[i])->in;
+        for (int i = 1; i < GPU_WAVE; i++)
+            memcpy(((shown *)args[i])->all, first, GPU_WAVE * sizeof *first);
+    });
+}
+
 static uint64_t looked; /* since something was posted */
 
 void gpu_post16(const float4 *at, uint4 w)
@@ -330,7 +360,7 @@ uint4 gpu_look16(const float4 *at)
 {
     uint4 w;
     if (++looked > 10000000)
-        fail("a wait for a piece that no block before this one has posted");
+        emu_fail("a wait for a piece that no block before this one has posted");
     memcpy(&w, at, 16);
     return w;
 }
@@ -341,14 +371,19 @@ void emu_copy_place(uint32_t to)
 {
     emu.threads[(size_t)emu.now].begun = true;
     if (GPU_WAVE == 64 && emu_wave_from(to, 0) != to)
-        fail("lanes name different places for a copy");
+        emu_fail("lanes name different places for a copy");
 }
 
 void emu_copy_lane(uint32_t to, const void *from, uint32_t n, bool there)
 {
     auto &t = emu.threads[(size_t)emu.now];
-    if (!on_their_way.insert(to).second)
-        fail("two copies on their way to one place");
+    emu_shared_ptr(to, n);
+    for (uint32_t i = 0; i < n; i += 4) {
+        auto way = on_their_way[(to + i - EMU_SHARED_BASE) / 4];
+        if (way)
+            emu_fail("two copies on their way to one place");
+        way = true;
+    }
     t.groups.back().push_back({to, n, from, there, t.begun});
     t.begun = false;
 }
@@ -361,7 +396,8 @@ void gpu_copy_commit(void)
 
 static void arrive(const emu_copy &c)
 {
-    on_their_way.erase(c.to);
+    for (uint32_t i = 0; i < c.n_bytes; i += 4)
+        on_their_way[(c.to + i - EMU_SHARED_BASE) / 4] = false;
     if (c.there)
         memcpy(emu_shared_ptr(c.to, c.n_bytes), c.from, c.n_bytes);
     else
@@ -487,16 +523,23 @@ struct product { float *d; const uint32_t *a, *b; };
  * l % 16, columns 4 (l / 16) to + 3. */
 template <int FIRST, int LAST> static void mfma(void **args)
 {
-    for (int lane = 0; lane < 64; lane++)
-        for (int e = 0; e < 4; e++) {
-            const int row = lane % 16, col = lane / 16 * 4 + e;
-            float sum = ((const product *)args[lane])->d[e];
-            for (int g = 0; g < 4; g++)
-                for (int k = FIRST; k <= LAST; k++)
-                    sum = fmaf(half_of(((const product *)args[g * 16 + row])->a[k / 2], k % 2),
-                               half_of(((const product *)args[g * 16 + col])->b[k / 2], k % 2), sum);
-            ((product *)args[lane])->d[e] = sum;
+    float A[4][LAST - FIRST + 1][16], B[4][LAST - FIRST + 1][16], D[16][16];
+    for (int lane = 0; lane < 64; lane++) {
+        const auto *x = (const product *)args[lane];
+        const int g = lane / 16, row = lane % 16;
+        for (int k = FIRST; k <= LAST; k++) {
+            A[g][k - FIRST][row] = half_of(x->a[k / 2], k % 2);
+            B[g][k - FIRST][row] = half_of(x->b[k / 2], k % 2);
         }
+        memcpy(D[row] + g * 4, x->d, sizeof(float[4]));
+    }
+    for (int row = 0; row < 16; row++)
+        for (int g = 0; g < 4; g++)
+            for (int k = 0; k <= LAST - FIRST; k++)
+                for (int col = 0; col < 16; col++)
+                    D[row][col] = fmaf(A[g][k][row], B[g][k][col], D[row][col]);
+    for (int lane = 0; lane < 64; lane++)
+        memcpy(((product *)args[lane])->d, D[lane % 16] + lane / 16 * 4, sizeof(float[4]));
 }
 
 void gpu_mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[4])
@@ -548,27 +591,29 @@ static void wgmma_run(void **args)
     const auto *w = (const wgmma *)args[0];
     const uint32_t start = ((uint32_t)(w->b & 0x3fff) << 4) + emu.rank * (uint32_t)emu.smem, leading = (uint32_t)(w->b >> 16 & 0x3fff) << 4,
                    stride = (uint32_t)(w->b >> 32 & 0x3fff) << 4;
-    std::vector<float> B(16 * (size_t)w->n);
+    static float A[16][16], B[16][256], D[16][256];
     if (w->b >> 62 != 1)
-        fail("wgmma: another swizzle than 128 bytes");
+        emu_fail("wgmma: another swizzle than 128 bytes");
     for (int k = 0; k < 16; k++)
         for (int n = 0; n < w->n; n++) {
             const uint32_t at = w->keys ? start + n / 8 * stride + n % 8 * 128 + k * 2
                                         : start + n / 64 * leading + n % 64 * 2 + k / 8 * stride + k % 8 * 128;
-            B[(size_t)(k * w->n + n)] = half_of(swizzled(at), 0);
+            B[k][n] = half_of(swizzled(at), 0);
         }
     for (int lane = 0; lane < 32; lane++) {
         const auto *x = (const wgmma *)args[lane];
-        for (int i = 0; i < w->n / 2; i++) {
-            const int row = lane / 4 + i / 2 % 2 * 8, col = i / 4 * 8 + lane % 4 * 2 + i % 2;
-            float sum = x->keep ? x->d[i] : 0;
-            for (int k = 0; k < 16; k++) {
-                const auto *y = (const wgmma *)args[row % 8 * 4 + k % 8 / 2];
-                sum = fmaf(half_of(y->a[row / 8 + k / 8 * 2], k % 2), B[(size_t)(k * w->n + col)], sum);
-            }
-            x->d[i] = sum;
-        }
+        for (int i = 0; i < 8; i++)
+            A[lane / 4 + i / 2 % 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2] = half_of(x->a[i / 2], i % 2);
+        for (int i = 0; i < w->n / 2; i++)
+            D[lane / 4 + i / 2 % 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2] = x->keep ? x->d[i] : 0;
     }
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 16; k++)
+            for (int col = 0; col < w->n; col++)
+                D[row][col] = fmaf(A[row][k], B[k][col], D[row][col]);
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < w->n / 2; i++)
+            ((const wgmma *)args[lane])->d[i] = D[lane / 4 + i / 2 % 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
 }
 
 void emu_wgmma(float *d, const uint32_t *a, uint64_t b, int n, bool keys, int keep)

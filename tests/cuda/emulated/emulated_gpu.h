@@ -297,16 +297,18 @@ static inline void gpu_turn(uint8_t *patch, int lane, uint32_t, uint32_t r0, uin
 
 /* What lane `from` of the wave has. */
 uint32_t emu_wave_from(uint32_t x, int from);
+/* What each lane has. */
+void emu_wave_all(uint32_t x, uint32_t (&all)[GPU_WAVE]);
 void gpu_wave_sync(void);
 
 static inline float gpu_row_max(float x)
 {
+    uint32_t all[GPU_WAVE];
     float most = x;
-    for (int lane = 0; lane < GPU_WAVE; lane++) {
-        const float y = __uint_as_float(emu_wave_from(__float_as_uint(x), lane));
+    emu_wave_all(__float_as_uint(x), all);
+    for (int lane = 0; lane < GPU_WAVE; lane++)
         if (gpu_run_row(lane) == gpu_run_row(gpu_lane()))
-            most = fmaxf(most, y);
-    }
+            most = fmaxf(most, __uint_as_float(all[lane]));
     return most;
 }
 static inline gpu_lanes gpu_col_lanes(int lane)
@@ -322,33 +324,36 @@ static inline bool gpu_col_lane(int lane)
 }
 static inline float gpu_col_max(float x)
 {
+    uint32_t all[GPU_WAVE];
     float most = x;
-    for (int lane = 0; lane < GPU_WAVE; lane++) {
-        const float y = __uint_as_float(emu_wave_from(__float_as_uint(x), lane));
+    emu_wave_all(__float_as_uint(x), all);
+    for (int lane = 0; lane < GPU_WAVE; lane++)
         if (gpu_run_col(lane) == gpu_run_col(gpu_lane()))
-            most = fmaxf(most, y);
-    }
+            most = fmaxf(most, __uint_as_float(all[lane]));
     return most;
 }
 static inline int32_t gpu_col_first(gpu_lanes column, float low, float high, float most)
 {
+    uint32_t all[GPU_WAVE]; /* bit 0: low, bit 1: high */
     int32_t first = 16;
+    emu_wave_all((low == most) | (uint32_t)(high == most) << 1, all);
     for (int lane = GPU_WAVE - 1; lane >= 0; lane--) {
-        const bool second = emu_wave_from(high == most, lane) && GPU_LINES == 2;
+        const bool second = all[lane] >> 1 && GPU_LINES == 2;
         if ((column >> lane & 1) && second && first > gpu_run_row(lane) + 8)
             first = gpu_run_row(lane) + 8;
     }
     for (int lane = GPU_WAVE - 1; lane >= 0; lane--)
-        if (emu_wave_from(low == most, lane) && (column >> lane & 1))
+        if ((all[lane] & 1) && (column >> lane & 1))
             first = gpu_run_row(lane);
     return first;
 }
 static inline bool gpu_any(bool x)
 {
-    bool any = false;
+    uint32_t all[GPU_WAVE], any = 0;
+    emu_wave_all(x, all);
     for (int lane = 0; lane < GPU_WAVE; lane++)
-        any |= emu_wave_from(x, lane) != 0;
-    return any;
+        any |= all[lane];
+    return any != 0;
 }
 
 void emu_group_sync(int32_t group, int32_t n);
