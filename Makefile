@@ -205,13 +205,16 @@ TEST_BIN := $(call program,$(TEST_C)) $(patsubst %.cu,$(O)/%,$(TEST_CU))
 REPLAY_BIN := $(call program,$(FUZZ_C))
 TSAN_BIN := $(call program,$(filter $(TSAN_AREAS:%=tests/%/test_%),$(TEST_C)))
 
-# The kernels that take the time are optimised in every flavour: a sanitizer checks them all the same.
+# What takes the tests' time is optimised in every flavour: a sanitizer checks it all the same.
 KERNEL_FLAGS := $(if $(filter asan tsan,$(FLAVOUR)),-O2)
+$(O)/obj/src/backend/cpu/%.o $(O)/obj/src/policy/%.o $(O)/obj/tests/policy/%.o: OWN_FLAGS += $(KERNEL_FLAGS)
+# Tests run beside one another, on as many cores: a thread that waits leaves its core to them.
+$(O)/obj/src/base/pool.o: OWN_FLAGS += $(if $(filter asan,$(FLAVOUR)),-DSPIN_NS=SPIN_CROWDED_NS)
 # But for one that takes a compiler a minute and a half then, and half of that without.
 $(O)/obj/src/backend/cpu/gemm_codes_avx512.o: KERNEL_FLAGS := $(if $(filter tsan,$(FLAVOUR)),-O2)
-$(O)/obj/%_avx2.o: OWN_FLAGS += $(AVX2_FLAGS) $(KERNEL_FLAGS)
-$(O)/obj/%_avx512.o: OWN_FLAGS += $(AVX512_FLAGS) $(KERNEL_FLAGS)
-$(O)/obj/%_amx.o: OWN_FLAGS += $(AMX_FLAGS) $(KERNEL_FLAGS)
+$(O)/obj/%_avx2.o: OWN_FLAGS += $(AVX2_FLAGS)
+$(O)/obj/%_avx512.o: OWN_FLAGS += $(AVX512_FLAGS)
+$(O)/obj/%_amx.o: OWN_FLAGS += $(AMX_FLAGS)
 $(O)/obj/tests/%.o $(O)/obj/bench/%.o: OWN_FLAGS += -Itests
 ifeq ($(FLAVOUR),fuzz)
 # No outside bytes reach the kernels, and clang takes minutes to instrument them.
@@ -352,11 +355,12 @@ NAMED = $(or $(findstring $(1),$(2)),$(findstring /$(notdir $(2))/,/$(1)/))
 WANTED = $(or $(strip $(foreach w,$(T),$(foreach p,$(1),$(if $(call NAMED,$(w),$(p)),$(p))))),$(1))
 tests: $(call WANTED,$(TEST_BIN) $(REPLAY_BIN))
 
+# The longest are scripts: they come first, so that none runs alone in the end.
 test:
 	@$(MAKE) -s --no-print-directory FLAVOUR=asan tests
 	@$(MAKE) -s --no-print-directory FLAVOUR=release all $(B)/runner
 	@SALVO=$(B)/salvo SALVO_BENCH=$(B)/salvo-bench RUNNER=$(B)/runner $(B)/runner -j $(JOBS) -x $(SLOW) $(T:%=-k %) \
-		$(TEST_C:%.c=$(B)/asan/%) $(TEST_CU:%.cu=$(B)/asan/%) $(FUZZ_C:%.c=$(B)/asan/%) $(TEST_SH)
+		$(TEST_SH) $(TEST_C:%.c=$(B)/asan/%) $(TEST_CU:%.cu=$(B)/asan/%) $(FUZZ_C:%.c=$(B)/asan/%)
 
 tsan:
 	@$(MAKE) -s --no-print-directory FLAVOUR=tsan tsan-tests

@@ -33,7 +33,9 @@
 /* How long a waiter watches before it sleeps. Long enough for the gap between two sections of a
  * pass, short enough not to starve other processes of a shared machine. With more threads than
  * processors watching keeps the others from working, so it ends almost at once. */
+#ifndef SPIN_NS
 #define SPIN_NS 40000
+#endif
 #define SPIN_CROWDED_NS 500
 #define PAUSES_PER_LOOK 16 /* between two looks at the clock */
 

@@ -393,14 +393,16 @@ static int run_padding(struct sv_engine *e, struct sv_counts launch, bool sample
     return rc;
 }
 
-/* Runs every graph of moderate size on padding alone, so that no request waits for a capture. */
+/* Runs every graph of moderate size on padding alone, so that no request waits for a capture. Where
+ * there are none (pad of sv_engine_tuning), only the small ones: passes of padding alone work. */
 static int warm_up(struct sv_engine *e, struct sv_err *err)
 {
-    enum { MOST = 256 };
-    const int32_t n_slots = e->sched.n_slots, width = e->width;
+    enum { MOST = 256, MOST_EAGER = 16 };
+    const int32_t n_slots = e->sched.n_slots, width = e->width,
+                  limit = sv_dev_backend(e->dev)->has_graphs ? MOST : MOST_EAGER;
     const bool drafts = e->sched.block > 1 && width > 1;
     int32_t most = n_slots * width, rc = SV_OK, last = 0;
-    most = most < MOST ? most : MOST;
+    most = most < limit ? most : limit;
     for (int32_t n = 1; e->pads && n <= most && !rc; n++) {
         int32_t rows = sv_batch_bucket(n, n_slots * width);
         if (rows == last)
