@@ -338,7 +338,8 @@ static inline int __any_sync(unsigned, bool x)
 }
 static inline unsigned __ballot_sync(unsigned, bool x)
 {
-    return (unsigned)emu_reduce(6, (int)((unsigned)x << emu_lane()), [](int a, int b) { return a | b; });
+    return (unsigned)emu_reduce(6, (int)((unsigned)x << emu_lane()),
+                                [](int a, int b) { return a | b; });
 }
 static inline int __reduce_add_sync(unsigned, int x)
 {
