@@ -213,7 +213,7 @@ TSAN_BIN := $(call program,$(filter $(TSAN_AREAS:%=tests/%/test_%),$(TEST_C)))
 
 # What takes the tests' time is optimised in every flavour: a sanitizer checks it all the same.
 KERNEL_FLAGS := $(if $(filter asan tsan,$(FLAVOUR)),-O2)
-$(O)/obj/src/backend/cpu/%.o $(O)/obj/src/policy/%.o $(O)/obj/tests/policy/%.o: OWN_FLAGS += $(KERNEL_FLAGS)
+$(foreach o,src/backend/cpu/% src/policy/% tests/policy/% tests/backend/%_avx512,$(O)/obj/$(o).o): OWN_FLAGS += $(KERNEL_FLAGS)
 # Tests run beside one another, on as many cores: a thread that waits leaves its core to them.
 $(O)/obj/src/base/pool.o: OWN_FLAGS += $(if $(filter asan,$(FLAVOUR)),-DSPIN_NS=SPIN_CROWDED_NS)
 # Null pointers and wrapped ones are AddressSanitizer's to find there: UBSan's checks take a compiler half a minute a file.
