@@ -115,16 +115,14 @@ static __device__ __forceinline__ float gate_of(const struct scan_args &a, const
                        : a.g.mid.gate[(row_of(w, c, line) * 2 + 1) * a.g.shape.n_v_heads + w.h];
 }
 
-/* KEPT: u and G of lines before lo, which are in the slot. Otherwise keys of all lines, and what
- * rows of the pass bring, afterwards. */
-template <bool WHOLE, bool KEPT>
+template <bool WHOLE>
 static __device__ __forceinline__ void fetch(const struct scan_args &a, const struct work &w,
                                              const struct chunk &c, struct fetched &f)
 {
     const struct sv_gdn_shape &s = a.g.shape;
     const int32_t t = threadIdx.x, kd = k_dim<WHOLE>(a), vd = v_dim<WHOLE>(a), nk = s.n_k_heads;
 #pragma unroll
-    for (int m = 0; m < PIECES && !KEPT; m++) {
+    for (int m = 0; m < PIECES; m++) {
         const int32_t n = t + THREADS * m, d = n % OCTETS * 8, i = n / OCTETS % GDN_CHUNK;
         const bool query = n >= GDN_CHUNK * OCTETS;
         const float *from = NULL;
@@ -139,52 +137,31 @@ static __device__ __forceinline__ void fetch(const struct scan_args &a, const st
 #pragma unroll
     for (int m = 0; m < CELLS; m++) {
         const int32_t i = (t + THREADS * m) / COLS, col = t % COLS;
-        if (KEPT)
-            f.v[m] = has_col<WHOLE>(w, col) && i < c.lo
-                         ? w.slot.u[kept_at(a, c, w.h, i) * vd + w.col0 + col]
-                         : 0.0f;
-        else if (has_col<WHOLE>(w, col) && i >= c.lo && i < c.hi)
+        f.v[m] = 0;
+        if (has_col<WHOLE>(w, col) && i < c.lo)
+            f.v[m] = w.slot.u[kept_at(a, c, w.h, i) * vd + w.col0 + col];
+        else if (has_col<WHOLE>(w, col) && i < c.hi)
             f.v[m] = a.g.mid.qkv[row_of(w, c, i) * a.g.channels + 2 * (int64_t)nk * kd +
                                  (int64_t)w.h * vd + w.col0 + col];
     }
 #pragma unroll
     for (int m = 0; m < WEIGHTS; m++) {
         const int32_t n = t + THREADS * m, i = n / GDN_CHUNK, j = n % GDN_CHUNK;
-        const bool there = i >= c.lo && i < c.hi && j <= i;
-        if (KEPT) {
-            f.g_i[m] = f.kk[m] = f.qk[m] = 0;
-            f.g_j[m] = there && j < c.lo ? gate_of(a, w, c, j) : 0.0f;
-        } else if (there) {
-            const float *const dot =
-                a.g.mid.dots + ((row_of(w, c, i) * nk + w.kh) * 2) * GDN_CHUNK + j;
-            f.g_i[m] = gate_of(a, w, c, i);
-            if (j >= c.lo)
-                f.g_j[m] = gate_of(a, w, c, j);
-            f.kk[m] = dot[0];
-            f.qk[m] = dot[GDN_CHUNK];
-        }
+        f.g_i[m] = f.g_j[m] = f.kk[m] = f.qk[m] = 0;
+        if (i < c.lo || i >= c.hi || j > i)
+            continue;
+        const float *const dot = a.g.mid.dots + ((row_of(w, c, i) * nk + w.kh) * 2) * GDN_CHUNK + j;
+        f.g_i[m] = gate_of(a, w, c, i);
+        f.g_j[m] = gate_of(a, w, c, j);
+        f.kk[m] = dot[0];
+        f.qk[m] = dot[GDN_CHUNK];
     }
-    if (KEPT) {
-        f.beta = 0;
-        f.g = t < c.lo ? gate_of(a, w, c, t) : 0.0f;
-        f.g_last =
-            t < GDN_CHUNK && c.folds && c.lo == GDN_CHUNK ? gate_of(a, w, c, GDN_CHUNK - 1) : 0.0f;
-    } else if (t < c.hi) {
-        if (t >= c.lo) {
-            f.g = gate_of(a, w, c, t);
-            f.beta = a.g.mid.gate[row_of(w, c, t) * 2 * s.n_v_heads + w.h];
-        }
-        if (c.folds && c.lo < GDN_CHUNK)
-            f.g_last = gate_of(a, w, c, GDN_CHUNK - 1);
+    f.beta = f.g = f.g_last = 0;
+    if (t < c.hi) {
+        f.g = gate_of(a, w, c, t);
+        f.beta = t < c.lo ? 0 : a.g.mid.gate[row_of(w, c, t) * 2 * s.n_v_heads + w.h];
+        f.g_last = c.folds ? gate_of(a, w, c, GDN_CHUNK - 1) : 0;
     }
-}
-
-template <bool WHOLE>
-static __device__ __forceinline__ void fetch_all(const struct scan_args &a, const struct work &w,
-                                                 const struct chunk &c, struct fetched &f)
-{
-    fetch<WHOLE, true>(a, w, c, f);
-    fetch<WHOLE, false>(a, w, c, f);
 }
 
 /* Cuts two numbers into PARTS pairs of bf16. */
@@ -490,12 +467,11 @@ static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE || PARTS > 2 ?
     struct fetched f;
     float s[TILES][SUMS];
     sv_pdl_launch();
-    if (AHEAD || !a.g.early)
+    if (!a.g.early)
         sv_pdl_wait();
     w.seg = gdn_seg_at(a.g, (int32_t)blockIdx.y);
     if (w.seg.n == 0) {
-        if (!AHEAD && a.g.early)
-            sv_pdl_wait();
+        sv_pdl_wait();
         return;
     }
     w.slot = gdn_slot_at(a.g, w.seg.slot);
@@ -507,21 +483,18 @@ static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE || PARTS > 2 ?
     move_state<false, WHOLE>(gpu_args(a), w, s);
     bool changed = false; /* the state in registers is committed and not yet in memory */
     struct chunk c = chunk_at(w, state_pos(a, w));
+    sv_pdl_wait(); /* the second one is nothing */
     if (AHEAD)
-        fetch_all<WHOLE>(gpu_args(a), w, c, f);
+        fetch<WHOLE>(gpu_args(a), w, c, f);
     for (;;) {
-        if (!AHEAD) {
-            fetch<WHOLE, true>(gpu_args(a), w, c, f);
-            if (a.g.early)
-                sv_pdl_wait(); /* again: nothing */
-            fetch<WHOLE, false>(gpu_args(a), w, c, f);
-        }
+        if (!AHEAD)
+            fetch<WHOLE>(gpu_args(a), w, c, f);
         __syncthreads(); /* the chunk before is done */
         put<PARTS>(f, m, keys);
         __syncthreads();
         const int32_t next = c.first + GDN_CHUNK;
         if (AHEAD && next < w.seg.end)
-            fetch_all<WHOLE>(gpu_args(a), w, chunk_at(w, next), f);
+            fetch<WHOLE>(gpu_args(a), w, chunk_at(w, next), f);
         if (c.lo < c.hi)
             products<PARTS, WHOLE>(s, m, keys, k_dim<WHOLE>(gpu_args(a)));
         __syncthreads();
