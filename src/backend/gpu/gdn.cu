@@ -310,14 +310,14 @@ struct conv_shared {
     float qk[2][GDN_CHUNK][LINE], g[GDN_CHUNK][GDN_CHUNK];
 };
 
-/* KEPT: taps and keys are there. */
-template <typename T, bool KEPT>
+/* there: taps and keys are. */
+template <typename T>
 static __device__ __forceinline__ void conv_group(const struct conv_args &a, const struct group &g,
                                                   int32_t kh, struct conv_shared &m,
-                                                  struct taps &taps)
+                                                  struct taps &taps, bool there)
 {
     const int32_t each = a.g.shape.n_v_heads / a.g.shape.n_k_heads;
-    if (!KEPT) {
+    if (!there) {
         __syncthreads(); /* the group before is done */
         take_keys(gpu_args(a).g, g, kh, m.qk[K]);
         if (threadIdx.x < n_pairs(a.g.shape))
@@ -362,7 +362,8 @@ static __global__ void __launch_bounds__(CONV_THREADS, 2)
     conv_kernel(const __grid_constant__ struct conv_args a)
 {
     __shared__ __align__(16) struct conv_shared m;
-    const int32_t kh = (int32_t)blockIdx.x, y = (int32_t)blockIdx.y, n_segs = a.g.rows.n_segs;
+    const int32_t kh = (int32_t)blockIdx.x, y = (int32_t)blockIdx.y,
+                  n_segs = gpu_args(a).g.rows.n_segs;
     const int32_t lane = threadIdx.x % 32;
     int32_t first = (y - n_segs) * GDN_CHUNK;
     bool begins = false; /* a group, in row first + lane */
@@ -371,36 +372,31 @@ static __global__ void __launch_bounds__(CONV_THREADS, 2)
     if (!a.g.early)
         sv_pdl_wait();
     if (y < n_segs) {
-        const struct gdn_seg s = gdn_seg_at(a.g, y);
+        const struct gdn_seg s = gdn_seg_at(gpu_args(a).g, y);
         first = s.row0;
         begins = lane < OLDER && lane < s.n && (lane == 0 || (s.base + lane) % GDN_CHUNK == 0);
         if (s.n) { /* the group in its first row needs of the slot what no other does */
             const struct group g = group_at(s, first);
-            take_keys(a.g, g, kh, m.qk[K]);
-            if (threadIdx.x < n_pairs(a.g.shape))
-                load_taps<T>(a, g, kh, threadIdx.x, taps);
+            take_keys(gpu_args(a).g, g, kh, m.qk[K]);
+            if (threadIdx.x < n_pairs(gpu_args(a).g.shape))
+                load_taps<T>(gpu_args(a), g, kh, threadIdx.x, taps);
         }
     } else if (lane < GDN_CHUNK && first + lane < a.g.rows.n_rows) {
         const int32_t row = first + lane, seg = a.g.rows.row_seg[row];
         begins = seg >= 0 && a.g.rows.row_pos[row] % GDN_CHUNK == 0 &&
                  row - a.g.rows.seg_row0[seg] >= OLDER;
     }
-    if (a.g.early)
-        sv_pdl_wait();
+    sv_pdl_wait(); /* the second one is nothing */
     uint32_t left = __ballot_sync(0xffffffffu, begins);
-    if (y < n_segs && left) {
-        conv_group<T, true>(gpu_args(a), group_at(gdn_seg_at(gpu_args(a).g, y), first), kh, m,
-                            taps);
-        left &= left - 1;
-    }
+    bool there = y < n_segs;
     for (; left; left &= left - 1) {
         const int32_t r = first + __ffs((int)left) - 1;
         const struct gdn_args &g = gpu_args(a).g;
-        conv_group<T, false>(gpu_args(a),
-                             group_at(gdn_seg_at(g, y < n_segs ? y : g.rows.row_seg[r]), r), kh, m,
-                             taps);
+        const int32_t seg = y < g.rows.n_segs ? y : g.rows.row_seg[r];
+        conv_group<T>(gpu_args(a), group_at(gdn_seg_at(g, seg), r), kh, m, taps, there);
+        there = false;
     }
-    if (y < n_segs) {
+    if (y < gpu_args(a).g.rows.n_segs) {
         __syncthreads(); /* all that was kept is read */
         keep_rows<T>(gpu_args(a), gdn_seg_at(gpu_args(a).g, y), kh);
     }
