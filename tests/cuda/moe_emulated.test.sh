@@ -1,6 +1,7 @@
 #!/bin/sh
 # The GPU kernels of a mixture of experts, compiled for this CPU and run lane by lane (tests/cuda/emulated) as waves of 32
 # and of 64.
+# timeout: 300
 set -e
 run() { tests/cuda/emulated/run.sh tests/cuda/moe_emulated.cpp src/backend/gpu/moe_route.cu src/backend/gpu/moe.cu \
     src/backend/gpu/mxfp4.cu; }
