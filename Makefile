@@ -216,9 +216,6 @@ KERNEL_FLAGS := $(if $(filter asan tsan,$(FLAVOUR)),-O2)
 $(foreach o,src/backend/cpu/% src/policy/% tests/policy/% tests/backend/%_avx512,$(O)/obj/$(o).o): OWN_FLAGS += $(KERNEL_FLAGS)
 # Tests run beside one another, on as many cores: a thread that waits leaves its core to them.
 $(O)/obj/src/base/pool.o: OWN_FLAGS += $(if $(filter asan,$(FLAVOUR)),-DSPIN_NS=SPIN_CROWDED_NS)
-# Null pointers and wrapped ones are AddressSanitizer's to find there: UBSan's checks take a compiler half a minute a file.
-UNCHECKED := -fno-sanitize=null,pointer-overflow,object-size
-$(O)/obj/%_avx512.o: OWN_FLAGS += $(if $(filter asan,$(FLAVOUR)),$(UNCHECKED))
 # But for one that takes a compiler a minute and a half then, and half of that without.
 $(O)/obj/src/backend/cpu/gemm_codes_avx512.o: KERNEL_FLAGS := $(if $(filter tsan,$(FLAVOUR)),-O2)
 $(O)/obj/%_avx2.o: OWN_FLAGS += $(AVX2_FLAGS)

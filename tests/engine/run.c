@@ -46,10 +46,6 @@ void run_cases_free(struct run_case *c, int32_t n)
 
 int32_t run_few(int32_t n)
 {
-#ifdef __SANITIZE_ADDRESS__
-    if (n > SANITIZED)
-        n = SANITIZED;
-#endif
     return n > 20 && sv_env("SALVO_TEST_QUICK") ? 20 : n;
 }
 

@@ -40,9 +40,7 @@ void run_listen(void *told, const struct sv_event *ev);
 struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t max_tokens,
                            uint64_t seed);
 void run_cases_free(struct run_case *c, int32_t n);
-enum { SANITIZED = 48 };
-/* n; at most SANITIZED under AddressSanitizer, whose steps are slow, which is more than the largest
- * batch; fewer still with SALVO_TEST_QUICK, where each step is expensive. */
+/* n, or fewer with SALVO_TEST_QUICK, where each step is expensive. */
 int32_t run_few(int32_t n);
 /* Skips the test on a GPU: for what no GPU has. */
 void run_needs_cpu(void);
