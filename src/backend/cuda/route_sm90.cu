@@ -226,11 +226,6 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     few_lists(a, chosen);
 }
 
-static bool aligned16(const void *p)
-{
-    return (uintptr_t)p % 16 == 0;
-}
-
 bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *p,
                              const struct route *a)
 {
@@ -238,9 +233,9 @@ bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *
     const struct sv_routes *r = &a->r;
     if (r->n_rows * r->k > FEW_ENTRIES || r->n_experts > MOST_EXPERTS || b->d > MOST_HIDDEN ||
         b->d % 8 || !a->packed || a->w_dtype != SV_BF16 || b->weight.fmt.elem != SV_BF16 ||
-        b->tap || b->join || b->quantized || cu->act != SV_BF16 || !aligned16(b->x) ||
-        !aligned16(b->delta) || !aligned16(a->shared) || !aligned16(b->out) ||
-        !aligned16(b->weight.data))
+        b->tap || b->join || b->quantized || cu->act != SV_BF16 || !sv_aligned16(b->x) ||
+        !sv_aligned16(b->delta) || !sv_aligned16(a->shared) || !sv_aligned16(b->out) ||
+        !sv_aligned16(b->weight.data))
         return false;
     const struct norm n = {(__nv_bfloat16 *)b->x,
                            (const __nv_bfloat16 *)b->delta,

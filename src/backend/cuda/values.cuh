@@ -37,6 +37,12 @@ static __device__ __forceinline__ float sv_add(float a, float b, const __nv_bflo
     return __bfloat162float(__hadd(__float2bfloat16_rn(a), __float2bfloat16_rn(b)));
 }
 
+/* NULL counts as aligned. */
+static inline bool sv_aligned16(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
 /* Eight neighbours at once; p must be 16-byte aligned. */
 static __device__ __forceinline__ void sv_load8(float out[8], const float *p)
 {

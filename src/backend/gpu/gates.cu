@@ -7,13 +7,9 @@
  */
 #include "backend/cuda/cuda.h"
 #include "backend/gpu/gdn.h"
+#include "backend/gpu/silu.cuh"
 
 enum { GATE_THREADS = 256 };
-
-static __device__ __forceinline__ float sigmoid(float x)
-{
-    return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(fminf(-x, 88.0f))));
-}
 
 struct sigmoid_args {
     int32_t n_heads, head_dim, gate_stride;
@@ -32,7 +28,7 @@ static __global__ void __launch_bounds__(GATE_THREADS)
         return;
     x += (int64_t)blockIdx.y * d + i;
     gate += (int64_t)blockIdx.y * a.ldg + (int64_t)head * a.gate_stride + (i - head * a.head_dim);
-    sv_store(x, __fmul_rn(sv_load(x), sigmoid(sv_load(gate))));
+    sv_store(x, __fmul_rn(sv_load(x), sv_sigmoid(sv_load(gate))));
 }
 
 template <typename T>
@@ -43,7 +39,7 @@ static __global__ void __launch_bounds__(GATE_THREADS)
     sv_pdl_wait();
     const int32_t i = (int32_t)(blockIdx.x * GATE_THREADS + threadIdx.x);
     const int64_t at = (int64_t)blockIdx.y * d + i;
-    const float by = gate ? sigmoid(sv_load(gate + blockIdx.y)) : 1.0f;
+    const float by = gate ? sv_sigmoid(sv_load(gate + blockIdx.y)) : 1.0f;
     if (i < d)
         sv_store(x + at, __fmaf_rn(by, sv_load(y + at), sv_load(x + at)));
 }

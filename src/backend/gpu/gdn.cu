@@ -292,7 +292,7 @@ static __device__ __forceinline__ void gates(const struct conv_args &a, const st
         __syncthreads();
         if (i < g.n && h0 + at < each) {
             const float y = __fadd_rn(in.a, in.dt_bias);
-            gate[i * 2 * nv + h] = __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(fminf(-in.b, 88.0f))));
+            gate[i * 2 * nv + h] = sv_sigmoid(in.b);
             sums[i][at] = __fmul_rn(in.decay, y > 20 ? y : log1pf(expf(y)));
         }
         __syncthreads();
@@ -310,14 +310,14 @@ struct conv_shared {
     float qk[2][GDN_CHUNK][LINE], g[GDN_CHUNK][GDN_CHUNK];
 };
 
-/* there: taps and keys are. */
+/* loaded: taps and keys are in place already. */
 template <typename T>
 static __device__ __forceinline__ void conv_group(const struct conv_args &a, const struct group &g,
                                                   int32_t kh, struct conv_shared &m,
-                                                  struct taps &taps, bool there)
+                                                  struct taps &taps, bool loaded)
 {
     const int32_t each = a.g.shape.n_v_heads / a.g.shape.n_k_heads;
-    if (!there) {
+    if (!loaded) {
         __syncthreads(); /* the group before is done */
         take_keys(gpu_args(a).g, g, kh, m.qk[K]);
         if (threadIdx.x < n_pairs(a.g.shape))
@@ -386,15 +386,15 @@ static __global__ void __launch_bounds__(CONV_THREADS, 2)
         begins = seg >= 0 && a.g.rows.row_pos[row] % GDN_CHUNK == 0 &&
                  row - a.g.rows.seg_row0[seg] >= OLDER;
     }
-    sv_pdl_wait(); /* the second one is nothing */
+    sv_pdl_wait(); /* no-op after the one above */
     uint32_t left = __ballot_sync(0xffffffffu, begins);
-    bool there = y < n_segs;
+    bool loaded = y < n_segs;
     for (; left; left &= left - 1) {
         const int32_t r = first + __ffs((int)left) - 1;
         const struct gdn_args &g = gpu_args(a).g;
         const int32_t seg = y < g.rows.n_segs ? y : g.rows.row_seg[r];
-        conv_group<T>(gpu_args(a), group_at(gdn_seg_at(g, seg), r), kh, m, taps, there);
-        there = false;
+        conv_group<T>(gpu_args(a), group_at(gdn_seg_at(g, seg), r), kh, m, taps, loaded);
+        loaded = false;
     }
     if (y < gpu_args(a).g.rows.n_segs) {
         __syncthreads(); /* all that was kept is read */

@@ -483,7 +483,7 @@ static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE || PARTS > 2 ?
     move_state<false, WHOLE>(gpu_args(a), w, s);
     bool changed = false; /* the state in registers is committed and not yet in memory */
     struct chunk c = chunk_at(w, state_pos(a, w));
-    sv_pdl_wait(); /* the second one is nothing */
+    sv_pdl_wait(); /* no-op after the one above */
     if (AHEAD)
         fetch<WHOLE>(gpu_args(a), w, c, f);
     for (;;) {

@@ -11,6 +11,7 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/moe.h"
 #include "backend/gpu/gpu.h"
+#include "backend/gpu/silu.cuh"
 
 enum {
     THREADS = 512, /* of a thread block of the router: a warp has an expert */
@@ -213,7 +214,7 @@ static __device__ __forceinline__ int32_t choose(const struct route &a, int32_t 
     float weight = e / sum * by;
     if (lane == k) { /* the shared one, where there is one */
         id = n;
-        weight = a.shared ? __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(fminf(-logit[n], 88.0f)))) : 1.0f;
+        weight = a.shared ? sv_sigmoid(logit[n]) : 1.0f;
     }
     if (lane < all) {
         a.r.expert[row * all + lane] = id;

@@ -18,11 +18,6 @@
 
 #define MAX_NORM_THREADS 1024
 
-static bool aligned16(const void *p)
-{
-    return (uintptr_t)p % 16 == 0;
-}
-
 /* ---------------------------------------------------------------- embed */
 
 struct embed_args {
@@ -340,14 +335,14 @@ template <typename T> static void norm_launch(struct sv_cuda *cu, const struct s
 {
     int32_t threads = ((p->d + 7) / 8 + 31) / 32 * 32;
     threads = threads > MAX_NORM_THREADS ? MAX_NORM_THREADS : threads;
-    bool vec = p->d % 8 == 0 && aligned16(p->x) && aligned16(p->delta) && aligned16(p->out) &&
-               aligned16(p->tap) && p->tap_stride % 8 == 0;
+    bool vec = p->d % 8 == 0 && sv_aligned16(p->x) && sv_aligned16(p->delta) &&
+               sv_aligned16(p->out) && sv_aligned16(p->tap) && p->tap_stride % 8 == 0;
     struct norm_args a = {p->d,   p->row_index,           p->weight.data, p->weight.fmt.elem,
                           p->eps, 1.0f / (float)p->d,     p->tap_stride,  vec,
                           false,  p->n_rows <= cu->n_sms, NULL,           0,
                           NULL};
     const bool whole =
-        vec && p->d <= 8 * threads && p->weight.fmt.elem == SV_BF16 && aligned16(p->weight.data);
+        vec && p->d <= 8 * threads && p->weight.fmt.elem == SV_BF16 && sv_aligned16(p->weight.data);
     void (*kernel)(struct norm_args, T *, const T *, T *, T *) =
         whole ? norm8_kernel<T, false> : norm_kernel<T>;
     const bool bytes = whole && p->quantized && sv_gemm_bytes_room(cu, p->n_rows, p->d);
@@ -378,7 +373,7 @@ void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
 {
     SV_REQUIRE(!p->tap_row);
     struct sv_cuda *cu = sv_cuda_of(dev);
-    SV_REQUIRE(!p->join || (p->d % 8 == 0 && aligned16(p->delta)));
+    SV_REQUIRE(!p->join || (p->d % 8 == 0 && sv_aligned16(p->delta)));
     if (p->n_rows == 0) {
         sv_cuda_join_empty(cu, p->join);
         return;
@@ -418,7 +413,7 @@ static __global__ void act_mul_kernel(const T *gate_up, T *out, int32_t d, bool 
 /* The y dimension of a grid ends at 65535 rows, far above any batch. */
 template <typename T> static void act_mul_launch(struct sv_cuda *cu, const struct sv_p_act_mul *p)
 {
-    bool vec = p->d % 8 == 0 && aligned16(p->gate_up) && aligned16(p->out);
+    bool vec = p->d % 8 == 0 && sv_aligned16(p->gate_up) && sv_aligned16(p->out);
     dim3 grid((unsigned)((p->d + 8 * 128 - 1) / (8 * 128)), (unsigned)p->n_rows);
     sv_cuda_launch_in_pass(cu, "act_mul", act_mul_kernel<T>, grid, 128, 0, (const T *)p->gate_up,
                            (T *)p->out, p->d, vec);
@@ -620,11 +615,12 @@ static bool takes_eight_lanes(const struct sv_p_qk_norm_rope_kv_write *p)
 {
     const struct sv_weight *w[2] = {&p->q_norm, &p->k_norm};
     for (int i = 0; i < 2; i++)
-        if (w[i]->data && (w[i]->fmt.elem != SV_BF16 || !aligned16(w[i]->data)))
+        if (w[i]->data && (w[i]->fmt.elem != SV_BF16 || !sv_aligned16(w[i]->data)))
             return false;
     return p->kv.head_dim == 128 && (!p->q_stride || p->q_stride == 128) &&
-           p->rope.rot_dim == 128 && p->ld % 8 == 0 && aligned16(p->qkv) && aligned16(p->kv.k) &&
-           aligned16(p->kv.v) && aligned16(p->rope.cos) && aligned16(p->rope.sin);
+           p->rope.rot_dim == 128 && p->ld % 8 == 0 && sv_aligned16(p->qkv) &&
+           sv_aligned16(p->kv.k) && sv_aligned16(p->kv.v) && sv_aligned16(p->rope.cos) &&
+           sv_aligned16(p->rope.sin);
 }
 
 template <typename T, typename K>

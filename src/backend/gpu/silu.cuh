@@ -1,15 +1,20 @@
 /*
- * silu.cuh - the gated activation of one element.
+ * silu.cuh - sigmoid and the gated activation of one element.
  *
- * Included by rows.cu and by the products that end with it. Must not: turn a finite product into
- * NaN.
+ * Included by kernels of gates and by the products that end with them. Must not: turn a finite
+ * product into NaN.
  */
 #ifndef SV_CUDA_SILU_CUH
 #define SV_CUDA_SILU_CUH
 
+/* e^88 is the largest that stays finite: -inf times anything must not turn into NaN. */
+static __device__ __forceinline__ float sv_sigmoid(float x)
+{
+    return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(fminf(-x, 88.0f))));
+}
+
 static __device__ __forceinline__ float sv_silu_mul(float g, float up)
 {
-    /* e^88 is the largest that stays finite: -inf times anything must not turn into NaN. */
     return g / (1.0f + expf(fminf(-g, 88.0f))) * up;
 }
 

@@ -8,14 +8,10 @@
  */
 #include "backend/cuda/cuda.h"
 #include "backend/gpu/pack.cuh"
+#include "backend/gpu/silu.cuh"
 #include "backend/gpu/vision.h"
 
 enum { NORM_WARPS = 4, ELEMENT_THREADS = 256 };
-
-static bool aligned16(const void *p)
-{
-    return (uintptr_t)p % 16 == 0;
-}
 
 /* Eight elements at i of a row of d, zeros behind its end. */
 template <typename T>
@@ -103,7 +99,7 @@ void sv_cuda_layer_norm(struct sv_dev *dev, const struct sv_p_layer_norm *p)
                                       (int)p->weight.fmt.elem,
                                       (int)p->bias.fmt.elem,
                                       p->eps,
-                                      p->d % 8 == 0 && aligned16(p->x) && aligned16(p->out)};
+                                      p->d % 8 == 0 && sv_aligned16(p->x) && sv_aligned16(p->out)};
     const dim3 grid((unsigned)((p->n_rows + NORM_WARPS - 1) / NORM_WARPS));
     if (cu->act == SV_BF16)
         sv_cuda_launch_in_pass(cu, "layer_norm", layer_norm_kernel<__nv_bfloat16>, grid,
@@ -121,12 +117,12 @@ static __device__ __forceinline__ float gelu_erf(float x)
     return 0.5f * x * (1.0f + erff(x * 0.7071067811865476f));
 }
 
-/* 0.5 (1 + tanh(u)) is sigmoid(2 u). e^88 is the largest that stays finite. */
+/* 0.5 (1 + tanh(u)) is sigmoid(2 u). */
 static __device__ __forceinline__ float gelu_tanh(float x)
 {
     const float cube = __fmul_rn(__fmul_rn(x, x), x),
                 gate = __fmul_rn(2 * 0.7978845608028654f, __fmaf_rn(0.044715f, cube, x));
-    return __fmul_rn(x, __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(fminf(-gate, 88.0f)))));
+    return __fmul_rn(x, sv_sigmoid(gate));
 }
 
 template <typename T, bool TANH>
@@ -150,7 +146,7 @@ template <typename T> static void gelu_launch(struct sv_cuda *cu, const struct s
     const int64_t n = (int64_t)p->n_rows * p->d, each = 8 * ELEMENT_THREADS;
     sv_cuda_launch_in_pass(cu, "gelu", p->by_tanh ? gelu_kernel<T, true> : gelu_kernel<T, false>,
                            dim3((unsigned)((n + each - 1) / each)), ELEMENT_THREADS, 0, n,
-                           n % 8 == 0 && aligned16(p->x), (T *)p->x);
+                           n % 8 == 0 && sv_aligned16(p->x), (T *)p->x);
 }
 
 void sv_cuda_gelu(struct sv_dev *dev, const struct sv_p_gelu *p)
@@ -211,7 +207,7 @@ void sv_cuda_add_corners(struct sv_dev *dev, const struct sv_p_add_corners *p)
                                   p->table.data,
                                   (int)p->table.fmt.elem,
                                   sv_cuda_is_packed(&p->table),
-                                  p->d % 8 == 0 && aligned16(p->x)};
+                                  p->d % 8 == 0 && sv_aligned16(p->x)};
     const int32_t each = 8 * ELEMENT_THREADS;
     const dim3 grid((unsigned)((p->d + each - 1) / each), (unsigned)p->n_rows);
     SV_REQUIRE(p->n_rows <= 65535);
