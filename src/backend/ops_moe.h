@@ -26,7 +26,7 @@ struct sv_experts {
     int32_t rows, cols;    /* n_out, n_in of each */
     struct sv_weight *w;   /* (n) of (rows, cols), all in one format; the array is host memory */
     struct sv_weight bias; /* (1, n * rows), expert e's from e * rows on; or data NULL */
-    /* With routes.shared: of the expert that all rows go through, like w[0]; else NULL */
+    /* With routes.shared: the shared expert's, of w[0]'s shape and format; else NULL */
     const struct sv_weight *shared;
 };
 
@@ -37,8 +37,8 @@ struct sv_experts {
  * choice, its number is row * k + j. Rows of padding have no entries. */
 struct sv_routes {
     int32_t n_rows, n_experts, k;
-    /* The last expert is one that all rows go through, and the last choice of each row is this
-     * expert; n_experts and k count it. Where the device takes it: sv_dev_takes_shared. */
+    /* A shared expert, which all rows go through, is fused: it is the last expert and the last
+     * choice of each row; n_experts and k count it. See sv_dev_takes_shared. */
     bool shared;
     /* Of the experts, those of this device, n 0: all; of others' entries it has the choice alone.
      * `first` and `active` count from own.first on. */
@@ -159,8 +159,7 @@ struct sv_moe_ops {
  * loaded. */
 int sv_dev_check_moe(const struct sv_dev *dev, struct sv_err *err);
 
-/* Whether the device takes an expert that all rows go through as one of x, which it must be like.
- */
+/* Whether the device takes a shared expert as one more of x: of their shape and format. */
 bool sv_dev_takes_shared(const struct sv_dev *dev, const struct sv_experts *x,
                          const struct sv_weight *shared);
 

@@ -173,7 +173,7 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
               err); /* uploads what was set back, and is read by the next, where steps run ahead */
     if (!rc && e->n_flight)
         rc = step(e, err);
-    if (s->skips) /* counts that a step without its op leaves are those of the step before */
+    if (s->skips) /* from here on: a missing op leaves the results of the step before */
         sv_trace_skip(s->skips, s->skip);
     if (s->trace && !rc) {
         rc = sv_engine_settle(e, err);

@@ -86,8 +86,7 @@ struct sv_sim {
     struct sv_rng rng;
     struct sv_trace *trace; /* started anew before the steps of a sample that count; NULL = none */
     enum sv_trace_mode trace_mode;
-    /* Without these ops' classes are the steps of a sample, and sequences start anew behind them.
-     */
+    /* Op classes that a sample's steps leave out; the next sample starts its sequences anew. */
     struct sv_trace *skips; /* NULL = none */
     uint64_t skip;
     bool anew;

@@ -393,8 +393,8 @@ static int run_padding(struct sv_engine *e, struct sv_counts launch, bool sample
     return rc;
 }
 
-/* Runs every graph of moderate size on padding alone, so that no request waits for a capture. Where
- * there are none (pad of sv_engine_tuning), only the small ones: passes of padding alone work. */
+/* Runs every graph of moderate size on padding alone, so that no request waits for a capture. A
+ * backend without graphs (tests with sv_engine_tuning.pad) runs the small sizes only. */
 static int warm_up(struct sv_engine *e, struct sv_err *err)
 {
     enum { MOST = 256, MOST_EAGER = 16 };

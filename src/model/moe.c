@@ -16,16 +16,16 @@ struct buffers {
     void *shared, *share;              /* (n_rows, hidden), (n_rows) */
 };
 
-/* one_of_them: the shared expert is. */
-static struct buffers take(const struct sv_moe *m, bool one_of_them, int32_t hidden,
-                           struct sv_scratch *s, int32_t n_rows)
+/* fused: the shared expert is one more expert of every row. */
+static struct buffers take(const struct sv_moe *m, bool fused, int32_t hidden, struct sv_scratch *s,
+                           int32_t n_rows)
 {
-    const int32_t k = m->k + one_of_them;
+    const int32_t k = m->k + fused;
     const int64_t n = (int64_t)n_rows * k;
     struct buffers b = {.routes = {.n_rows = n_rows,
-                                   .n_experts = m->n_experts + one_of_them,
+                                   .n_experts = m->n_experts + fused,
                                    .k = k,
-                                   .shared = one_of_them,
+                                   .shared = fused,
                                    .own = m->own}};
     sv_routes_lay_out(&b.routes, sv_scratch_bytes(s, sv_routes_lay_out(&b.routes, NULL)));
     b.act = sv_scratch_take(s, n_rows, (int64_t)k * m->gate.rows);
@@ -74,7 +74,7 @@ void sv_moe_needs(const struct sv_moe *m, int32_t hidden, struct sv_needs *n)
 {
     struct sv_scratch s = {.elem_bytes = n->elem_bytes};
     struct sv_dev_limits *lim = &n->lim;
-    const bool shared = m->shared.intermediate > 0; /* one of them, or by itself */
+    const bool shared = m->shared.intermediate > 0; /* fused, or by itself */
     const int32_t most = m->n_experts + shared, chosen = m->k + shared;
     take(m, shared, hidden, &s, lim->max_rows);
     n->moe_bytes = s.n_bytes > n->moe_bytes ? s.n_bytes : n->moe_bytes;
@@ -114,8 +114,9 @@ static void add_shared(const struct sv_moe *m, const struct sv_stack *st, struct
                          });
 }
 
-/* Whether all rows' expert goes with the others, as one more that each row chooses. */
-static bool is_one_of_them(const struct sv_moe *m, const struct sv_dev *dev)
+/* Whether the shared expert takes part in the launches of the routed ones, as one more choice of
+ * every row. */
+static bool fuses_shared(const struct sv_moe *m, const struct sv_dev *dev)
 {
     const struct sv_weight *gate = &m->shared.gate_up[0].w, *up = &m->shared.gate_up[1].w;
     return m->shared.intermediate && !m->own.n && m->act == SV_EXPERT_SILU &&
@@ -125,7 +126,7 @@ static bool is_one_of_them(const struct sv_moe *m, const struct sv_dev *dev)
            sv_dev_takes_shared(dev, &m->down, &m->shared.down.w);
 }
 
-static struct sv_experts with(struct sv_experts x, const struct sv_weight *shared)
+static struct sv_experts with_shared(struct sv_experts x, const struct sv_weight *shared)
 {
     x.shared = shared;
     return x;
@@ -136,8 +137,8 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                     const struct sv_pass *p)
 {
     struct sv_scratch s = acts->moe;
-    const bool shared = is_one_of_them(m, dev);
-    const struct buffers b = take(m, shared, st->hidden, &s, p->rows.n_rows);
+    const bool fused = fuses_shared(m, dev);
+    const struct buffers b = take(m, fused, st->hidden, &s, p->rows.n_rows);
     const struct sv_mlp *mlp = &m->shared;
 
     sv_op_router_topk(dev, &(struct sv_p_router_topk){
@@ -146,7 +147,7 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                                .before = before,
                                .w = m->router,
                                .bias = m->router_bias,
-                               .shared = shared ? m->shared_router.w : (struct sv_weight){0},
+                               .shared = fused ? m->shared_router.w : (struct sv_weight){0},
                                .norm = m->norm,
                                .sigmoid = m->sigmoid,
                                .routes = b.routes,
@@ -154,8 +155,8 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                            });
     sv_op_moe_gate_up(dev, &(struct sv_p_moe_gate_up){
                                .x = acts->h,
-                               .gate = with(m->gate, shared ? &mlp->gate_up[0].w : NULL),
-                               .up = with(m->up, shared ? &mlp->gate_up[1].w : NULL),
+                               .gate = with_shared(m->gate, fused ? &mlp->gate_up[0].w : NULL),
+                               .up = with_shared(m->up, fused ? &mlp->gate_up[1].w : NULL),
                                .act = m->act,
                                .limit = m->limit,
                                .alpha = m->alpha,
@@ -164,7 +165,7 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                            });
     sv_op_moe_down(dev, &(struct sv_p_moe_down){
                             .x = b.act,
-                            .down = with(m->down, shared ? &mlp->down.w : NULL),
+                            .down = with_shared(m->down, fused ? &mlp->down.w : NULL),
                             .routes = b.routes,
                             .out = b.out,
                         });
@@ -174,6 +175,6 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                                .routes = b.routes,
                                .out = acts->delta,
                            });
-    if (mlp->intermediate && !shared)
+    if (mlp->intermediate && !fused)
         add_shared(m, st, dev, acts, &b, p->rows.n_rows);
 }

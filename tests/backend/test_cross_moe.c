@@ -645,29 +645,29 @@ static void codes_on(struct cross *c)
     bits_case(c, (struct shape){16, 4, 128, 64, SV_U8, true, SV_EXPERT_CLAMPED, {0}});
 }
 
-/* An expert that all rows go through, of which the router's weight is a sigmoid, or 1. */
-struct all_rows {
+/* A shared expert; gated: its weight is a sigmoid, else 1. */
+struct shared {
     struct cross_weight router, weight, gate, up, down;
     bool gated;
 };
 
-/* Rows [row0, row0 + n) of x through the layer on the device: the expert of all rows as one of the
- * others, or by ops of its own. */
-static float *run_all_rows(struct cross *c, const struct layer *l, const struct all_rows *a,
-                           const struct cross_buf *x, int32_t row0, int32_t n, bool one_of_them)
+/* Rows [row0, row0 + n) of x through the layer on the device: the shared expert fused with the
+ * routed ones, or by ops of its own. */
+static float *run_shared(struct cross *c, const struct layer *l, const struct shared *a,
+                         const struct cross_buf *x, int32_t row0, int32_t n, bool fused)
 {
     const struct shape *s = &l->s;
-    const int32_t k = s->k + one_of_them, d = s->hidden;
+    const int32_t k = s->k + fused, d = s->hidden;
     struct rig_batch b;
     rig_batch_init(&b);
     rig_batch_add(&b, 0, 0, n);
     struct cross_rows rows = cross_rows(c, &b, 0, 1);
-    struct routing t = routing_new(c, n, s->n_experts + one_of_them, k, (struct sv_slice){0});
-    t.r[1].shared = one_of_them;
+    struct routing t = routing_new(c, n, s->n_experts + fused, k, (struct sv_slice){0});
+    t.r[1].shared = fused;
     struct layer all = *l;
-    all.gate.x[1].shared = one_of_them ? &a->gate.dut : NULL;
-    all.up.x[1].shared = one_of_them ? &a->up.dut : NULL;
-    all.down.x[1].shared = one_of_them ? &a->down.dut : NULL;
+    all.gate.x[1].shared = fused ? &a->gate.dut : NULL;
+    all.up.x[1].shared = fused ? &a->up.dut : NULL;
+    all.down.x[1].shared = fused ? &a->down.dut : NULL;
     struct cross_buf act = cross_new(c, CROSS_ACT, (size_t)(n * k * s->inter), NULL, 0);
     struct cross_buf down = cross_new(c, CROSS_F32, (size_t)(n * k * d), NULL, 0);
     struct cross_buf out = cross_new(c, CROSS_ACT, (size_t)(n * d), NULL, 0);
@@ -675,13 +675,13 @@ static float *run_all_rows(struct cross *c, const struct layer *l, const struct 
     sv_op_router_topk(c->dut, &(struct sv_p_router_topk){.rows = rows.rows[1],
                                                          .x = in,
                                                          .w = a->router.dut,
-                                                         .shared = one_of_them && a->gated
+                                                         .shared = fused && a->gated
                                                                        ? a->weight.dut
                                                                        : (struct sv_weight){0},
                                                          .norm = SV_ROUTER_OVER_CHOSEN,
                                                          .routes = t.r[1]});
     run_layer(c, &all, 1, &t.r[1], in, cross_at(&act, 1), cross_at(&down, 1), cross_at(&out, 1));
-    if (!one_of_them) {
+    if (!fused) {
         const struct sv_gemm_part gate_up[2] = {{.w = a->gate.dut}, {.w = a->up.dut}},
                                   of_down = {.w = a->down.dut}, weight = {.w = a->weight.dut};
         struct cross_buf both = cross_new(c, CROSS_ACT, (size_t)(2 * n * s->inter), NULL, 0);
@@ -726,32 +726,32 @@ static float *run_all_rows(struct cross *c, const struct layer *l, const struct 
     return got;
 }
 
-static void all_rows_case(struct cross *c, struct shape s, bool gated)
+static void shared_case(struct cross *c, struct shape s, bool gated)
 {
     static const int32_t counts[] = {1, 3, 16, 70, 150};
     const float in = 1 / sqrtf((float)s.hidden), mid = 1 / sqrtf((float)s.inter);
     struct layer l = layer_new(c, s);
-    struct all_rows a = {cross_weight(c, SV_BF16, s.n_experts, s.hidden, in, 0),
-                         cross_weight(c, SV_BF16, 1, s.hidden, in, 0),
-                         cross_weight(c, s.dtype, s.inter, s.hidden, in, 0),
-                         cross_weight(c, s.dtype, s.inter, s.hidden, in, 0),
-                         cross_weight(c, s.dtype, s.hidden, s.inter, mid, 0),
-                         gated};
+    struct shared a = {cross_weight(c, SV_BF16, s.n_experts, s.hidden, in, 0),
+                       cross_weight(c, SV_BF16, 1, s.hidden, in, 0),
+                       cross_weight(c, s.dtype, s.inter, s.hidden, in, 0),
+                       cross_weight(c, s.dtype, s.inter, s.hidden, in, 0),
+                       cross_weight(c, s.dtype, s.hidden, s.inter, mid, 0),
+                       gated};
     struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(150 * s.hidden), NULL, 1);
     const double tol = 8 * c->tol;
     assert_true(sv_dev_takes_shared(c->dut, &l.gate.x[1], &a.gate.dut));
     float *last = NULL;
     for (int i = 4; i >= 0; i--) {
         const int32_t n = counts[i];
-        float *want = run_all_rows(c, &l, &a, &x, 0, n, false),
-              *got = run_all_rows(c, &l, &a, &x, 0, n, true);
+        float *want = run_shared(c, &l, &a, &x, 0, n, false),
+              *got = run_shared(c, &l, &a, &x, 0, n, true);
         for (int32_t j = 0; j < n * s.hidden; j++)
             if (!(fabs((double)got[j] - (double)want[j]) <= tol * (1 + fabs((double)want[j]))))
-                fail_msg("%s: moe: with the expert of all rows: row %d of %d, number %d is %g, "
+                fail_msg("%s: moe: with a shared expert: row %d of %d, number %d is %g, "
                          "expected %g",
                          c->name, j / s.hidden, n, j % s.hidden, (double)got[j], (double)want[j]);
         if (last && memcmp(last, got, (size_t)(n * s.hidden) * sizeof *got))
-            fail_msg("%s: moe: with the expert of all rows %d rows have other bits", c->name, n);
+            fail_msg("%s: moe: with a shared expert %d rows have other bits", c->name, n);
         free(want), free(last);
         last = got;
     }
@@ -762,20 +762,20 @@ static void all_rows_case(struct cross *c, struct shape s, bool gated)
     layer_free(c, &l);
 }
 
-static void all_rows_on(struct cross *c)
+static void shared_on(struct cross *c)
 {
     if (lacks_experts(c))
         return;
     const struct sv_weight like = {0};
     if (!sv_dev_takes_shared(c->dut, &(struct sv_experts){.w = (struct sv_weight[1]){{0}}},
                              &like)) {
-        print_message("%s: an expert of all rows goes by itself\n", c->name);
+        print_message("%s: shared experts are not fused\n", c->name);
         return;
     }
-    all_rows_case(c, (struct shape){8, 2, 64, 32, SV_BF16, false, SV_EXPERT_SILU, {0}}, true);
-    all_rows_case(c, (struct shape){256, 8, 512, 96, SV_BF16, false, SV_EXPERT_SILU, {0}}, true);
-    all_rows_case(c, (struct shape){32, 4, 136, 72, SV_BF16, false, SV_EXPERT_SILU, {0}}, false);
-    all_rows_case(c, (struct shape){6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU, {0}}, true);
+    shared_case(c, (struct shape){8, 2, 64, 32, SV_BF16, false, SV_EXPERT_SILU, {0}}, true);
+    shared_case(c, (struct shape){256, 8, 512, 96, SV_BF16, false, SV_EXPERT_SILU, {0}}, true);
+    shared_case(c, (struct shape){32, 4, 136, 72, SV_BF16, false, SV_EXPERT_SILU, {0}}, false);
+    shared_case(c, (struct shape){6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU, {0}}, true);
 }
 
 static void products_on(struct cross *c)
@@ -836,12 +836,12 @@ static void bits_in_company(void **state)
     cross_all(bits_on);
 }
 
-static void expert_of_all_rows(void **state)
+static void shared_expert(void **state)
 {
     (void)state;
-    cross_all(all_rows_on);
+    cross_all(shared_on);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(router), cmocka_unit_test(norm_and_router),
-             cmocka_unit_test(expert_of_all_rows), cmocka_unit_test(products),
-             cmocka_unit_test(codes), cmocka_unit_test(bits_in_company))
+             cmocka_unit_test(shared_expert), cmocka_unit_test(products), cmocka_unit_test(codes),
+             cmocka_unit_test(bits_in_company))

@@ -137,7 +137,7 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     __shared__ __align__(16) uint4 h[N][THREADS];
     __shared__ float4 scratch[N][8];
     __shared__ float logit[N][MOST_EXPERTS];
-    __shared__ uint64_t came; /* in the first block: all logits of the cluster's rows */
+    __shared__ uint64_t logits_bar; /* in the first block: all logits of the cluster's rows */
     __shared__ uint32_t order;
     __shared__ __align__(16) int32_t chosen[FEW_ENTRIES];
     const int32_t rank = attn_cluster_rank(), warp = (int32_t)threadIdx.x / 32,
@@ -155,12 +155,12 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     if (threadIdx.x < N * 8)
         scratch[threadIdx.x / 8][threadIdx.x % 8] = make_float4(0, 0, 0, 0);
     if (rank == 0 && threadIdx.x == 0) {
-        bar_init(gpu_shared_at(&came), 1);
+        bar_init(gpu_shared_at(&logits_bar), 1);
         bar_made();
     }
     attn_cluster_sync();
     if (rank == 0 && threadIdx.x == 0)
-        bar_expect(gpu_shared_at(&came), (uint32_t)(N * n_experts * 4));
+        bar_expect(gpu_shared_at(&logits_bar), (uint32_t)(N * n_experts * 4));
     sv_pdl_wait();
     const int32_t own = row0 + warp;
     const bool chooses = rank == 0 && warp < N && own < a.r.n_rows;
@@ -179,7 +179,7 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
         for (int r = 0; r < N; r++)
             if (lane == r)
                 store_far(attn_cluster_at(gpu_shared_at(&logit[r][e]), 0), sum[r] + bias,
-                          attn_cluster_at(gpu_shared_at(&came), 0));
+                          attn_cluster_at(gpu_shared_at(&logits_bar), 0));
     }
     if (rank != 0) {
         /* The stream and its norm are left by two blocks that have nothing else to do. */
@@ -196,7 +196,7 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
         }
         return;
     }
-    bar_wait(gpu_shared_at(&came), 0);
+    bar_wait(gpu_shared_at(&logits_bar), 0);
     const bool alone = gridDim.y == 1;
     int32_t id = -1;
     if (chooses)
