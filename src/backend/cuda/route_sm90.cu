@@ -15,6 +15,7 @@
 
 enum {
     CLUSTER = 8,
+    EARLY_SM90 = 12, /* as EARLY, of a thread block that has a multiprocessor for itself */
     MOST_HIDDEN = 8 * THREADS, /* eight columns a thread */
     MOST_EXPERTS = 520,        /* the shared one counted */
     LISTED = 9                 /* experts of a lane in the lists of one row, at most */
@@ -49,7 +50,7 @@ static __device__ __forceinline__ void cluster_wait(void)
  * memory. */
 template <int N>
 static __device__ __forceinline__ void logits_of(float (&sum)[N], const struct route &a, int32_t e,
-                                                 bool first, const uint4 (&early)[EARLY],
+                                                 bool first, const uint4 (&early)[EARLY_SM90],
                                                  const uint4 (*x)[THREADS])
 {
     const int lane = threadIdx.x & 31;
@@ -70,11 +71,11 @@ static __device__ __forceinline__ void logits_of(float (&sum)[N], const struct r
         }
     };
 #pragma unroll
-    for (int i = 0; i < EARLY; i++)
+    for (int i = 0; i < EARLY_SM90; i++)
         if (lane + 32 * i < pieces)
             add(lane + 32 * i, first ? early[i] : weights_of(a, e, lane + 32 * i));
 #pragma unroll 1
-    for (int32_t c = lane + 32 * EARLY; c < pieces; c += 32)
+    for (int32_t c = lane + 32 * EARLY_SM90; c < pieces; c += 32)
         add(c, weights_of(a, e, c));
 #pragma unroll
     for (int r = 0; r < N; r++)
@@ -144,10 +145,10 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
                   row0 = (int32_t)blockIdx.y * N, i = 8 * (int32_t)threadIdx.x;
     const int32_t n_experts = a.n_logits, e0 = rank * WARPS + warp;
     const int lane = threadIdx.x & 31;
-    uint4 early[EARLY], weight = make_uint4(0, 0, 0, 0);
+    uint4 early[EARLY_SM90], weight = make_uint4(0, 0, 0, 0);
     sv_pdl_launch();
 #pragma unroll
-    for (int c = 0; c < EARLY; c++)
+    for (int c = 0; c < EARLY_SM90; c++)
         if (e0 < n_experts && 8 * (lane + 32 * c) < a.hidden)
             early[c] = weights_of(a, e0, lane + 32 * c);
     if (i < a.hidden)

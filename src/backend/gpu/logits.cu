@@ -269,7 +269,7 @@ static __device__ int32_t block_count(struct logprob_shared *s, int32_t n)
     return n;
 }
 
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 1)
     logprobs_kernel(struct sv_p_logprobs p, struct sv_cuda_fault *fault)
 {
     __shared__ struct logprob_shared s;

@@ -92,7 +92,7 @@ static __device__ __forceinline__ void logits_of(const struct route &a, int32_t 
 /* ---------------------------------------------------------------- few rows */
 
 template <typename T, bool WIDE, int N>
-static __global__ void __launch_bounds__(THREADS) router_kernel(const struct route a)
+static __global__ void __launch_bounds__(THREADS, 1) router_kernel(const struct route a)
 {
     __shared__ uint32_t order;
     __shared__ __align__(16) int32_t chosen[FEW_ENTRIES];

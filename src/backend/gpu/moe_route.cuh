@@ -18,7 +18,7 @@ enum {
     WARPS = THREADS / 32,
     ROWS = 4, /* rows of a pass over the weights */
     /* 16-byte pieces of weights that a lane reads before its predecessor is done */
-    EARLY = GPU_WAVE == 32 ? 12 : 8,
+    EARLY = 8,
     FEW_ENTRIES = 512, /* that one block lists */
     MOST_BLOCKS = 256  /* of a launch */
 };

@@ -526,8 +526,9 @@ static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T
 
 /* The same for heads of 128, all of which is rotated: eight lanes a head, PER heads of a row one
  * after the other. As norm8_kernel: little code, everything that is not the head itself read before
- * it is there, instructions rehearsed, and few enough registers a row to find and leave room beside
- * matrix products. */
+ * it is there (but the weights of a norm where a thread has two heads, which registers have no room
+ * for), instructions rehearsed, and few enough registers a row to find and leave room beside matrix
+ * products. */
 template <typename T, typename K, int PER, bool THREE>
 static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1
                                                        : THREE  ? 3
@@ -538,20 +539,23 @@ static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1
     const int32_t r = blockIdx.y, first = blockIdx.x * step * PER + threadIdx.x / 8;
     struct rope_job job[PER];
     struct sv_turn128 turn;
-    uint4 weight[PER][2];
+    uint4 weight[2];
+    const auto load_weight = [&](int p) {
+        const void *w = job[p].kind == JOB_QUERY ? a.q_norm.weight : a.k_norm.weight;
+        weight[0] = weight[1] = make_uint4(0, 0, 0, 0);
+        if (w) {
+            weight[0] = sv_load_kept((const uint4 *)w + lane);
+            weight[1] = sv_load_kept((const uint4 *)w + 8 + lane);
+        }
+    };
     sv_pdl_launch();
     if (!a.early)
         sv_pdl_wait();
 #pragma unroll
-    for (int p = 0; p < PER; p++) {
+    for (int p = 0; p < PER; p++)
         job[p] = rope_job_of<THREE>(a, r, first + p * step, lane);
-        const void *w = job[p].kind == JOB_QUERY ? a.q_norm.weight : a.k_norm.weight;
-        weight[p][0] = weight[p][1] = make_uint4(0, 0, 0, 0);
-        if (w) {
-            weight[p][0] = sv_load_kept((const uint4 *)w + lane);
-            weight[p][1] = sv_load_kept((const uint4 *)w + 8 + lane);
-        }
-    }
+    if (PER == 1)
+        load_weight(0);
     if (THREE)
         sv_turn128_load(&turn, a.rope, three_of(a, r), lane);
     else
@@ -571,12 +575,14 @@ static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1
             }
 #pragma unroll
         for (int p = 0; p < PER; p++) {
+            if (PER > 1)
+                load_weight(p);
             float v[16];
             sv_spread8(v, in[p][0]);
             sv_spread8(v + 8, in[p][1]);
             const struct sv_head_norm &norm = job[p].kind == JOB_QUERY ? a.q_norm : a.k_norm;
             if (norm.weight)
-                sv_norm128(v, weight[p], norm.eps, job[p].kind != JOB_VALUE);
+                sv_norm128(v, weight, norm.eps, job[p].kind != JOB_VALUE);
             if (job[p].kind != JOB_VALUE)
                 sv_turn128(v, turn);
             if (!real || job[p].kind == JOB_NONE)
