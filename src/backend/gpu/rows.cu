@@ -540,8 +540,8 @@ static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1
     struct rope_job job[PER];
     struct sv_turn128 turn;
     uint4 weight[2];
-    const auto load_weight = [&](int p) {
-        const void *w = job[p].kind == JOB_QUERY ? a.q_norm.weight : a.k_norm.weight;
+    const auto load_weight = [&](const struct rope_job &j) {
+        const void *w = j.kind == JOB_QUERY ? a.q_norm.weight : a.k_norm.weight;
         weight[0] = weight[1] = make_uint4(0, 0, 0, 0);
         if (w) {
             weight[0] = sv_load_kept((const uint4 *)w + lane);
@@ -555,7 +555,7 @@ static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1
     for (int p = 0; p < PER; p++)
         job[p] = rope_job_of<THREE>(a, r, first + p * step, lane);
     if (PER == 1)
-        load_weight(0);
+        load_weight(job[0]);
     if (THREE)
         sv_turn128_load(&turn, a.rope, three_of(a, r), lane);
     else
@@ -576,7 +576,7 @@ static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1
 #pragma unroll
         for (int p = 0; p < PER; p++) {
             if (PER > 1)
-                load_weight(p);
+                load_weight(job[p]);
             float v[16];
             sv_spread8(v, in[p][0]);
             sv_spread8(v + 8, in[p][1]);
