@@ -379,8 +379,13 @@ attn_item_at(const struct sv_attn_args &a, struct attn_items *plan, int32_t tile
     /* The last tiles see most: they go first, so that the short ones fill the gaps. */
     it.q0 = (tiles - 1 - (in_seg - it.part * tiles)) * tile_rows;
     const int32_t last = it.q0 + tile_rows < it.n_q ? it.q0 + tile_rows : it.n_q;
-    it.seen_lo = attn_lo(a.p, attn_pos(a.p, it.g, attn_div(it.q0, a.by_group)));
-    it.seen_hi = attn_hi(a.p, attn_pos(a.p, it.g, attn_div(last - 1, a.by_group)), it.g.end);
+    /* What a segment's first and last rows see is in the plan: no tile of theirs waits for loads. */
+    it.seen_lo = it.g.lo;
+    it.seen_hi = it.g.end;
+    if (it.q0 > 0)
+        it.seen_lo = attn_lo(a.p, attn_pos(a.p, it.g, attn_div(it.q0, a.by_group)));
+    if (last < it.n_q)
+        it.seen_hi = attn_hi(a.p, attn_pos(a.p, it.g, attn_div(last - 1, a.by_group)), it.g.end);
     if (plan->unit != SV_ATTN_WHOLE) {
         const int32_t keys = 1 << attn_unit_shift(plan->unit);
         const int32_t begin = (attn_part0(it.g, plan->unit) + it.part) * keys;
