@@ -104,7 +104,8 @@ ifeq ($(NVCC),)
 $(error CUDA=1 needs nvcc, in PATH or as NVCC=/path/to/nvcc)
 endif
 CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
-CUDA_ARCHS := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+CUDA_PORTABLE := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+CUDA_ARCHS = $(CUDA_PORTABLE)
 CUDA_SM90 := -gencode arch=compute_90a,code=sm_90a
 GPU_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -lstdc++
 CUDA_FLAGS = $(NVCCFLAGS) -std=c++17 -O3 -lineinfo -Xcompiler $(PIE:%=%,)-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off \
