@@ -51,6 +51,9 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
                "what answers call that: reasoning_content (default), reasoning or both");
     sv_cli_opt(o, "media-dir", 0, SV_OPT_STRING, &s->media_dir, "DIR",
                "images in requests may be file: URLs of files below DIR");
+    sv_cli_opt(o, "media-url", 0, SV_OPT_STRING, &s->media_hosts, "HOSTS",
+               "images in requests may be http: and https: addresses of these hosts, HOST or "
+               "HOST:PORT with commas (default: nothing is fetched)");
     sv_cli_opt(o, "api-key", 0, SV_OPT_STRING, &s->api_key, "KEY",
                "ask for this key (others can see it in the process list: prefer a file)");
     sv_cli_opt(o, "api-key-file", 0, SV_OPT_STRING, &s->api_key_file, "FILE",

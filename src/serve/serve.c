@@ -482,6 +482,7 @@ void sv_serve_close(struct sv_serve *s)
     sv_grammars_close(s);
     sv_replicas_free(s);
     sv_prep_free(s->prep);
+    sv_serve_images_close(s);
     if (s->base)
         event_base_free(s->base);
     if (s->stop_fd >= 0)
@@ -490,7 +491,6 @@ void sv_serve_close(struct sv_serve *s)
     sv_stored_close(s->stored);
     sv_keys_close(s->keys);
     sv_chat_template_close(s->chat);
-    sv_free(s->media_dir);
     sv_enc_scratch_free(s->scratch);
     sv_buf_fini(&s->frames);
     sv_buf_fini(&s->unknown);

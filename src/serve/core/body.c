@@ -9,6 +9,7 @@
 #include "serve/core/log.h"
 #include "serve/core/prep.h"
 #include "serve/core/server.h"
+#include "serve/http/fetch.h"
 
 #include <string.h>
 #include <strings.h>
@@ -23,6 +24,11 @@ int sv_check_coding(const struct sv_http_req *q, struct sv_api_err *e)
         e, 415, NULL, "a body with Content-Encoding '%.40s' is not read; send it as it is", coding);
 }
 
+int sv_body_refused(struct sv_api_err *e)
+{
+    return sv_api_fail(e, 429, "queue_full", "too many long bodies wait to be read");
+}
+
 int sv_body_later(struct sv_serve *s, struct sv_http_req *q, struct sv_job *job,
                   struct sv_http_body **raw, struct sv_api_err *e)
 {
@@ -32,7 +38,7 @@ int sv_body_later(struct sv_serve *s, struct sv_http_req *q, struct sv_job *job,
         return sv_api_no_memory(e);
     if (sv_prep_submit(s->prep, job))
         return 0;
-    return sv_api_fail(e, 429, "queue_full", "too many long bodies wait to be read");
+    return sv_body_refused(e);
 }
 
 json_t *sv_body_object(const char *text, size_t n, struct sv_api_err *e)
@@ -98,14 +104,31 @@ static void run_question(void *user, struct sv_enc_scratch *scratch)
     const char *text = sv_http_taken_text(a->raw, &n);
 
     read_question(a, scratch, text, n);
+    if (sv_fetch_waits(a->e.fetch))
+        return; /* it is read once more */
     sv_http_free_taken(a->raw);
     a->raw = NULL;
 }
+
+static void fetch_gone(void *user)
+{
+    struct question *a = user;
+    a->q = NULL;
+    sv_fetch_cancel(a->e.fetch);
+}
+
+static void ask_again(void *user);
 
 static void answer_question(void *user)
 {
     struct question *a = user;
 
+    if (a->q && sv_fetch_waits(a->e.fetch)) {
+        sv_http_on_gone(a->q, fetch_gone, a);
+        sv_fetch_start(a->e.fetch, ask_again, a);
+        return;
+    }
+    sv_fetch_free(a->e.fetch);
     if (a->q) {
         sv_http_on_gone(a->q, NULL, NULL);
         sv_log_unknown(a->s, sv_http_added_header(a->q, "x-request-id"), &a->ignored);
@@ -118,6 +141,22 @@ static void answer_question(void *user)
     sv_buf_fini(&a->ignored);
     sv_http_free_taken(a->raw);
     sv_free(a);
+}
+
+/* What its body names was fetched. */
+static void ask_again(void *user)
+{
+    struct question *a = user;
+
+    if (a->q) {
+        sv_buf_fini(&a->b);
+        sv_buf_fini(&a->ignored);
+        sv_http_on_gone(a->q, question_gone, a);
+        if (sv_prep_submit(a->s->prep, &a->job))
+            return;
+        sv_body_refused(&a->e);
+    }
+    answer_question(a);
 }
 
 void sv_ask(struct sv_serve *s, struct sv_http_req *q, sv_answer_fn *answer)

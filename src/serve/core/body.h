@@ -19,6 +19,8 @@ int sv_check_coding(const struct sv_http_req *q, struct sv_api_err *e);
  * bodies. */
 int sv_body_later(struct sv_serve *s, struct sv_http_req *q, struct sv_job *job,
                   struct sv_http_body **raw, struct sv_api_err *e);
+/* The error where too many jobs wait. */
+int sv_body_refused(struct sv_api_err *e);
 /* The JSON object in a body; NULL with an error. */
 json_t *sv_body_object(const char *text, size_t n, struct sv_api_err *e);
 

@@ -15,6 +15,7 @@
 #include "serve/core/token_lists.h"
 #include "serve/core/tools.h"
 #include "serve/core/write.h"
+#include "serve/http/fetch.h"
 
 #include "grammar/grammar.h"
 
@@ -490,6 +491,29 @@ void sv_call_grammar_ready(struct sv_call *c, int rc, struct sv_api_err *e)
     go_on(c, rc, e);
 }
 
+/* NULL: memory ran out. */
+static struct sv_call *new_call(struct sv_serve *s, const struct sv_dialect *d,
+                                struct sv_http_req *q, const char *request_id)
+{
+    struct sv_call *c = sv_calloc(1, sizeof *c);
+
+    if (!c)
+        return NULL;
+    c->s = s; /* the rest is zero already */
+    c->dialect = d;
+    c->status = 200;
+    c->start_us = c->write_us = sv_clock_us();
+    c->req = q;
+    c->key = sv_http_key(q);
+    c->next = s->calls;
+    if (c->next)
+        c->next->prev = c;
+    s->calls = c;
+    snprintf(c->request_id, sizeof c->request_id, "%s", request_id);
+    sv_http_on_gone(q, on_gone, c);
+    return c;
+}
+
 static void prepare(void *user, struct sv_enc_scratch *scratch)
 {
     struct sv_call *c = user;
@@ -497,16 +521,62 @@ static void prepare(void *user, struct sv_enc_scratch *scratch)
     const char *text = sv_http_taken_text(c->raw, &n);
 
     c->read_rc = read_call(c, scratch, text, n, &c->read_err);
+    if (sv_fetch_waits(c->read_err.fetch))
+        return; /* it is read once more */
     sv_http_free_taken(c->raw);
     c->raw = NULL;
 }
+
+static void fetch_gone(void *user)
+{
+    struct sv_call *c = user;
+
+    c->req = NULL;
+    c->status = 499;
+    sv_fetch_cancel(c->read_err.fetch);
+}
+
+static void read_again(void *user);
 
 static void on_prepared(void *user)
 {
     struct sv_call *c = user;
 
     c->prepared = true;
+    if (c->req && sv_fetch_waits(c->read_err.fetch)) {
+        sv_http_on_gone(c->req, fetch_gone, c);
+        sv_fetch_start(c->read_err.fetch, read_again, c);
+        return;
+    }
+    sv_fetch_free(c->read_err.fetch);
+    c->read_err.fetch = NULL;
     go_on(c, c->read_rc, &c->read_err);
+}
+
+/* What its body names was fetched: a new call reads it from the beginning. */
+static void read_again(void *user)
+{
+    struct sv_call *old = user;
+    struct sv_call *c = old->req ? new_call(old->s, old->dialect, old->req, old->request_id) : NULL;
+
+    if (c) {
+        c->start_us = old->start_us;
+        c->raw = old->raw;
+        c->read_err.fetch = old->read_err.fetch;
+        old->raw = NULL;
+        old->read_err = (struct sv_api_err){0};
+        c->job =
+            (struct sv_job){.run = prepare, .done = on_prepared, .user = c, .cost = old->job.cost};
+        c->preparing = true;
+        sv_call_free(old);
+        if (sv_prep_submit(c->s->prep, &c->job))
+            return; /* it belongs to the other thread now */
+        c->read_rc = sv_body_refused(&c->read_err);
+    } else {
+        c = old;
+        c->read_rc = sv_api_no_memory(&c->read_err);
+    }
+    on_prepared(c);
 }
 
 /* Has the body read on the other thread. */
@@ -536,25 +606,13 @@ static void begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_http
                   const char *request_id, bool later)
 {
     struct sv_api_err e = {0};
-    struct sv_call *c = sv_calloc(1, sizeof *c);
+    struct sv_call *c = new_call(s, d, q, request_id);
 
     if (!c) {
         sv_api_no_memory(&e);
         sv_api_refuse(q, &e);
         return;
     }
-    c->s = s; /* the rest is zero already */
-    c->dialect = d;
-    c->status = 200;
-    c->start_us = c->write_us = sv_clock_us();
-    c->req = q;
-    c->key = sv_http_key(q);
-    c->next = s->calls;
-    if (c->next)
-        c->next->prev = c;
-    s->calls = c;
-    snprintf(c->request_id, sizeof c->request_id, "%s", request_id);
-    sv_http_on_gone(q, on_gone, c);
     int rc = sv_check_coding(q, &e);
     if (!rc && later) {
         rc = prepare_later(c, q, &e);

@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 
+struct sv_fetch;
 struct sv_http_req;
 
 struct sv_api_err {
@@ -18,6 +19,9 @@ struct sv_api_err {
     char param[96];   /* the field, "" = null */
     char msg[480];
     bool too_slow; /* not an error: the body takes too long for the loop's thread */
+    /* Addresses that the body names. While they wait: not an error, they are to be fetched, and
+     * then the body is to be read once more. */
+    struct sv_fetch *fetch;
 };
 /* These return -1. bad: 400 for a field (NULL = the request as a whole). */
 int sv_api_bad(struct sv_api_err *e, const char *param, const char *fmt, ...)

@@ -4,13 +4,14 @@
  *
  * Called by prompt.c and the dialects; decoding runs on the thread that reads long bodies. An image
  * is resized there to what the model reads, so that the engine's thread has little left to do and a
- * waiting request keeps no more than that. Must not: fetch anything, or read a file outside the
- * directory of --media-dir.
+ * waiting request keeps no more than that. Addresses are fetched on the loop (fetch.h), between two
+ * readings of the body. Must not: read a file outside the directory of --media-dir.
  */
 #define _XOPEN_SOURCE 700 /* realpath */
 
 #include "serve/core/images.h"
 #include "serve/core/server.h"
+#include "serve/http/fetch.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -300,6 +301,35 @@ static bool begins(const struct source *src, const char *scheme)
     return src->n >= strlen(scheme) && strncasecmp(src->text, scheme, strlen(scheme)) == 0;
 }
 
+static bool is_address(const struct source *src)
+{
+    return src->is_url && (begins(src, "http:") || begins(src, "https:"));
+}
+
+static int address_error(const struct source *src, const struct sv_err *err, struct sv_api_err *e)
+{
+    if (err->code == SV_ENOMEM)
+        return sv_api_no_memory(e);
+    if (err->code == SV_EFULL)
+        return sv_api_fail(e, 503, NULL, "'%s': %s", src->at, err->msg);
+    return sv_api_bad(e, field_of(src->at), "'%s': %s", src->at, err->msg);
+}
+
+/* Puts an address on the list of those to be fetched, unless it is there. */
+static int want_address(const struct sv_serve *s, const struct source *src, struct sv_api_err *e)
+{
+    struct sv_err err = {0};
+
+    if (!s->fetcher)
+        return sv_api_unsupported(e, field_of(src->at),
+                                  "'%s': this server fetches nothing; send the image itself in a "
+                                  "data: URL",
+                                  src->at);
+    return sv_fetch_want(&e->fetch, s->fetcher, src->text, src->n, &err)
+               ? address_error(src, &err, e)
+               : 0;
+}
+
 static int read_bytes(const struct sv_serve *s, const struct source *src, struct sv_buf *bytes,
                       struct sv_api_err *e)
 {
@@ -309,11 +339,10 @@ static int read_bytes(const struct sv_serve *s, const struct source *src, struct
         return read_data_url(src, bytes, e);
     if (begins(src, "file:"))
         return read_file_url(s, src, bytes, e);
-    if (begins(src, "http:") || begins(src, "https:"))
-        return sv_api_unsupported(e, field_of(src->at),
-                                  "'%s': this server fetches nothing; send the image itself in a "
-                                  "data: URL",
-                                  src->at);
+    if (is_address(src)) {
+        struct sv_err err = {0};
+        return sv_fetch_get(e->fetch, src->text, bytes, &err) ? address_error(src, &err, e) : 0;
+    }
     return ill(src, "a data: URL, \"data:image/png;base64,...\"", e);
 }
 
@@ -381,6 +410,20 @@ static int load_image(const struct sv_serve *s, const struct sv_buf *bytes, cons
     return 0;
 }
 
+/* -1 also while addresses wait to be fetched. */
+static int want_addresses(const struct sv_serve *s, const struct sv_params *p, struct sv_api_err *e)
+{
+    for (size_t i = 0; i < json_array_size(p->images); i++) {
+        const json_t *noted = json_array_get(p->images, i);
+        struct source src;
+        if (find_source(json_array_get(noted, 0), json_string_value(json_array_get(noted, 1)), &src,
+                        e) ||
+            (is_address(&src) && want_address(s, &src, e)))
+            return -1;
+    }
+    return sv_fetch_waits(e->fetch) ? -1 : 0;
+}
+
 int sv_serve_images_load(const struct sv_serve *s, const struct sv_enc_scratch *scratch,
                          const struct sv_params *p, struct sv_prompt *out, struct sv_api_err *e)
 {
@@ -394,6 +437,8 @@ int sv_serve_images_load(const struct sv_serve *s, const struct sv_enc_scratch *
         e->too_slow = true;
         return -1;
     }
+    if (want_addresses(s, p, e))
+        return -1;
     out->images = sv_calloc(n, sizeof *out->images);
     if (!out->images)
         return sv_api_no_memory(e);
@@ -422,9 +467,9 @@ void sv_serve_images_free(struct sv_prompt *p)
     p->n_images = 0;
 }
 
-/* ---------------------------------------------------------------- the directory */
+/* ---------------------------------------------------------------- what may be read */
 
-int sv_serve_images_open(struct sv_serve *s, struct sv_err *err)
+static int open_dir(struct sv_serve *s, struct sv_err *err)
 {
     const char *dir = s->o.media_dir;
     char real[PATH_MAX];
@@ -437,4 +482,23 @@ int sv_serve_images_open(struct sv_serve *s, struct sv_err *err)
         return sv_fail(err, SV_EINVAL, -1, "option --media-dir: %s is no directory", dir);
     s->media_dir = sv_strdup(real);
     return s->media_dir ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "server");
+}
+
+int sv_serve_images_open(struct sv_serve *s, struct sv_err *err)
+{
+    const struct sv_fetch_options o = {
+        .hosts = s->o.media_hosts,
+        .max_bytes = SV_IMAGE_MAX_BYTES,
+        .all_bytes = s->o.max_kept_bytes,
+        .time_seconds = s->o.media_seconds ? s->o.media_seconds : 10,
+    };
+    int rc = open_dir(s, err);
+
+    return rc || !o.hosts ? rc : sv_fetcher_open(&s->fetcher, s->base, &o, err);
+}
+
+void sv_serve_images_close(struct sv_serve *s)
+{
+    sv_fetcher_close(s->fetcher);
+    sv_free(s->media_dir);
 }

@@ -34,12 +34,14 @@ json_t *sv_content_take(struct sv_content *c);
 int sv_serve_images_check(const struct sv_serve *s, const struct sv_params *p,
                           struct sv_api_err *e);
 /* Decodes the noted images into the prompt. On the loop's thread, which is known by its scratch, it
- * ends with e->too_slow instead. */
+ * ends with e->too_slow instead; where addresses are still to be fetched, these wait in e->fetch.
+ */
 int sv_serve_images_load(const struct sv_serve *s, const struct sv_enc_scratch *scratch,
                          const struct sv_params *p, struct sv_prompt *out, struct sv_api_err *e);
 void sv_serve_images_free(struct sv_prompt *p);
 
-/* --media-dir as an absolute path without symbolic links. */
+/* --media-dir as an absolute path without symbolic links, and --media-url. */
 int sv_serve_images_open(struct sv_serve *s, struct sv_err *err);
+void sv_serve_images_close(struct sv_serve *s);
 
 #endif

@@ -27,6 +27,8 @@ struct sv_serve_options {
     const char *tls_cert, *tls_key;
     const char *cors_origin; /* "*" or one origin */
     const char *media_dir;   /* file: URLs of images may name what lies below it; NULL = none */
+    const char *media_hosts; /* HOST or HOST:PORT, with commas: images are fetched there alone */
+    int32_t media_seconds;   /* for all that one request has fetched; 0 = 10 */
     /* Names in Host besides IP addresses and localhost, with commas; NULL = none, and Host is
      * checked only on loopback addresses without keys. */
     const char *allowed_hosts;

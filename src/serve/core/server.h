@@ -20,6 +20,7 @@ struct event;
 struct sv_api_err;
 struct sv_call;
 struct sv_compiled;
+struct sv_fetcher;
 struct sv_keys;
 struct sv_prep;
 struct sv_stored;
@@ -47,6 +48,7 @@ struct sv_serve {
     struct sv_stored *stored;      /* answers of /v1/responses; NULL: none are stored */
     struct sv_chat_template *chat; /* given by option; NULL: the model's */
     char *media_dir;               /* its real path; NULL: no files are read */
+    struct sv_fetcher *fetcher;    /* of images; NULL: nothing is fetched */
     enum sv_tool_format tool_format;
     enum sv_think_format think_format;
     bool harmony;                            /* the chat template is gpt-oss's */
