@@ -2,7 +2,7 @@
  * moe_emulated.cpp - the GPU kernels of a mixture of experts run on a CPU by tests/cuda/emulated: products within rounding
  * of sums in double precision, choices and lists against their definition, and a row's bits the same alone and among others
  * that share all or some of its experts, in every width of the kernels. Experts in MXFP4 give the bits of the bf16 experts
- * of their values.
+ * of their values, and a shared expert that lies by itself those of a routed one that all rows choose.
  *
  * Built and started by moe_emulated.test.sh. tests/backend/test_cross_moe.c holds the same ops against the CPU's on a GPU.
  */
@@ -95,6 +95,18 @@ struct projection {
         sv_experts all = x;
         all.w = coded.data();
         return all;
+    }
+    /* The last expert becomes a shared one: its weights are moved away from the others'. */
+    std::vector<uint8_t> apart;
+    sv_weight moved;
+    void split(sv_experts &all, size_t each)
+    {
+        moved = all.w[--all.n];
+        uint8_t *from = (uint8_t *)(uintptr_t)moved.data;
+        apart.assign(from, from + each);
+        memset(from, 0x7f, each);
+        moved.data = apart.data();
+        all.shared = &moved;
     }
 
     projection(sv_rng &rng, const shape &s, int32_t rows, int32_t cols)
@@ -422,6 +434,51 @@ int check_codes(sv_cuda *cu, sv_rng &rng, const shape &s)
     return 0;
 }
 
+/* The last expert, which is every row's last choice, as one more routed expert and as a shared one: the same bits. */
+int check_shared(sv_cuda *cu, sv_rng &rng, const shape &s)
+{
+    layer l(rng, s);
+    std::vector<std::vector<uint8_t>> want;
+    const std::vector<int32_t> own = {0, 1, 2};
+    for (projection *p : {&l.gate, &l.up, &l.down})
+        if (s.top)
+            p->x = p->in_codes(cu);
+    for (bool fused : {false, true}) {
+        for (projection *p : {&l.gate, &l.up, &l.down})
+            if (fused)
+                p->split(p->x, s.top    ? sv_mxfp4_bytes(p->x.rows, p->x.cols)
+                               : s.bf16 ? sv_packed_bytes(p->x.rows, p->x.cols)
+                                        : (size_t)p->x.rows * p->x.cols * 4);
+        for (int32_t n : {1, 9, 40, 160}) {
+            sv_rng same = {(uint64_t)n};
+            routing t(n, s);
+            draw(same, t, s, s.n_experts - 1, own);
+            for (int32_t row = 0; row < n; row++)
+                t.r.expert[row * s.k + s.k - 1] = s.n_experts - 1;
+            t.r.shared = fused;
+            t.lists();
+            acts x((size_t)n * s.hidden, cu->act == SV_BF16);
+            for (size_t i = 0; i < (size_t)n * s.hidden; i++)
+                x.set(i, sv_rng_normal(&same));
+            acts act((size_t)n * s.k * s.inter, x.bf16), out((size_t)n * s.hidden, x.bf16);
+            std::vector<float> down((size_t)n * s.k * s.hidden);
+            run(cu, l, t.r, x.data.data(), act, down, out);
+            std::vector<uint8_t> &bits = act.data;
+            bits.insert(bits.end(), (const uint8_t *)down.data(), (const uint8_t *)(down.data() + down.size()));
+            bits.insert(bits.end(), out.data.begin(), out.data.end());
+            if (!fused) {
+                want.push_back(bits);
+            } else if (want.front() != bits) {
+                printf("%d rows with a shared expert have other bits than with one more routed expert\n", n);
+                return 1;
+            } else {
+                want.erase(want.begin());
+            }
+        }
+    }
+    return 0;
+}
+
 bool beats(float a, int32_t i, float b, int32_t j)
 {
     if (std::isnan(a) || std::isnan(b))
@@ -429,22 +486,33 @@ bool beats(float a, int32_t i, float b, int32_t j)
     return a > b || (a == b && i < j);
 }
 
+/* A shared expert's weight: there is none, it is 1, or a sigmoid. */
+enum shared { NONE, ONE, GATED };
+
 /* Small integers: logits tie often; some rows are padding, one has a NaN. s.bf16: packed weights. */
-int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_norm norm, sv_slice own = {})
+int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_norm norm, sv_slice own = {}, shared one = NONE)
 {
     cu->act = s.bf16 ? SV_BF16 : SV_F32;
-    std::vector<float> x((size_t)n * s.hidden), w((size_t)s.n_experts * s.hidden);
+    shape all = s;
+    all.n_experts += one != NONE;
+    all.k += one != NONE;
+    std::vector<float> x((size_t)n * s.hidden), w((size_t)s.n_experts * s.hidden), gate(s.hidden);
     std::vector<int32_t> seg(n);
     for (float &v : x)
         v = (float)sv_rng_below(&rng, 3) - 1;
     for (float &v : w)
         v = (float)sv_rng_below(&rng, 3) - 1;
+    for (float &v : gate)
+        v = (float)sv_rng_below(&rng, 3) - 1;
     for (int32_t r = 0; r < n; r++)
         seg[r] = r >= n - n / 4 ? -1 : 0;
     if (n > 4)
         x[(size_t)s.hidden] = NAN;
-    routing got(n, s, own), want(n, s, own);
-    acts rows(x.size(), s.bf16);
+    routing got(n, all, own), want(n, all, own);
+    got.r.shared = one != NONE;
+    acts rows(x.size(), s.bf16), gates(gate.size(), s.bf16);
+    for (size_t i = 0; i < gate.size(); i++)
+        gates.set(i, gate[i]);
     for (size_t i = 0; i < x.size(); i++)
         rows.set(i, x[i]);
     std::vector<uint16_t> packed(sv_packed_bytes(s.n_experts, s.hidden) / 2);
@@ -460,6 +528,12 @@ int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_
     p.w.rows = s.n_experts;
     p.w.cols = s.hidden;
     p.w.data = s.bf16 ? (const void *)packed.data() : w.data();
+    if (one == GATED) {
+        p.shared.fmt.elem = p.w.fmt.elem;
+        p.shared.rows = 1;
+        p.shared.cols = s.hidden;
+        p.shared.data = gates.data.data();
+    }
     p.norm = norm;
     p.routes = got.r;
     p.n_chosen = &chosen;
@@ -476,20 +550,29 @@ int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_
         for (int32_t j = 0; j < (norm == SV_ROUTER_OVER_ALL ? s.n_experts : s.k); j++)
             sum += std::exp((double)l[id[j]] - l[id[0]]);
         for (int32_t j = 0; j < s.k; j++) {
-            want.r.expert[r * s.k + j] = seg[r] < 0 ? -1 : id[j];
-            want.r.weight[r * s.k + j] = (float)(std::exp((double)l[id[j]] - l[id[0]]) / sum);
+            want.r.expert[r * all.k + j] = seg[r] < 0 ? -1 : id[j];
+            want.r.weight[r * all.k + j] = (float)(std::exp((double)l[id[j]] - l[id[0]]) / sum);
+        }
+        if (one != NONE) {
+            double v = 0;
+            for (int32_t i = 0; i < s.hidden; i++)
+                v += x[(size_t)r * s.hidden + i] * gate[i];
+            want.r.expert[r * all.k + s.k] = seg[r] < 0 ? -1 : s.n_experts;
+            want.r.weight[r * all.k + s.k] = one == GATED ? (float)(1 / (1 + std::exp(-v))) : 1.0f;
         }
     }
     want.lists();
     sv_cuda_router_topk((sv_dev *)(void *)cu, &p);
     const int32_t n_own = sv_routes_n_own(&want.r), entries = want.r.first[n_own];
-    if (memcmp(got.r.expert, want.r.expert, sizeof(int32_t) * n * s.k) ||
-        memcmp(got.r.place, want.r.place, sizeof(int32_t) * n * s.k) ||
+    const uint32_t routed = (uint32_t)*want.r.n_active - (one != NONE);
+    if (memcmp(got.r.expert, want.r.expert, sizeof(int32_t) * n * all.k) ||
+        memcmp(got.r.place, want.r.place, sizeof(int32_t) * n * all.k) ||
         memcmp(got.r.list, want.r.list, sizeof(int32_t) * entries) ||
         memcmp(got.r.first, want.r.first, sizeof(int32_t) * (n_own + 1)) ||
         *got.r.n_active != *want.r.n_active ||
-        memcmp(got.r.active, want.r.active, sizeof(int32_t) * *want.r.n_active) || chosen != 3u + (uint32_t)*want.r.n_active) {
-        printf("router: %d rows, %d experts, %d from %d on here: other choices or lists\n", n, s.n_experts, n_own, own.first);
+        memcmp(got.r.active, want.r.active, sizeof(int32_t) * *want.r.n_active) || chosen != 3u + routed) {
+        printf("router: %d rows, %d experts, %d from %d on here, shared %d: other choices or lists\n", n, s.n_experts, n_own,
+               own.first, one);
         return 1;
     }
     for (int32_t i = 0; i < entries; i++) {
@@ -588,16 +671,18 @@ int main(int argc, char **)
     int bad = 0, n_checks = 0;
     for (bool bf16 : {true, false}) {
         cu.act = bf16 ? SV_BF16 : SV_F32;
-        /* The last one has more tiles of k than a ring has stages, in both products. */
+        /* The last one has more tiles of k than a ring has stages, in both products. In f32, where no kernel has a ring, it
+         * has more columns than a thread block adds up. */
         for (const shape &s : {shape{4, 2, 64, 32, true, false, SV_EXPERT_SILU}, shape{8, 3, 136, 72, true, true, SV_EXPERT_CLAMPED},
                                shape{6, 2, 52, 20, false, true, SV_EXPERT_SILU},
-                               shape{3, 2, 456, 424, true, false, SV_EXPERT_SILU}}) {
+                               shape{3, 2, bf16 ? 456 : 264, bf16 ? 424 : 40, true, false, SV_EXPERT_SILU}}) {
             bad |= check_layer(&cu, rng, s);
             n_checks++;
         }
         bad |= check_parts(&cu, rng, {40, 3, 136, 72, true, true, SV_EXPERT_CLAMPED}) |
                check_parts(&cu, rng, {7, 3, 52, 20, false, false, SV_EXPERT_SILU});
-        n_checks += 2;
+        bad |= check_shared(&cu, rng, {5, 3, bf16 ? 64 : 52, bf16 ? 32 : 20, bf16, false, SV_EXPERT_SILU});
+        n_checks += 3;
     }
     cu.act = SV_BF16;
     for (const shape &s : {shape{4, 2, 64, 32, true, false, SV_EXPERT_SILU, 122}, shape{9, 3, 160, 96, true, true, SV_EXPERT_CLAMPED, 121},
@@ -606,6 +691,8 @@ int main(int argc, char **)
         bad |= check_codes(&cu, rng, s);
         n_checks++;
     }
+    bad |= check_shared(&cu, rng, {5, 3, 64, 32, true, false, SV_EXPERT_SILU, 122});
+    n_checks++;
     if (argc > 1) {
         printf("%d cases: %s\n", n_checks, bad ? "FAILED" : "all as they should be");
         return bad;
@@ -619,6 +706,13 @@ int main(int argc, char **)
                                     {e / 3, e - e / 3 - e / 2});
                 n_checks += 2;
             }
+    for (int32_t n : {1, 9, 200})
+        for (bool bf16 : {true, false}) {
+            bad |= check_router(&cu, rng, {32, 4, bf16 ? 24 : 19, 8, bf16, false, SV_EXPERT_SILU}, n,
+                                n % 3 ? SV_ROUTER_OVER_CHOSEN : SV_ROUTER_OVER_ALL, {},
+                                bf16 || n > 9 ? GATED : ONE);
+            n_checks++;
+        }
     /* More columns than a lane reads early. */
     bad |= check_router(&cu, rng, {20, 4, 3096, 8, true, false, SV_EXPERT_SILU}, 9, SV_ROUTER_OVER_CHOSEN);
     n_checks++;
