@@ -341,7 +341,9 @@ static bool pages_ok(const struct sv_kv *kv, int32_t max_dim)
 
 static bool kv_ok(const struct sv_kv *kv)
 {
-    return kv->v && (kv->dtype == SV_F32 || kv->dtype == SV_BF16 || kv->dtype == SV_F8) &&
+    return kv->v &&
+           (kv->dtype == SV_F32 || kv->dtype == SV_BF16 ||
+            (kv->dtype == SV_F8 && kv->k_own && kv->v_own)) &&
            pages_ok(kv, 256);
 }
 

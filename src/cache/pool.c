@@ -33,7 +33,7 @@ int64_t sv_cache_position_bytes(const struct sv_cache_group_desc *d)
 {
     const int32_t n_arrays = d->kind == SV_CACHE_KV ? 2 : d->kind == SV_CACHE_LATENT ? 1 : 0;
     return (int64_t)n_arrays * d->n_layers * d->n_kv_heads *
-           (int64_t)sv_kv_row_bytes(d->dtype, d->head_dim);
+           ((int64_t)sv_kv_row_bytes(d->dtype, d->head_dim) + (d->dtype == SV_F8));
 }
 
 int64_t sv_cache_group_bytes(const struct sv_cache_group_desc *d, int32_t n_slots)
@@ -479,11 +479,16 @@ struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer)
     SV_REQUIRE(group < c->n_groups);
     const struct sv_cache_group *g = &c->group[group];
     SV_REQUIRE(sv_cache_is_paged(g) && layer < g->d.n_layers);
-    const size_t layer_bytes = (size_t)g->d.n_pages * (size_t)g->d.page_size *
-                               (size_t)g->d.n_kv_heads * sv_kv_row_bytes(g->d.dtype, g->d.head_dim);
+    const size_t rows = (size_t)g->d.n_pages * (size_t)g->d.page_size * (size_t)g->d.n_kv_heads,
+                 layer_bytes = rows * sv_kv_row_bytes(g->d.dtype, g->d.head_dim);
+    /* Scales stand behind the codes of all layers. */
+    const bool scaled = g->d.dtype == SV_F8;
+    const size_t own = (size_t)g->d.n_layers * layer_bytes + (size_t)layer * rows;
     return (struct sv_kv){
         .k = (char *)g->k + (size_t)layer * layer_bytes,
         .v = g->v ? (char *)g->v + (size_t)layer * layer_bytes : NULL,
+        .k_own = scaled ? (uint8_t *)g->k + own : NULL,
+        .v_own = scaled ? (uint8_t *)g->v + own : NULL,
         .dtype = g->d.dtype,
         .n_pages = g->d.n_pages,
         .page_size = g->d.page_size,

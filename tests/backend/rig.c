@@ -190,6 +190,7 @@ void rig_kv_init(struct rig_kv *c, struct sv_rng *rng, enum sv_dtype dtype, int3
         table[i] = table[j];
         table[j] = t;
     }
+    const bool scaled = dtype == SV_F8;
     c->n_slots = n_slots;
     c->kv = (struct sv_kv){.k = rig_new(bytes),
                            .v = rig_new(bytes),
@@ -199,13 +200,17 @@ void rig_kv_init(struct rig_kv *c, struct sv_rng *rng, enum sv_dtype dtype, int3
                            .n_kv_heads = n_kv_heads,
                            .head_dim = head_dim,
                            .table = table,
-                           .table_stride = per_slot};
+                           .table_stride = per_slot,
+                           .k_own = scaled ? rig_new(bytes / (size_t)head_dim) : NULL,
+                           .v_own = scaled ? rig_new(bytes / (size_t)head_dim) : NULL};
 }
 
 void rig_kv_fini(struct rig_kv *c)
 {
     rig_free(c->kv.k);
     rig_free(c->kv.v);
+    if (c->kv.k_own)
+        rig_free(c->kv.k_own), rig_free(c->kv.v_own);
     rig_free((int32_t *)(uintptr_t)c->kv.table);
 }
 

@@ -76,9 +76,10 @@ static float stored(const struct rig_kv *kv, int which, int32_t pos, int32_t hea
 {
     const int32_t hd = kv->kv.head_dim;
     const uint8_t *data = which ? kv->kv.v : kv->kv.k;
-    const uint8_t *row = data + rig_kv_at(kv, 0, pos, head) / hd * (hd + 1);
+    const int64_t at = rig_kv_at(kv, 0, pos, head);
     const float fixed = which ? kv->kv.v_scale : kv->kv.k_scale;
-    return sv_f8_to_f32(row[d]) * (fixed > 0 ? fixed : sv_e8m0_to_f32(row[hd]));
+    const uint8_t own = (which ? kv->kv.v_own : kv->kv.k_own)[at / hd];
+    return sv_f8_to_f32(data[at + d]) * (fixed > 0 ? fixed : sv_e8m0_to_f32(own));
 }
 
 /* Each stored number is the nearest of its scale, and the scale is the least power of two. */
@@ -91,17 +92,18 @@ static void check_rows(const struct shape *s, const struct rig_kv *kv)
         for (int32_t h = 0; h < s->n_kv; h++)
             for (int which = 0; which < 2; which++) {
                 const float *in = x + (size_t)(s->n_heads + which * s->n_kv + h) * (size_t)hd;
-                const uint8_t *row = (const uint8_t *)(which ? kv->kv.v : kv->kv.k) +
-                                     rig_kv_at(kv, 0, pos, h) / hd * (hd + 1);
+                const int64_t at = rig_kv_at(kv, 0, pos, h);
+                const uint8_t *row = (const uint8_t *)(which ? kv->kv.v : kv->kv.k) + at;
+                const uint8_t own = (which ? kv->kv.v_own : kv->kv.k_own)[at / hd];
                 const float fixed = which ? kv->kv.v_scale : kv->kv.k_scale;
-                const float scale = fixed > 0 ? fixed : sv_e8m0_to_f32(row[hd]);
+                const float scale = fixed > 0 ? fixed : sv_e8m0_to_f32(own);
                 float top = 0;
                 for (int32_t d = 0; d < hd; d++) {
                     top = fmaxf(top, fabsf(in[d]));
                     assert_int_equal(row[d], sv_f32_to_f8(in[d] / scale));
                 }
                 if (fixed > 0)
-                    assert_int_equal(row[hd], 127);
+                    assert_int_equal(own, 127);
                 else
                     assert_true(top <= 448 * scale && (top > 224 * scale || top == 0));
             }

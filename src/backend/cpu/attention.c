@@ -119,8 +119,9 @@ static void widen_rows(const struct attn_plan *a, struct attn_scratch *s, int32_
     const size_t row = (size_t)kv->head_dim * sv_dtype_bytes(dtype);
     for (int32_t i = lo; i < hi; i++) {
         uint8_t *k = (uint8_t *)s->k8 + (size_t)i * row, *v = (uint8_t *)s->v8 + (size_t)i * row;
-        sv_cpu_kv_widen(a->cpu, k, dtype, s->k_rows[i], kv->head_dim, kv->k_scale);
-        sv_cpu_kv_widen(a->cpu, v, dtype, s->v_rows[i], kv->head_dim, kv->v_scale);
+        const int64_t at = ((const uint8_t *)s->k_rows[i] - (const uint8_t *)kv->k) / kv->head_dim;
+        sv_cpu_kv_widen(a->cpu, k, dtype, s->k_rows[i], kv->k_own[at], kv->head_dim, kv->k_scale);
+        sv_cpu_kv_widen(a->cpu, v, dtype, s->v_rows[i], kv->v_own[at], kv->head_dim, kv->v_scale);
         s->k_rows[i] = k;
         s->v_rows[i] = v;
     }

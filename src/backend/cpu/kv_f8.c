@@ -27,7 +27,7 @@ static int32_t exponent_of(float top)
     return e < 1 - E8M0_ONE ? 1 - E8M0_ONE : e > MAX_EXPONENT ? MAX_EXPONENT : e;
 }
 
-static void put_f8(uint8_t *row, const float *x, int32_t n, float scale)
+static void put_f8(uint8_t *row, uint8_t *own, const float *x, int32_t n, float scale)
 {
     float top = 0;
     bool nan = false;
@@ -39,7 +39,7 @@ static void put_f8(uint8_t *row, const float *x, int32_t n, float scale)
     const float by = scale > 0 ? 1 : ldexpf(1, -e); /* exact */
     for (int32_t i = 0; i < n; i++)
         row[i] = nan ? 0 : sv_f32_to_f8(scale > 0 ? x[i] / scale : x[i] * by);
-    row[n] = (uint8_t)(nan ? E8M0_NAN : E8M0_ONE + e);
+    *own = (uint8_t)(nan ? E8M0_NAN : E8M0_ONE + e);
 }
 
 void sv_cpu_kv_put(const struct sv_cpu *cpu, const struct sv_kv *kv, int64_t at, const float *key,
@@ -47,8 +47,8 @@ void sv_cpu_kv_put(const struct sv_cpu *cpu, const struct sv_kv *kv, int64_t at,
 {
     uint8_t *k = (uint8_t *)kv->k + at, *v = (uint8_t *)kv->v + at;
     if (kv->dtype == SV_F8) {
-        put_f8(k, key, kv->head_dim, kv->k_scale);
-        put_f8(v, value, kv->head_dim, kv->v_scale);
+        put_f8(k, kv->k_own + at / kv->head_dim, key, kv->head_dim, kv->k_scale);
+        put_f8(v, kv->v_own + at / kv->head_dim, value, kv->head_dim, kv->v_scale);
         return;
     }
     cpu->vec->narrow(k, kv->dtype, key, kv->head_dim);
@@ -56,11 +56,11 @@ void sv_cpu_kv_put(const struct sv_cpu *cpu, const struct sv_kv *kv, int64_t at,
 }
 
 void sv_cpu_kv_widen(const struct sv_cpu *cpu, void *out, enum sv_dtype dtype, const void *row,
-                     int32_t head_dim, float scale)
+                     uint8_t own_scale, int32_t head_dim, float scale)
 {
     _Alignas(64) float wide[256];
     float *to = dtype == SV_F32 ? out : wide;
-    const float own = sv_e8m0_to_f32(((const uint8_t *)row)[head_dim]);
+    const float own = sv_e8m0_to_f32(own_scale);
     cpu->vec->widen(to, row, SV_F8, head_dim, scale > 0 ? scale * own : own);
     if (dtype != SV_F32)
         cpu->vec->narrow(out, dtype, wide, head_dim);

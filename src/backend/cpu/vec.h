@@ -182,9 +182,9 @@ static inline int64_t sv_cpu_kv_offset(const struct sv_kv *kv, int32_t slot, int
 /* kv_f8.c: one head's key and value to their rows at this offset. */
 void sv_cpu_kv_put(const struct sv_cpu *cpu, const struct sv_kv *kv, int64_t at, const float *key,
                    const float *value);
-/* The values of a row of SV_F8, as f32 or bf16; scale as in struct sv_kv. */
+/* The values of a row of SV_F8, as f32 or bf16; scales as in struct sv_kv. */
 void sv_cpu_kv_widen(const struct sv_cpu *cpu, void *out, enum sv_dtype dtype, const void *row,
-                     int32_t head_dim, float scale);
+                     uint8_t own_scale, int32_t head_dim, float scale);
 
 /* cpu.c: scratch sized by reserve. Thread areas serve attention and sampling, never both at
  * once. */
