@@ -2,8 +2,8 @@
  * attention_cuda.cu - checks and times the CUDA attention on a GPU, without the rest of the
  * backend.
  *
- * attention_cuda check [small | quick] | time [variants | brief | latent] [CSV]: `check` compares
- * with a double-precision loop and holds bits of many arrangements against one another
+ * attention_cuda check [small | quick | f8] | time [variants | brief | latent | f8] [CSV]: `check`
+ * compares with a double-precision loop and holds bits of many arrangements against one another
  * (tests/cuda/attention_check.h); `time` gives decode, verify, draft and prefill shapes of Qwen3-8B
  * as shares of the read bandwidth measured in the same run, or TFLOP/s. Every launch of a timed
  * graph reads other keys than the one before, all of them together more than the L2 cache holds.
@@ -23,6 +23,7 @@ static void device_init(struct sv_cuda *cu)
     cu->smem_block = prop.sharedMemPerBlockOptin;
     cu->l2_bytes = (size_t)prop.l2CacheSize;
     cu->cc = prop.major * 10 + prop.minor;
+    cu->act = SV_BF16;
     cu->set = cu->cc == 90 ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
     cu->pdl = cu->cc >= 90;
     CHECKED(cudaStreamCreateWithFlags(&cu->stream, cudaStreamDefault));
@@ -40,8 +41,8 @@ struct entry {
     bool quick; /* these show every kernel */
 };
 
-/* quick: a few short ones, for compute-sanitizer. */
-static int check(struct sv_cuda *cu, bool small, bool quick)
+/* quick: a few short ones, for compute-sanitizer. f8: caches of e4m3 alone. */
+static int check(struct sv_cuda *cu, bool small, bool quick, bool f8)
 {
     const entry all[] = {
         {"d256 group 8",
@@ -96,13 +97,33 @@ static int check(struct sv_cuda *cu, bool small, bool quick)
          true},
         {"latents 128 heads", {128, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512}, {300}, 97},
         {"latents plain", {4, 1, 576, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 512}, {300, 90}, 97},
+        {"d128 f8",
+         {8, 2, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 0, true},
+         {1500, 2300, 40, 130},
+         199,
+         true},
+        {"d128 f8 block fixed",
+         {8, 1, 128, SV_BF16, SV_MASK_BLOCK, 0, 0, true, 0, true, 0.0123f},
+         {1700, 40, 900},
+         97},
+        {"d64 f8 window 100 softcap",
+         {5, 1, 64, SV_BF16, SV_MASK_CAUSAL, 100, 30, true, 0, true},
+         {1500, 600, 40},
+         97,
+         true},
+        {"d256 f8", {8, 2, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 0, true}, {1700, 300}, 97},
+        {"d72 f8 plain", {4, 2, 72, SV_BF16, SV_MASK_BLOCK, 0, 0, true, 0, true}, {300, 90}, 97},
+        {"d64 f8 f32",
+         {2, 2, 64, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 0, true, 0.0371f},
+         {300},
+         97},
         {"d128 f32", {4, 1, 128, SV_F32, SV_MASK_CAUSAL, 0, 0, false}, {600, 90}, 97},
         {"d64 f32 block window", {5, 1, 64, SV_F32, SV_MASK_BLOCK, 50, 0, true}, {600, 90}, 97},
     };
     checker c;
     check_init(c, cu, 16384, 128, 10000, true);
     for (const entry &base : all) {
-        if (quick && !base.quick)
+        if ((quick && !base.quick) || (f8 && !base.s.f8))
             continue;
         const bool tiled = base.s.dtype == SV_BF16 && base.s.hd % 64 == 0;
         entry e = base;
@@ -202,6 +223,7 @@ struct shape {
     enum sv_mask mask;
     int32_t n_heads, n_kv, hd, page;
     int32_t v_dim = 0; /* of latents; 0: keys and values */
+    bool f8 = false;   /* a cache of e4m3 */
 };
 
 static double seen_keys(const shape &s)
@@ -231,7 +253,9 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
                   n_pages = stride * s.n_seqs, n_rows = s.rows * s.n_seqs,
                   width = (s.n_heads + (s.v_dim ? 0 : 2 * s.n_kv)) * s.hd,
                   vd = s.v_dim ? s.v_dim : s.hd;
-    const size_t pool = (size_t)n_pages * s.n_kv * s.page * s.hd * 2;
+    /* Of e4m3 a row's own scale is one more byte. */
+    const size_t rows = (size_t)n_pages * s.n_kv * s.page,
+                 pool = s.f8 ? rows * (s.hd + 1) : rows * s.hd * 2;
     std::vector<int32_t> table((size_t)n_pages), row_seg, row0, slot, base, row_pos;
     for (int32_t i = 0; i < n_pages; i++)
         table[(size_t)i] = i;
@@ -247,12 +271,19 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
         }
     }
     row0.push_back(n_rows);
-    st.kv_bytes = (size_t)len * s.n_seqs * s.n_kv * s.hd * (s.v_dim ? 2 : 4);
+    st.kv_bytes = (size_t)len * s.n_seqs * s.n_kv *
+                  (s.v_dim ? s.hd * 2
+                   : s.f8  ? 2 * (s.hd + 1)
+                           : s.hd * 4);
     const size_t want = 5 * cu->l2_bytes;
     const int n_layers = (int)std::min<size_t>(64, std::max<size_t>(2, want / (2 * pool) + 1));
     for (int i = 0; i < n_layers; i++) {
         st.layers.push_back((uint8_t *)keep(st, 2 * pool));
+        /* Any bytes are codes; a scale that most numbers of a model have. */
         fill<<<1024, 256, 0, cu->stream>>>((uint16_t *)st.layers.back(), pool, 17u * i);
+        for (int half = 0; half < 2 && s.f8; half++)
+            CHECKED(cudaMemsetAsync(st.layers.back() + half * pool + rows * s.hd, 120, rows,
+                                    cu->stream));
     }
     auto ints = [&](const std::vector<int32_t> &v) {
         void *d = keep(st, v.size() * 4);
@@ -270,7 +301,8 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
     st.p.ldo = s.n_heads * vd;
     st.p.v_dim = s.v_dim;
     st.p.n_heads = s.n_heads;
-    st.p.kv = {NULL, NULL, SV_BF16, 0, 0, n_pages, s.page, s.n_kv, s.hd, ints(table), stride};
+    st.p.kv = {NULL,        NULL,  s.f8 ? SV_F8 : SV_BF16, 0, 0, n_pages, s.page, s.n_kv, s.hd,
+               ints(table), stride};
     st.p.mask = s.mask;
     st.p.scale = 1.0f / sqrtf((float)s.hd);
     CHECKED(cudaDeviceSynchronize());
@@ -278,12 +310,16 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
 
 static timing time_one(struct sv_cuda *cu, stage &st, const struct sv_attn_force &force, int n)
 {
-    const size_t half =
-        (size_t)st.p.kv.n_pages * st.p.kv.n_kv_heads * st.p.kv.page_size * st.p.kv.head_dim * 2;
+    const size_t rows = (size_t)st.p.kv.n_pages * st.p.kv.n_kv_heads * st.p.kv.page_size,
+                 hd = (size_t)st.p.kv.head_dim;
+    const bool f8 = st.p.kv.dtype == SV_F8;
+    const size_t half = f8 ? rows * (hd + 1) : rows * hd * 2;
     return time_launches(cu, n, [&](int i) {
         struct sv_p_attention p = st.p;
         p.kv.k = st.layers[(size_t)i % st.layers.size()];
         p.kv.v = p.v_dim ? NULL : (uint8_t *)p.kv.k + half;
+        p.kv.k_own = f8 ? (uint8_t *)p.kv.k + rows * hd : NULL;
+        p.kv.v_own = f8 ? (uint8_t *)p.kv.v + rows * hd : NULL;
         sv_cuda_attention_forced(cu, &p, &force);
     });
 }
@@ -359,6 +395,21 @@ static std::vector<shape> latent_shapes(void)
     return shapes;
 }
 
+/* Qwen3-8B over caches of e4m3. */
+static std::vector<shape> f8_shapes(void)
+{
+    std::vector<shape> shapes;
+    for (int page = 16; page <= 64; page += 48)
+        for (int32_t ctx : {2048, 8192})
+            for (int32_t n : {1, 32})
+                for (int32_t rows : {1, 16})
+                    if (page == 16 || (n == 32 && ctx == 8192))
+                        shapes.push_back({rows == 1 ? "decode" : "verify", n, ctx, rows,
+                                          SV_MASK_CAUSAL, 32, 8, 128, page, 0, true});
+    shapes.push_back({"prefill", 1, 0, 8192, SV_MASK_CAUSAL, 32, 8, 128, 16, 0, true});
+    return shapes;
+}
+
 static std::vector<shape> key_value_shapes(void)
 {
     const enum sv_mask causal = SV_MASK_CAUSAL, block = SV_MASK_BLOCK;
@@ -387,10 +438,12 @@ static std::vector<shape> key_value_shapes(void)
     return shapes;
 }
 
-static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, bool latent,
+static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, bool latent, bool f8,
                         const char *csv_path)
 {
-    const std::vector<shape> shapes = latent ? latent_shapes() : key_value_shapes();
+    const std::vector<shape> shapes = latent ? latent_shapes()
+                                      : f8   ? f8_shapes()
+                                             : key_value_shapes();
     struct sv_dev_limits lim = {};
     lim.max_rows = 8192;
     lim.max_heads = latent ? 128 : 32;
@@ -462,17 +515,19 @@ int main(int argc, char **argv)
     const bool more = argc > 2 && (!strcmp(argv[2], "small") || !strcmp(argv[2], "variants"));
     const bool brief = argc > 2 && !strcmp(argv[2], "brief"),
                latent = argc > 2 && !strcmp(argv[2], "latent"),
+               f8 = argc > 2 && !strcmp(argv[2], "f8"),
                quick = argc > 2 && !strcmp(argv[2], "quick");
     if (strcmp(what, "check") && strcmp(what, "time")) {
-        fprintf(stderr,
-                "usage: attention_cuda check [small | quick] | time [variants | brief | latent] "
-                "[CSV]\n");
+        fprintf(
+            stderr,
+            "usage: attention_cuda check [small | quick | f8] | time [variants | brief | latent | "
+            "f8] [CSV]\n");
         return 2;
     }
     device_init(&cu);
     if (!strcmp(what, "check"))
-        return check(&cu, more, quick);
-    const int named = more + brief + latent;
-    time_shapes(&cu, more, brief, latent, argc > 2 + named ? argv[2 + named] : NULL);
+        return check(&cu, more, quick, f8);
+    const int named = more + brief + latent + f8;
+    time_shapes(&cu, more, brief, latent, f8, argc > 2 + named ? argv[2 + named] : NULL);
     return 0;
 }

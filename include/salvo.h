@@ -63,7 +63,7 @@ struct sv_engine_options {
     double gpu_memory;
     bool copy_weights; /* the CPU: not mapped, so that files may be overwritten; GPUs always copy */
     enum sv_data_type dtype; /* AUTO = bf16 when the weights are bf16, else f32 */
-    /* Keys and values in the cache: AUTO = as the model computes, FP8 = e4m3, on the CPU alone */
+    /* Keys and values in the cache: AUTO = as the model computes, FP8 = e4m3 */
     enum sv_kv_type kv_dtype, draft_kv_dtype;
     int32_t n_threads;     /* 0 = all processors */
     int32_t max_sequences; /* running at once; others wait. 0 = 1 */

@@ -106,7 +106,6 @@ struct sv_backend {
     /* Ops queue up and graph_run replays: the engine pads counts to buckets and runs a step
      * ahead. */
     bool has_graphs;
-    bool kv_f8;           /* caches of keys and values may be SV_F8 */
     bool head_confidence; /* head_argmax fills `confidence` with any head, */
     bool (*head_confidence_of)(const struct sv_dev *,
                                const struct sv_weight *w); /* or with such a head; may be NULL */

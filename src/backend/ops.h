@@ -44,8 +44,7 @@ struct sv_kv {
     /* SV_F32, SV_BF16, or SV_F8: e4m3 codes, whose rows have a scale each in k_own and v_own. Every
      * reader sees the values of what is stored, also of its own pass. */
     enum sv_dtype dtype;
-    float k_scale,
-        v_scale; /* of SV_F8: of all rows, as a checkpoint states it; 0: each row's own */
+    float k_scale, v_scale; /* of all rows of SV_F8, as a checkpoint has them; 0: each row's own */
     int32_t n_pages, page_size, n_kv_heads, head_dim;
     /* (n_slots, table_stride): page of positions [i*page_size, ...); device memory */
     const int32_t *table;

@@ -188,7 +188,7 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
                "f32, bf16 or auto (as the weights are stored)");
     sv_cli_opt(o, "kv-dtype", 0, SV_OPT_STRING, &m->kv_dtype, "TYPE",
                "cached keys and values: auto (as --dtype) or fp8 (e4m3: half the memory of bf16, "
-               "another text; the CPU)");
+               "another text)");
     sv_cli_opt(o, "draft-kv-dtype", 0, SV_OPT_STRING, &m->draft_kv_dtype, "TYPE",
                "the same of the draft's: other drafts, the same text");
     sv_cli_opt(o, "device", 0, SV_OPT_STRING, &m->device, "NAME",

@@ -156,9 +156,6 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
         rc = sv_fail(err, SV_EUNSUPPORTED, -1,
                      "draft_quant: %s has no products of a draft's weights in 8 bits",
                      sv_dev_describe(e->dev));
-    if (!rc && (o->kv_dtype || o->draft_kv_dtype) && !sv_dev_backend(e->dev)->kv_f8)
-        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "%s: %s has no caches in fp8 (the CPU has)",
-                     o->kv_dtype ? "kv_dtype" : "draft_kv_dtype", sv_dev_describe(e->dev));
     return rc;
 }
 

@@ -264,12 +264,13 @@ void cross_rows_free(struct cross *c, struct cross_rows *r)
         cross_free(c, &r->buf[i]);
 }
 
-struct cross_kv cross_kv(struct cross *c, int32_t n_slots, int32_t max_pos, int32_t page_size,
-                         int32_t n_kv_heads, int32_t head_dim, float scale)
+static struct cross_kv any_kv(struct cross *c, int32_t n_slots, int32_t max_pos, int32_t page_size,
+                              int32_t n_kv_heads, int32_t head_dim, float scale, bool f8)
 {
     const int32_t per_slot = (max_pos + page_size - 1) / page_size, n = n_slots * per_slot;
-    const size_t size = (size_t)n * (size_t)page_size * (size_t)n_kv_heads * (size_t)head_dim;
-    const enum cross_type type = c->bf16 ? CROSS_BF16 : CROSS_F32;
+    const size_t rows = (size_t)n * (size_t)page_size * (size_t)n_kv_heads,
+                 size = rows * (size_t)head_dim / (f8 ? 4 : 1);
+    const enum cross_type type = f8 ? CROSS_I32 : c->bf16 ? CROSS_BF16 : CROSS_F32;
     int32_t *table = malloc((size_t)n * sizeof *table);
     for (int32_t i = 0; i < n; i++)
         table[i] = i;
@@ -284,7 +285,9 @@ struct cross_kv cross_kv(struct cross *c, int32_t n_slots, int32_t max_pos, int3
     for (int side = 0; side < 2; side++)
         kv.kv[side] = (struct sv_kv){.k = cross_at(&kv.k, side),
                                      .v = cross_at(&kv.v, side),
-                                     .dtype = c->bf16 ? SV_BF16 : SV_F32,
+                                     .dtype = f8        ? SV_F8
+                                              : c->bf16 ? SV_BF16
+                                                        : SV_F32,
                                      .n_pages = n,
                                      .page_size = page_size,
                                      .n_kv_heads = n_kv_heads,
@@ -292,6 +295,26 @@ struct cross_kv cross_kv(struct cross *c, int32_t n_slots, int32_t max_pos, int3
                                      .table = cross_at(&kv.table, side),
                                      .table_stride = per_slot};
     free(table);
+    for (int i = 0; f8 && i < 2; i++)
+        kv.own[i] = cross_new(c, CROSS_I32, rows / 4 + 1, NULL, 0);
+    return kv;
+}
+
+struct cross_kv cross_kv(struct cross *c, int32_t n_slots, int32_t max_pos, int32_t page_size,
+                         int32_t n_kv_heads, int32_t head_dim, float scale)
+{
+    return any_kv(c, n_slots, max_pos, page_size, n_kv_heads, head_dim, scale, false);
+}
+
+struct cross_kv cross_kv_f8(struct cross *c, int32_t n_slots, int32_t max_pos, int32_t page_size,
+                            int32_t n_kv_heads, int32_t head_dim, float fixed)
+{
+    struct cross_kv kv = any_kv(c, n_slots, max_pos, page_size, n_kv_heads, head_dim, 0, true);
+    for (int side = 0; side < 2; side++) {
+        kv.kv[side].k_own = cross_at(&kv.own[0], side);
+        kv.kv[side].v_own = cross_at(&kv.own[1], side);
+        kv.kv[side].k_scale = kv.kv[side].v_scale = fixed;
+    }
     return kv;
 }
 
@@ -300,4 +323,7 @@ void cross_kv_free(struct cross *c, struct cross_kv *kv)
     cross_free(c, &kv->k);
     cross_free(c, &kv->v);
     cross_free(c, &kv->table);
+    for (int i = 0; i < 2; i++)
+        if (kv->own[i].n)
+            cross_free(c, &kv->own[i]);
 }

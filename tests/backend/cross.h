@@ -68,10 +68,14 @@ void cross_rows_free(struct cross *c, struct cross_rows *r);
 /* A paged cache, full of NaN or of normal numbers. */
 struct cross_kv {
     struct sv_kv kv[2];
-    struct cross_buf k, v, table;
+    struct cross_buf k, v, table, own[2];
 };
 struct cross_kv cross_kv(struct cross *c, int32_t n_slots, int32_t max_pos, int32_t page_size,
                          int32_t n_kv_heads, int32_t head_dim, float scale);
+/* The same in e4m3, full of NaN; fixed: the scale of all rows, or 0. Buffers are of CROSS_I32, for
+ * the bytes. */
+struct cross_kv cross_kv_f8(struct cross *c, int32_t n_slots, int32_t max_pos, int32_t page_size,
+                            int32_t n_kv_heads, int32_t head_dim, float fixed);
 void cross_kv_free(struct cross *c, struct cross_kv *kv);
 
 struct sv_dev *cross_dev(const struct cross *c, int side);

@@ -145,7 +145,7 @@ static struct sv_rope_table rope_table(struct cross *c, struct cross_buf t[2], i
 {
     const size_t n = (size_t)max_pos * (size_t)(rot / 2);
     if (!side) {
-        float *v = malloc(2 * n * sizeof *v + 4);
+        float *v = calloc(2 * n + 1, sizeof *v);
         for (int32_t p = 0; p < max_pos; p++)
             for (int32_t i = 0; i < rot / 2; i++) {
                 double a = p * pow(10000, -2.0 * i / rot);
@@ -631,6 +631,96 @@ static void attention_on(struct cross *c)
                            v < 4 ? 1 : 2);
 }
 
+/* ---------------------------------------------------------------- caches in e4m3 */
+
+/* Rows are written, neither normalised nor rotated, so that both sides store the same bytes; then
+ * they are read, those of the pass among them, all together and each segment alone. */
+static void f8_case(struct cross *c, struct heads s, struct view v, int32_t page, int32_t reach,
+                    float fixed)
+{
+    struct cross_buf t[2];
+    struct sv_rope_table rope[2];
+    for (int side = 0; side < 2; side++)
+        rope[side] = rope_table(c, t, side, reach, 0);
+    const int32_t ld = (s.n_heads + 2 * s.n_kv) * s.hd + 8, width = s.n_heads * s.hd;
+    struct cross_kv kv = cross_kv_f8(c, 3, reach, page, s.n_kv, s.hd, fixed);
+    struct cross_weight sinks = cross_weight(c, SV_BF16, 1, s.n_heads, 1, 0);
+    static const int32_t slot[] = {2, 0, 1}, len[] = {40, 33, 1};
+    for (int32_t at = 0; at + 40 <= reach; at += 40) {
+        struct rig_batch b, one;
+        rig_batch_init(&b);
+        for (int i = 0; i < 3; i++)
+            rig_batch_add(&b, slot[i], at * len[i] / 40, len[i]);
+        const int32_t n = b.rows.n_rows;
+        struct cross_rows r = cross_rows(c, &b, 3, 1);
+        struct cross_buf qkv = cross_new(c, CROSS_ACT, (size_t)((n + 3) * ld), NULL, 1.5f);
+        struct cross_buf out = cross_new(c, CROSS_ACT, (size_t)((n + 3) * width), NULL, 0);
+        struct sv_p_attention p = {.ldq = ld,
+                                   .ldo = width,
+                                   .n_heads = s.n_heads,
+                                   .mask = v.mask,
+                                   .window = v.window,
+                                   .scale = 1 / sqrtf((float)s.hd),
+                                   .softcap = v.softcap};
+        for (int side = 0; side < 2; side++) {
+            sv_op_qk_norm_rope_kv_write(cross_dev(c, side), &(struct sv_p_qk_norm_rope_kv_write){
+                                                                .rows = r.rows[side],
+                                                                .qkv = cross_at(&qkv, side),
+                                                                .ld = ld,
+                                                                .n_heads = s.n_heads,
+                                                                .rope = rope[side],
+                                                                .kv = kv.kv[side]});
+            p.rows = r.rows[side];
+            p.q = cross_at(&qkv, side);
+            p.out = cross_at(&out, side);
+            p.kv = kv.kv[side];
+            if (v.sinks)
+                p.sinks = side ? sinks.dut : sinks.ref;
+            sv_op_attention(cross_dev(c, side), &p);
+        }
+        cross_sync(c);
+        cross_same(c, &out, 0, (size_t)(n * width), 2 * c->tol, "attention over e4m3");
+        uint8_t *whole = cross_bytes(c, &out, NULL);
+        const size_t row_bytes = (size_t)width * cross_elem(c, CROSS_ACT);
+        for (int32_t i = 0, row = 0; i < 3 && at % 120 == 0; row += len[i++]) {
+            rig_batch_init(&one);
+            rig_batch_add(&one, slot[i], at * len[i] / 40, len[i]);
+            struct cross_rows alone = cross_rows(c, &one, 0, 0);
+            struct cross_buf oa = cross_new(c, CROSS_ACT, (size_t)(len[i] * width), NULL, 0);
+            p.rows = alone.rows[1];
+            p.q = cross_act(c, &qkv, 1, (int64_t)row * ld);
+            p.out = cross_at(&oa, 1);
+            sv_op_attention(c->dut, &p);
+            uint8_t *some = cross_bytes(c, &oa, NULL);
+            same_bits(c, "attention over e4m3", len[i], some, whole + (size_t)row * row_bytes,
+                      row_bytes);
+            free(some);
+            cross_free(c, &oa), cross_rows_free(c, &alone);
+        }
+        free(whole);
+        cross_rows_free(c, &r), cross_free(c, &qkv), cross_free(c, &out);
+    }
+    cross_same(c, &kv.k, 0, kv.k.n, 0, "e4m3: keys");
+    cross_same(c, &kv.v, 0, kv.v.n, 0, "e4m3: values");
+    for (int i = 0; i < 2; i++)
+        cross_same(c, &kv.own[i], 0, kv.own[i].n, 0, "e4m3: scales");
+    cross_kv_free(c, &kv), cross_weight_free(c, &sinks);
+    cross_free(c, &t[0]), cross_free(c, &t[1]);
+}
+
+static void f8_on(struct cross *c)
+{
+    static const struct heads shapes[] = {
+        {8, 2, 128, 0}, {5, 1, 64, 0}, {3, 3, 40, 0}, {2, 1, 256, 0}};
+    static const struct view views[] = {{SV_MASK_CAUSAL, 0, 0, false},
+                                        {SV_MASK_BLOCK, 40, 20, false},
+                                        {SV_MASK_CAUSAL, 100, 0, true}};
+    for (int i = 0; i < (c->quick ? 2 : 4); i++)
+        for (int k = 0; k < 3; k++)
+            f8_case(c, shapes[i], views[k], (int32_t[]){16, 64, 1}[(i + k) % 3],
+                    c->quick ? 200 : 720, k == 1 ? 0.013f : 0);
+}
+
 /* ---------------------------------------------------------------- draft_context_kv */
 
 static void context_case(struct cross *c, struct heads s, int32_t layers, int32_t n_taps, bool bias)
@@ -728,9 +818,10 @@ CROSS_TEST(gemm)
 CROSS_TEST(gated)
 CROSS_TEST(head)
 CROSS_TEST(attention)
+CROSS_TEST(f8)
 CROSS_TEST(context)
 
 SV_TEST_MAIN(cmocka_unit_test(norm), cmocka_unit_test(act), cmocka_unit_test(embed),
              cmocka_unit_test(rope), cmocka_unit_test(rope_errors), cmocka_unit_test(gemm),
              cmocka_unit_test(gated), cmocka_unit_test(head), cmocka_unit_test(attention),
-             cmocka_unit_test(context))
+             cmocka_unit_test(f8), cmocka_unit_test(context))

@@ -11,6 +11,7 @@
 #define TESTS_CUDA_ATTENTION_CHECK_H
 
 #include "backend/cuda/attention.h"
+#include "backend/quant.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -103,6 +104,8 @@ struct setup {
     float softcap;
     bool sinks;
     int32_t v_dim = 0; /* of latents: a value is the first part of its key; 0: keys and values */
+    bool f8 = false;   /* a cache of e4m3 */
+    float fixed = 0;   /* scale of all its rows; 0: each row's own */
 };
 static inline int32_t out_dim(const setup &s)
 {
@@ -127,15 +130,35 @@ static inline uint64_t mix64(uint64_t x)
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
     return x ^ (x >> 31);
 }
+static inline uint64_t hash_of(int what, int32_t slot, int32_t pos, int32_t head)
+{
+    return mix64(mix64(mix64((uint64_t)what * 64 + (uint64_t)slot) * 1000003u + (uint64_t)pos) *
+                     131u +
+                 (uint64_t)head);
+}
+/* A row of an e4m3 cache: its own scale, and codes of like size. Of some rows all codes are
+ * subnormal and the scale is large. */
+static inline uint8_t own_at(const setup &s, uint64_t row)
+{
+    return s.fixed > 0 ? 127 : row % 16 == 0 ? 136 : (uint8_t)(119 + row % 3);
+}
+static inline uint8_t code_at(const setup &s, uint64_t row, int32_t d)
+{
+    const uint8_t code = (uint8_t)(mix64(row + (uint64_t)d * 0x9e3779b97f4a7c15ull) >> 56);
+    return s.fixed == 0 && row % 16 == 0 ? code & 0x87 : (code & 0x7f) == 0x7f ? code ^ 1 : code;
+}
 /* Value d of the row named by what, slot, position and head; as bf16 holds it when that is the
  * type. */
 static inline float value_at(const setup &s, int what, int32_t slot, int32_t pos, int32_t head,
                              int32_t d)
 {
-    const uint64_t h =
-        mix64(mix64(mix64((uint64_t)what * 64 + (uint64_t)slot) * 1000003u + (uint64_t)pos) * 131u +
-              (uint64_t)head) +
-        (uint64_t)d * 0x9e3779b97f4a7c15ull;
+    const uint64_t row = hash_of(what, slot, pos, head),
+                   h = row + (uint64_t)d * 0x9e3779b97f4a7c15ull;
+    if (s.f8 && (what == 1 || what == 2)) {
+        const float scale = s.fixed > 0 ? s.fixed : sv_e8m0_to_f32(own_at(s, row)),
+                    y = sv_f8_to_f32(code_at(s, row, d)) * scale;
+        return s.dtype == SV_BF16 ? sv_bf16_to_f32(sv_f32_to_bf16(y)) : y;
+    }
     const float u = (float)(mix64(h) >> 40) * (1.0f / (1 << 24)) - 0.5f;
     /* queries long enough that some keys stand out */
     const float x = u * (what == 0 ? 6.0f : 3.0f);
@@ -173,11 +196,14 @@ struct checker {
 
 static inline void fill_cache(const setup &s, const batch &b, int32_t page, int32_t n_slots,
                               int32_t stride, std::vector<int32_t> &table, int32_t n_pages,
-                              std::vector<uint8_t> &k, std::vector<uint8_t> &v)
+                              std::vector<uint8_t> &k, std::vector<uint8_t> &v,
+                              std::vector<uint8_t> &k_own, std::vector<uint8_t> &v_own)
 {
     const size_t n = (size_t)n_pages * s.n_kv * page * s.hd;
-    k.assign(n * esize(s), 0xff); /* NaN */
-    v.assign(n * esize(s), 0xff);
+    k.assign(n * (s.f8 ? 1 : esize(s)), 0xff); /* NaN */
+    v.assign(n * (s.f8 ? 1 : esize(s)), 0xff);
+    k_own.assign(n / s.hd, 0xff);
+    v_own.assign(n / s.hd, 0xff);
     /* Pages in a shuffled order; entries past a sequence's end name no page. */
     std::vector<int32_t> order((size_t)n_pages);
     for (int32_t i = 0; i < n_pages; i++)
@@ -199,7 +225,14 @@ static inline void fill_cache(const setup &s, const batch &b, int32_t page, int3
                 *entry = order[next++];
             for (int32_t h = 0; h < s.n_kv; h++) {
                 const size_t at = (((size_t)*entry * s.n_kv + h) * page + pos % page) * s.hd;
-                for (int32_t d = 0; d < s.hd && pos >= begin; d++) {
+                if (s.f8 && pos >= begin)
+                    for (int what = 1; what < 3; what++) {
+                        const uint64_t row = hash_of(what, g.slot, pos, h);
+                        (what == 1 ? k_own : v_own)[at / s.hd] = own_at(s, row);
+                        for (int32_t d = 0; d < s.hd; d++)
+                            (what == 1 ? k : v)[at + d] = code_at(s, row, d);
+                    }
+                for (int32_t d = 0; d < s.hd && pos >= begin && !s.f8; d++) {
                     put_value(s, k.data(), at + d, value_at(s, 1, g.slot, pos, h, d));
                     put_value(s, v.data(), at + d, value_at(s, 2, g.slot, pos, h, d));
                 }
@@ -228,8 +261,8 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
                   all_segs = n_segs + b.pad_segs;
     std::vector<int32_t> table, row_seg((size_t)all_rows, -1), row0((size_t)all_segs + 1, n_rows),
         slot((size_t)all_segs, -1), base((size_t)all_segs, 12345), row_pos((size_t)all_rows, -1);
-    std::vector<uint8_t> k, v, q((size_t)all_rows * ldq * esize(s), 0xff);
-    fill_cache(s, b, page, n_slots, stride, table, n_pages, k, v);
+    std::vector<uint8_t> k, v, k_own, v_own, q((size_t)all_rows * ldq * esize(s), 0xff);
+    fill_cache(s, b, page, n_slots, stride, table, n_pages, k, v, k_own, v_own);
     std::vector<row_out> rows;
     for (int32_t i = 0, r = 0; i < n_segs; i++) {
         const seg &g = b.segs[(size_t)i];
@@ -265,7 +298,9 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
                   {base.data(), base.size() * 4, 0},
                   {row_pos.data(), row_pos.size() * 4, 0},
                   {sinks.data(), sinks.size() * 2, 0},
-                  {NULL, out_bytes + 2 * guard, 0}};
+                  {NULL, out_bytes + 2 * guard, 0},
+                  {k_own.data(), k_own.size(), 0},
+                  {v_own.data(), v_own.size(), 0}};
     size_t total = 0;
     for (auto &p : pieces) {
         p.at = total;
@@ -293,15 +328,18 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
     p.n_heads = s.n_heads;
     p.kv = {mem + pieces[0].at,
             s.v_dim ? NULL : mem + pieces[1].at,
-            s.dtype,
-            0,
-            0,
+            s.f8 ? SV_F8 : s.dtype,
+            s.fixed,
+            s.fixed,
             n_pages,
             page,
             s.n_kv,
             s.hd,
             (int32_t *)(mem + pieces[3].at),
-            stride};
+            stride,
+            mem + pieces[11].at,
+            mem + pieces[12].at};
+    c.cu->act = s.dtype;
     p.mask = s.mask;
     p.window = s.window;
     p.scale = 1.0f / sqrtf((float)s.hd);

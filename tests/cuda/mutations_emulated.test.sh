@@ -47,7 +47,7 @@ fault 'rows and columns of a product exchanged' gemm_out.cuh \
 fault 'pieces of shared blocks one line short' gemm_out.cuh 's/j < piece_lines\(N\); j\+\+\) \{$/j < piece_lines(N) - FAULT; j++) {/'
 run '' tests/cuda/gemm_emulated.cpp src/backend/gpu/gemm_portable.cu
 
-fault 'keys read before their copy is waited for' attention_portable.cu 's/tile_lines<HD, WARPS>\(\) \*/& (FAULT ? 2 : 1) */'
+fault 'keys read before their copy is waited for' attention_portable.cu 's/tile_lines<HD, WARPS, F8>\(\) \*/& (FAULT ? 2 : 1) */'
 fault 'addresses of the tile after the next' attention_portable.cu 's/\(ahead - 1\) % N_OFFSETS/(ahead - 1 + FAULT) % N_OFFSETS/'
 fault 'keys behind the query not masked' attention_portable.cu 's/pos < lo_all \|\| (pos \+ SV_ATTN_TILE > hi_all)/pos < lo_all || (!FAULT \&\& \1)/'
 fault 'earlier sums not rescaled' attention_portable.cu 's/if \(!fresh\)$/if (!fresh \&\& !FAULT)/'

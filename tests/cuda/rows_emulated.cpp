@@ -9,6 +9,7 @@
 #include "backend/gpu/gdn.h"
 #include "backend/gpu/vision.h"
 #include "backend/cuda/gemm.h"
+#include "backend/quant.h"
 
 #include <vector>
 
@@ -162,6 +163,50 @@ struct shape {
 
 enum { PAGE = 4, MAX_POS = 700, SLOTS = 3 };
 
+/* A row of an e4m3 cache against the definition (docs/formats.md): x are its numbers, NaN if none was written. */
+bool f8_row(const float *x, int32_t hd, const uint8_t *codes, uint8_t own, float fixed)
+{
+    float top = 0;
+    for (int32_t i = 0; i < hd; i++)
+        top = fmaxf(top, fabsf(x[i]));
+    int e = 0;
+    while (fixed == 0 && top > 0 && top <= ldexpf(224, e))
+        e--;
+    while (fixed == 0 && top > ldexpf(448, e))
+        e++;
+    bool same = own == (isnan(x[0]) ? 255 : 127 + e);
+    for (int32_t i = 0; i < hd; i++)
+        same = same && codes[i] == (isnan(x[0]) ? 255 : sv_f32_to_f8(fixed > 0 ? x[i] / fixed : ldexpf(x[i], -e)));
+    return same;
+}
+
+/* The numbers that p writes to a cache of f32, in a cache of e4m3. */
+int check_f8(sv_cuda *cu, sv_p_qk_norm_rope_kv_write p, const numbers &qkv, size_t cache, float fixed)
+{
+    const float none = NAN;
+    const int32_t hd = p.kv.head_dim;
+    std::vector<float> x[2] = {std::vector<float>(cache, none), std::vector<float>(cache, none)};
+    std::vector<uint8_t> codes[2], own[2];
+    for (int i = 0; i < 2; i++)
+        codes[i].assign(cache, 255), own[i].assign(cache / (size_t)hd, 255);
+    for (int f8 = 0; f8 < 2; f8++) {
+        numbers q = qkv;
+        p.qkv = q.dut.data();
+        p.kv.dtype = f8 ? SV_F8 : SV_F32;
+        p.kv.k = f8 ? (void *)codes[0].data() : x[0].data(), p.kv.v = f8 ? (void *)codes[1].data() : x[1].data();
+        p.kv.k_own = own[0].data(), p.kv.v_own = own[1].data();
+        p.kv.k_scale = p.kv.v_scale = fixed;
+        sv_cuda_qk_norm_rope_kv_write((sv_dev *)(void *)cu, &p);
+    }
+    for (int i = 0; i < 2; i++)
+        for (size_t at = 0; at < cache; at += (size_t)hd)
+            if (!f8_row(&x[i][at], hd, &codes[i][at], own[i][at / (size_t)hd], fixed)) {
+                printf("rope: %s of e4m3, scale %g, heads of %d\n", i ? "a value" : "a key", fixed, hd);
+                return 1;
+            }
+    return 0;
+}
+
 int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
 {
     const bool half = cu->act == SV_BF16;
@@ -236,6 +281,9 @@ int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
         bad = 1, printf("rope: fault %d\n", (int)cu->fault->code);
     if (bad)
         printf("rope: %d rows, %d and %d heads of %d\n", n, s.n_heads, s.n_kv, s.hd);
+    if (s.norm)
+        p.q_norm = weight_of(qn, false), p.k_norm = weight_of(kn, false);
+    bad |= check_f8(cu, p, qkv0, cache, n % 2 ? 0 : 0.0371f) | check_f8(cu, p, qkv0, cache, 0);
     numbers k1 = k0, v1 = v0;
     for (int32_t r = 0; r < n && !bad; r++) { /* the cache once more, row by row */
         const int32_t seg = row_seg[(size_t)r];

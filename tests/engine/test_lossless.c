@@ -231,15 +231,13 @@ static void gptoss_plain_f32(void **state)
 static void fp8_target(void **state)
 {
     (void)state;
-    run_needs_cpu();
     run_kv_dtype(SV_KV_FP8, SV_KV_AUTO);
     on(SV_ISA_AUTO, SV_TYPE_F32, false, 40);
     on(SV_ISA_AUTO, SV_TYPE_BF16, true, 30);
 }
-static void fp8_both(void **state)
+static void fp8_auto_bf16(void **state)
 {
     (void)state;
-    run_needs_cpu();
     run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
     on(SV_ISA_AUTO, SV_TYPE_BF16, false, 40);
     on_gptoss(SV_ISA_AUTO, SV_TYPE_BF16, true, 20);
@@ -444,22 +442,23 @@ static void drafts_that_are_too_large(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_both), cmocka_unit_test(fp8_avx2),
-             cmocka_unit_test(fp8_and_what_it_changes), cmocka_unit_test(greedy_auto_f32),
-             cmocka_unit_test(greedy_auto_bf16), cmocka_unit_test(greedy_avx512_bf16),
-             cmocka_unit_test(greedy_avx2_bf16), cmocka_unit_test(greedy_plain_f32),
-             cmocka_unit_test(sampled_auto_f32), cmocka_unit_test(sampled_auto_bf16),
-             cmocka_unit_test(moe_auto_bf16), cmocka_unit_test(moe_auto_f32),
-             cmocka_unit_test(moe_avx2_bf16), cmocka_unit_test(moe_plain_f32),
-             cmocka_unit_test(quantized_auto_f32), cmocka_unit_test(quantized_auto_bf16),
-             cmocka_unit_test(quantized_avx2_bf16), cmocka_unit_test(gptoss_auto_bf16),
-             cmocka_unit_test(gptoss_auto_f32), cmocka_unit_test(gptoss_avx2_bf16),
-             cmocka_unit_test(gptoss_plain_f32), cmocka_unit_test(hybrid_auto_f32),
-             cmocka_unit_test(hybrid_auto_bf16), cmocka_unit_test(hybrid_avx2_bf16),
-             cmocka_unit_test(hybrid_experts_auto), cmocka_unit_test(hybrid_plain_f32),
-             cmocka_unit_test(latent_auto_f32), cmocka_unit_test(latent_auto_bf16),
-             cmocka_unit_test(latent_avx512_bf16), cmocka_unit_test(latent_avx2_bf16),
-             cmocka_unit_test(latent_plain_f32), cmocka_unit_test(images_auto_f32),
-             cmocka_unit_test(images_auto_bf16), cmocka_unit_test(images_avx2_bf16),
-             cmocka_unit_test(images_and_states), cmocka_unit_test(a_draft_of_another_shape),
-             cmocka_unit_test(drafts_of_many_taps), cmocka_unit_test(drafts_that_are_too_large))
+SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_auto_bf16),
+             cmocka_unit_test(fp8_avx2), cmocka_unit_test(fp8_and_what_it_changes),
+             cmocka_unit_test(greedy_auto_f32), cmocka_unit_test(greedy_auto_bf16),
+             cmocka_unit_test(greedy_avx512_bf16), cmocka_unit_test(greedy_avx2_bf16),
+             cmocka_unit_test(greedy_plain_f32), cmocka_unit_test(sampled_auto_f32),
+             cmocka_unit_test(sampled_auto_bf16), cmocka_unit_test(moe_auto_bf16),
+             cmocka_unit_test(moe_auto_f32), cmocka_unit_test(moe_avx2_bf16),
+             cmocka_unit_test(moe_plain_f32), cmocka_unit_test(quantized_auto_f32),
+             cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_avx2_bf16),
+             cmocka_unit_test(gptoss_auto_bf16), cmocka_unit_test(gptoss_auto_f32),
+             cmocka_unit_test(gptoss_avx2_bf16), cmocka_unit_test(gptoss_plain_f32),
+             cmocka_unit_test(hybrid_auto_f32), cmocka_unit_test(hybrid_auto_bf16),
+             cmocka_unit_test(hybrid_avx2_bf16), cmocka_unit_test(hybrid_experts_auto),
+             cmocka_unit_test(hybrid_plain_f32), cmocka_unit_test(latent_auto_f32),
+             cmocka_unit_test(latent_auto_bf16), cmocka_unit_test(latent_avx512_bf16),
+             cmocka_unit_test(latent_avx2_bf16), cmocka_unit_test(latent_plain_f32),
+             cmocka_unit_test(images_auto_f32), cmocka_unit_test(images_auto_bf16),
+             cmocka_unit_test(images_avx2_bf16), cmocka_unit_test(images_and_states),
+             cmocka_unit_test(a_draft_of_another_shape), cmocka_unit_test(drafts_of_many_taps),
+             cmocka_unit_test(drafts_that_are_too_large))

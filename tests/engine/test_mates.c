@@ -134,7 +134,6 @@ static void of_latents(void **state)
 static void fp8_caches(void **state)
 {
     (void)state;
-    run_needs_cpu();
     run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
     const struct run_pair pair = trained();
     among(&pair, true, 0, true);

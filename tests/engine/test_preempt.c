@@ -180,7 +180,6 @@ static void latents(void **state)
 static void fp8_caches(void **state)
 {
     (void)state;
-    run_needs_cpu();
     run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
     trained(true, true, 30);
     run_tight(&(struct sv_engine_options){.target_dir = toy_target(&toy_bf16),

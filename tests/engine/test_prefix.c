@@ -497,7 +497,6 @@ static void only_what_was_said_is_kept(void **state)
 static void fp8_caches(void **state)
 {
     (void)state;
-    run_needs_cpu();
     run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
     trained("tests/golden/tiny/pair_draft_full_b16", true, 18);
     run_kv_dtype(SV_KV_FP8, SV_KV_AUTO);

@@ -63,7 +63,7 @@ void products(sv_cuda &cu)
 
 void attention(sv_cuda &cu)
 {
-    for (int32_t hd : {64, 128})
+    for (int32_t hd : {64, -64, 128, -128}) /* below 0: of e4m3 */
         for (int32_t n_segs = 1; n_segs <= 512; n_segs *= 2)
             for (int32_t each : {1, 2, 16, 64})
                 for (bool settled : {false, true}) {
@@ -72,13 +72,13 @@ void attention(sv_cuda &cu)
                     p.rows.n_rows = n_segs * each;
                     p.q = p.out = somewhere;
                     p.n_heads = 32;
-                    p.ldq = p.ldo = 32 * hd;
+                    p.ldq = p.ldo = 32 * abs(hd);
                     p.kv.k = p.kv.v = somewhere;
-                    p.kv.dtype = SV_BF16;
+                    p.kv.dtype = hd < 0 ? SV_F8 : SV_BF16;
                     p.kv.n_pages = 1024;
                     p.kv.page_size = 16;
                     p.kv.n_kv_heads = 8;
-                    p.kv.head_dim = hd;
+                    p.kv.head_dim = abs(hd);
                     p.scale = 0.1f;
                     cu.settled = settled;
                     cu.pass++;

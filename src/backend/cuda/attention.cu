@@ -164,12 +164,12 @@ static bool aligned(const void *p, int64_t ld)
 
 /* Whether a kernel with matrix instructions can take it. Nothing here may depend on counts of
  * rows. */
-static bool takes_tiles(const struct sv_p_attention *p)
+static bool takes_tiles(const struct sv_cuda *cu, const struct sv_p_attention *p)
 {
     const struct sv_kv *kv = &p->kv;
     const int64_t units =
         (int64_t)kv->n_pages * kv->n_kv_heads * kv->page_size * (kv->head_dim / 8);
-    if (kv->dtype != SV_BF16 || units >= 0xffffffffll ||
+    if (cu->act != SV_BF16 || kv->dtype == SV_F32 || units >= 0xffffffffll ||
         (kv->head_dim == WIDE_HEAD_DIM ? p->q_stride % 8
                                        : p->q_stride && p->q_stride != kv->head_dim))
         return false;
@@ -179,24 +179,26 @@ static bool takes_tiles(const struct sv_p_attention *p)
 
 /* The loads of the tuned set are boxes of a page: its rows must be whole swizzled groups of
  * eight. */
-static bool takes_boxes(const struct sv_p_attention *p)
+static bool takes_boxes(const struct sv_cuda *cu, const struct sv_p_attention *p)
 {
     const int32_t page = p->kv.page_size;
-    return takes_tiles(p) && page >= 8 && (page & (page - 1)) == 0;
+    return takes_tiles(cu, p) && p->kv.dtype == SV_BF16 && page >= 8 && (page & (page - 1)) == 0;
 }
 
 static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p, int32_t n_warps,
                        struct sv_attn_launch *out)
 {
     const int32_t hd = p->kv.head_dim;
-    if (!takes_tiles(p))
+    const bool f8 = p->kv.dtype == SV_F8;
+    if (!takes_tiles(cu, p))
         return false;
     if (hd == WIDE_HEAD_DIM) /* two stages must fit, and a sink belongs to a whole head */
-        return !p->sinks.data && sv_cuda_attn_portable(hd, n_warps, out) &&
+        return !p->sinks.data && sv_cuda_attn_portable(hd, n_warps, f8, out) &&
                (size_t)(out->fixed_bytes + 2 * out->stage_bytes) + attn_items_bytes(0) <=
                    cu->smem_block;
-    return cu->set == SV_CUDA_SM90 && takes_boxes(p) ? sv_cuda_attn_sm90(hd, n_warps, out)
-                                                     : sv_cuda_attn_portable(hd, n_warps, out);
+    return cu->set == SV_CUDA_SM90 && (f8 || takes_boxes(cu, p))
+               ? sv_cuda_attn_sm90(hd, n_warps, f8, out)
+               : sv_cuda_attn_portable(hd, n_warps, f8, out);
 }
 
 /* As many stages as fit beside one another; false when not even two do. */
@@ -251,7 +253,7 @@ static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struc
     size_t smem;
     const int32_t n_clusters = p->rows.n_segs * p->kv.n_kv_heads;
     if (cu->set != SV_CUDA_SM90 || (int64_t)p->rows.n_rows * a.group > 64 || p->softcap > 0 ||
-        (n_clusters > 16 && force->few == 0) || !takes_boxes(p) ||
+        (n_clusters > 16 && force->few == 0) || !takes_boxes(cu, p) ||
         !sv_cuda_attn_few(p->kv.head_dim, &k) || !fit(cu, &k, 0, &a, &smem))
         return false;
     a.unit = force->unit;
@@ -291,8 +293,8 @@ static bool latent_launch(struct sv_cuda *cu, const struct sv_p_attention *p, st
                           const struct sv_attn_force *force)
 {
     struct sv_attn_launch k;
-    if (!takes_tiles(p) || p->kv.head_dim != SV_ATTN_LATENT_WIDTH || p->v_dim != SV_ATTN_LATENT ||
-        p->softcap > 0 || p->sinks.data)
+    if (!takes_tiles(cu, p) || p->kv.dtype != SV_BF16 || p->kv.head_dim != SV_ATTN_LATENT_WIDTH ||
+        p->v_dim != SV_ATTN_LATENT || p->softcap > 0 || p->sinks.data)
         return false;
     if (cu->set == SV_CUDA_SM90)
         sv_cuda_attn_latent_sm90(&k);
@@ -448,12 +450,17 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
                               err, "attention: shared memory")) != SV_OK)
             return rc;
     }
-    for (int32_t i = -1; i < (cu->cc == 90 ? 10 : 4); i++) {
-        const int32_t hd_i = i < 0 ? WIDE_HEAD_DIM : i % 2 ? 128 : 64, n_warps = i / 2 % 2 ? 8 : 4;
+    /* Of each size the kernels of both sets, of codes and of bf16. */
+    for (int32_t i = 0; i < (cu->cc == 90 ? 34 : 16); i++) {
+        const int32_t hd_i = i % 4 == 0   ? WIDE_HEAD_DIM
+                             : i % 4 == 1 ? 128
+                                          : 64,
+                      n_warps = i / 4 % 2 ? 8 : 4;
+        const bool f8 = i / 8 % 2;
         struct sv_attn_launch k;
-        if ((i < 4   ? sv_cuda_attn_portable(hd_i, n_warps, &k)
-             : i < 8 ? sv_cuda_attn_sm90(hd_i, n_warps, &k)
-                     : sv_cuda_attn_few(hd_i, &k)) &&
+        if ((i < 16   ? sv_cuda_attn_portable(hd_i, n_warps, f8, &k)
+             : i < 32 ? sv_cuda_attn_sm90(hd_i, n_warps, f8, &k)
+                      : sv_cuda_attn_few(i % 2 ? 128 : 64, &k)) &&
             (rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    (int)cu->smem_block),

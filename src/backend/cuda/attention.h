@@ -100,10 +100,11 @@ struct sv_attn_launch {
     int32_t parts; /* waves that have the same queries and divide the columns of their values */
     bool maps;
 };
-bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
+/* f8: of a cache in e4m3. */
+bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, bool f8, struct sv_attn_launch *out);
 void sv_cuda_attn_latent(struct sv_attn_launch *out);
 void sv_cuda_attn_latent_sm90(struct sv_attn_launch *out);
-bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
+bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, bool f8, struct sv_attn_launch *out);
 bool sv_cuda_attn_few(int32_t head_dim,
                       struct sv_attn_launch *out); /* clusters of 8; at most 64 queries a segment */
 /* attention_sm90.cu: the driver's entry point, found once; then maps of one layer's cache. */

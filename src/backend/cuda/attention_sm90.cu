@@ -7,16 +7,31 @@
  * half a chunk's keys or half its values, in boxes of a page each. A warpgroup takes a chunk in one
  * go: scores, one maximum, weights, values; then the chunk is merged into the span's sum, as
  * attention.h orders. What differs from the portable set is rounding inside the instruction and the
- * one maximum of a chunk. Must not: let a query's sum depend on its place in the tile, on the other
- * queries or on which block works on which keys.
+ * one maximum of a chunk. Of a cache in e4m3 the loaders bring codes to memory of their own, and
+ * write their values to the stages: the workers see no difference. Must not: let a query's sum
+ * depend on its place in the tile, on the other queries or on which block works on which keys.
  */
 #include "backend/cuda/attention_chunk.cuh"
+#include "backend/gpu/kv_f8.cuh"
 
 #ifndef SV_CUDA_EMULATED
 #include <cudaTypedefs.h>
 #endif
 
 enum { ASIDE_BYTES = 8 * 32, LOADERS = 4 /* warps */ };
+
+/* Shared memory of the loaders of a cache in e4m3: stages of codes, of which a warp reads what it
+ * has itself brought; rows of the keys of chunks, and their scales. */
+enum { RAW_STAGES = 4, ROW_CHUNKS = 4, SCALE_CHUNKS = 2 };
+template <int HD, bool F8> struct raw {
+    enum {
+        STAGE_BYTES = HALF * HD,
+        EACH = STAGE_BYTES / 16 / (LOADERS * 32), /* pieces of 16 codes of each thread */
+        ROWS_AT = RAW_STAGES * STAGE_BYTES,
+        SCALES_AT = ROWS_AT + ROW_CHUNKS * KEYS * 4,
+        BYTES = F8 ? SCALES_AT + SCALE_CHUNKS * KEYS * 2 : 0
+    };
+};
 
 /* What a warp needs to know of its item only at the end, kept out of its registers. */
 static __device__ __forceinline__ void aside_put(volatile int32_t *to, const struct attn_item &it)
@@ -74,6 +89,132 @@ static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct
     }
     if (!waited)
         attn_settle(a, h.unit);
+}
+
+/* ---------------------------------------------------------------- the loader of e4m3 */
+
+/* A piece of 16 codes: its key of the half chunk, its place in the key's row. */
+template <int HD> struct piece {
+    uint32_t key, at;
+};
+template <int HD>
+static __device__ __forceinline__ struct piece<HD> piece_of(uint32_t line, uint32_t chunk) {
+    if (HD == 128)
+        return {line, chunk};
+    return {2 * line + chunk / 4, chunk % 4};
+}
+/* The first of the lines of 128 bytes that this warp brings with one instruction. */
+static __device__ __forceinline__ uint32_t
+first_line(int i)
+{
+    return threadIdx.x / 32 % LOADERS * 4 + 16 * i;
+}
+
+/* The scales of a row's key and value. */
+static __device__ __forceinline__ uint16_t scales_of(const struct sv_attn_args &a, uint32_t row)
+{
+    return (uint16_t)(row == ATTN_NONE ? KV_F8_ONE : a.p.kv.k_own[row] | a.p.kv.v_own[row] << 8);
+}
+
+/* Starts to bring stage j of a chunk whose rows are in `rows`. */
+template <int HD>
+static __device__ __forceinline__ void bring(const struct sv_attn_args &a, uint32_t to, int j,
+                                             const uint32_t *rows)
+{
+    const uint8_t *const from = (const uint8_t *)(j / 2 ? a.p.kv.v : a.p.kv.k);
+#pragma unroll
+    for (int i = 0; i < raw<HD, true>::EACH; i++)
+        gpu_copy_rows<128, true>(to, first_line(i), [&](uint32_t line, uint32_t chunk) {
+            const struct piece<HD> p = piece_of<HD>(line, chunk);
+            const uint32_t row = rows[j % 2 * HALF + p.key];
+            const bool there = row != ATTN_NONE;
+            return gpu_source{from + (there ? (uint64_t)row * HD + p.at * 16 : 0), there};
+        });
+}
+
+/* The values of what this warp has brought, to where the copy engine puts those of bf16. */
+template <int HD>
+static __device__ __forceinline__ void expand(const struct sv_attn_args &a, uint32_t from,
+                                              uint32_t to, int j, const uint16_t *scales)
+{
+    const float fixed = j / 2 ? a.p.kv.v_scale : a.p.kv.k_scale;
+#pragma unroll
+    for (int i = 0; i < raw<HD, true>::EACH; i++) {
+        const uint32_t line = first_line(i) + threadIdx.x % 32 / 8, chunk = threadIdx.x % 8;
+        const struct piece<HD> p = piece_of<HD>(line, chunk);
+        const uint32_t own = scales[j % 2 * HALF + p.key] >> (j / 2 * 8) & 0xff;
+        uint4 v[2];
+        sv_kv_f8_expand(gpu_load16(from + gpu_place<128>(line, chunk)), own, fixed, v);
+        /* Of eight lanes no two meet at a bank. */
+        const uint32_t odd = p.at / 4, row = p.key % 8,
+                       at = to + p.key / 8 * (HD * 16) + p.at / 4 * COLUMNS_BYTES + row * 128,
+                       col = p.at % 4 * 2;
+        gpu_store16(at + ((col + odd) ^ row) * 16, odd ? v[1] : v[0]);
+        gpu_store16(at + ((col + 1 - odd) ^ row) * 16, odd ? v[0] : v[1]);
+    }
+}
+
+/* The whole of the loaders. Codes are on their way three stages ahead of their values, rows and
+ * scales a chunk ahead. */
+template <int HD>
+static __device__ __forceinline__ void load_f8(const struct sv_attn_args &a,
+                                               struct attn_items *plan, const struct attn_head &h,
+                                               int32_t tile_rows, struct ring r, uint8_t *memory)
+{
+    typedef raw<HD, true> m;
+    constexpr int AHEAD = RAW_STAGES - 1, GROUP = 2; /* the workers' warpgroups are 0 and 1 */
+    const uint32_t codes = gpu_shared_at(memory), t = threadIdx.x % (LOADERS * 32);
+    uint32_t *const rows = (uint32_t *)(memory + m::ROWS_AT);
+    uint16_t *const scales = (uint16_t *)(memory + m::SCALES_AT);
+    static_assert(LOADERS * 32 == KEYS && AHEAD == 3, "a key of a chunk for each thread");
+
+    attn_settle(a, h.unit);
+    for (int32_t turn = 0; turn * (int32_t)gridDim.x < h.n_items; turn++) {
+        const int32_t i = attn_turn(turn);
+        if (i >= h.n_items)
+            continue;
+        const struct attn_item it = attn_turn_item(a, plan, h, tile_rows, turn, i);
+        if (it.from == it.to)
+            continue;
+        const int32_t first = it.seen_lo / KEYS * KEYS + (int32_t)t,
+                      n = (it.seen_hi + KEYS - 1) / KEYS - it.seen_lo / KEYS;
+        attn_group_sync(GROUP); /* the item before needs no rows any more */
+        uint32_t row = attn_key_row(a, it, first);
+        rows[t] = row;
+        uint16_t next = scales_of(a, row);
+        attn_group_sync(GROUP);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            bring<HD>(a, codes + j * m::STAGE_BYTES, j, rows);
+            gpu_copy_commit();
+        }
+#pragma unroll 1
+        for (int32_t c = 0; c < n; c++) {
+            uint16_t *const now = scales + c % SCALE_CHUNKS * KEYS;
+            now[t] = next;
+            if (c + 1 < n) {
+                row = attn_key_row(a, it, first + (c + 1) * KEYS);
+                rows[(c + 1) % ROW_CHUNKS * KEYS + t] = row;
+                next = scales_of(a, row);
+            }
+            attn_group_sync(GROUP);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int32_t of = c + (j > 0);
+                if (of < n)
+                    bring<HD>(a, codes + (j + AHEAD) % RAW_STAGES * m::STAGE_BYTES, (j + AHEAD) % 4,
+                              rows + of % ROW_CHUNKS * KEYS);
+                gpu_copy_commit();
+                gpu_copy_wait<AHEAD>(AHEAD, 0);
+                __syncwarp(); /* what the warp has brought is there for all its lanes */
+                bar_wait(ring_free(r), r.phase ^ 1);
+                expand<HD>(a, codes + j * m::STAGE_BYTES, ring_at<HD>(r), j, now);
+                attn_proxy_fence();
+                ring_give(ring_full(r));
+                ring_next(r);
+            }
+        }
+    }
 }
 
 /* ---------------------------------------------------------------- the workers */
@@ -174,16 +315,17 @@ static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct
 }
 
 /* Shared memory: the ring, at its end the warpgroups' sums of spans when they are there, barriers,
- * the plan. What does not depend on the launch before is done before waiting for it, if segments
- * are settled (a.early). */
-template <int HD, int GROUPS>
+ * codes, the plan. What does not depend on the launch before is done before waiting for it, if
+ * segments are settled (a.early). */
+template <int HD, int GROUPS, bool F8>
 __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     attn_sm90(const __grid_constant__ struct sv_attn_args a)
 {
     constexpr int WORKERS = GROUPS * 128, RUN = (HD / 8 + 1) * WORKERS;
     GPU_SHARED(shared);
     uint8_t *const behind = shared + a.ring_bytes;
-    struct attn_items *const plan = (struct attn_items *)(behind + BAR_BYTES + ASIDE_BYTES);
+    uint8_t *const codes = behind + BAR_BYTES + ASIDE_BYTES;
+    struct attn_items *const plan = (struct attn_items *)(codes + raw<HD, F8>::BYTES);
     struct ring r = {gpu_shared_at(shared), gpu_shared_at(behind), a.n_stages, 0, 0};
 
     if (threadIdx.x == 0) {
@@ -193,7 +335,7 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
         }
         bar_made();
     }
-    if (threadIdx.x == WORKERS) {
+    if (!F8 && threadIdx.x == WORKERS) {
         attn_map_fetch(&a.k_map);
         attn_map_fetch(&a.v_map);
     }
@@ -211,7 +353,10 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
         r.n_stages = a.n_stages_run;
     if (threadIdx.x >= WORKERS) { /* a warpgroup of its own, so that it can give registers away */
         attn_fewer_registers<40>();
-        load<HD>(a, plan, h, GROUPS * GROUP_ROWS, r);
+        if (F8)
+            load_f8<HD>(a, plan, h, GROUPS * GROUP_ROWS, r, codes);
+        else
+            load<HD>(a, plan, h, GROUPS * GROUP_ROWS, r);
     } else {
         attn_more_registers<GROUPS == 1 ? 216 : 232>();
         float4 *const run = h.long_walk ? (float4 *)(shared + a.n_stages_run * (HALF * HD * 2))
@@ -223,30 +368,37 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
 
 /* ---------------------------------------------------------------- host side */
 
-template <int HD, int GROUPS> static void describe(struct sv_attn_launch *out)
+template <int HD, int GROUPS, bool F8> static void describe(struct sv_attn_launch *out)
 {
     *out =
-        (struct sv_attn_launch){.kernel = attn_sm90<HD, GROUPS>,
+        (struct sv_attn_launch){.kernel = attn_sm90<HD, GROUPS, F8>,
                                 .tile_rows = GROUPS * GROUP_ROWS,
                                 .n_threads = GROUPS * 128 + 128,
                                 .blocks_per_sm = GROUPS == 1 ? 2 : 1,
                                 .stage_bytes = HALF * HD * 2,
-                                .fixed_bytes = BAR_BYTES + ASIDE_BYTES,
+                                .fixed_bytes = BAR_BYTES + ASIDE_BYTES + raw<HD, F8>::BYTES,
                                 .max_stages = MAX_STAGES,
                                 .run_bytes = (HD / 8 + 1) * GROUPS * 128 * (int32_t)sizeof(float4),
                                 .parts = 1,
-                                .maps = true};
+                                .maps = !F8};
 }
 
-bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
+template <bool F8>
+static bool describe_by_size(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
 {
     if (head_dim == 128)
-        n_warps == 4 ? describe<128, 1>(out) : describe<128, 2>(out);
+        n_warps == 4 ? describe<128, 1, F8>(out) : describe<128, 2, F8>(out);
     else if (head_dim == 64)
-        n_warps == 4 ? describe<64, 1>(out) : describe<64, 2>(out);
+        n_warps == 4 ? describe<64, 1, F8>(out) : describe<64, 2, F8>(out);
     else
         return false;
     return true;
+}
+
+bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, bool f8, struct sv_attn_launch *out)
+{
+    return f8 ? describe_by_size<true>(head_dim, n_warps, out)
+              : describe_by_size<false>(head_dim, n_warps, out);
 }
 
 #ifndef SV_CUDA_EMULATED

@@ -416,9 +416,9 @@ static __device__ __forceinline__ int64_t attn_part_at(const struct sv_attn_args
     return ((int64_t)part * a.p.rows.n_rows + row) * a.p.n_heads + head;
 }
 
-/* Where the key of position pos lies in kv.k and kv.v, in units of 16 bytes. */
-static __device__ __forceinline__ uint32_t attn_key_at(const struct sv_attn_args &a,
-                                                       const struct attn_item &it, int32_t pos)
+/* The row of position pos in kv.k and kv.v. */
+static __device__ __forceinline__ uint32_t attn_key_row(const struct sv_attn_args &a,
+                                                        const struct attn_item &it, int32_t pos)
 {
     const struct sv_kv &kv = a.p.kv;
     if (pos < it.seen_lo || pos >= it.seen_hi)
@@ -431,10 +431,17 @@ static __device__ __forceinline__ uint32_t attn_key_at(const struct sv_attn_args
         sv_fault_set(a.fault, SV_CUDA_FAULT_READ_PAGE, it.g.slot, pos, 0);
         return ATTN_NONE;
     }
-    const uint32_t row =
-        ((uint32_t)page * (uint32_t)kv.n_kv_heads + (uint32_t)it.kv_head) * (uint32_t)kv.page_size +
-        (uint32_t)(pos - i * kv.page_size);
-    return row * (uint32_t)(kv.head_dim / 8);
+    return ((uint32_t)page * (uint32_t)kv.n_kv_heads + (uint32_t)it.kv_head) *
+               (uint32_t)kv.page_size +
+           (uint32_t)(pos - i * kv.page_size);
+}
+
+/* Where it lies, in units of 16 bytes. */
+static __device__ __forceinline__ uint32_t attn_key_at(const struct sv_attn_args &a,
+                                                       const struct attn_item &it, int32_t pos)
+{
+    const uint32_t row = attn_key_row(a, it, pos);
+    return row == ATTN_NONE ? ATTN_NONE : row * (uint32_t)(a.p.kv.head_dim / 8);
 }
 
 #endif

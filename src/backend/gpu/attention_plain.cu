@@ -9,6 +9,7 @@
  * sequence only. Must not: be fast at the price of that.
  */
 #include "backend/gpu/attention_core.cuh"
+#include "backend/gpu/kv_f8.cuh"
 
 enum { PLAIN_WARPS = 8, PLAIN_THREADS = 32 * PLAIN_WARPS, PLAIN_CHUNK = SV_ATTN_CHUNK };
 
@@ -23,14 +24,39 @@ static __device__ __forceinline__ int32_t v_dim(const struct sv_attn_args &a)
     return a.p.v_dim ? a.p.v_dim : a.p.kv.head_dim;
 }
 
+/* A stored number as kernels with activations of T take it. */
+static __device__ __forceinline__ float taken(const float *, float x)
+{
+    return x;
+}
+static __device__ __forceinline__ float taken(const __nv_bfloat16 *, float x)
+{
+    return __bfloat162float(__float2bfloat16_rn(x));
+}
+
+/* Numbers d to d + 7 of a row: of its codes with this scale, or of T. */
+template <typename T, bool F8>
+static __device__ __forceinline__ void row8(float x[8], const void *row, int32_t d, float scale)
+{
+    if constexpr (!F8) {
+        sv_load8(x, (const T *)row + d);
+    } else {
+        const uint2 w = *(const uint2 *)((const uint8_t *)row + d);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] = taken((const T *)NULL,
+                         sv_kv_f8_value((i < 4 ? w.x : w.y) >> (i % 4 * 8) & 0xff, scale));
+    }
+}
+
 /* The score of one key, in log2 units. */
-template <typename T>
+template <typename T, bool F8>
 static __device__ __forceinline__ float score(const struct sv_attn_args &a, const float *q,
-                                              const T *k)
+                                              const void *k, float scale)
 {
     float sum = 0, x[8];
     for (int d = 0; d < a.p.kv.head_dim; d += 8) {
-        sv_load8(x, k + d);
+        row8<T, F8>(x, k, d, scale);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             sum = __fmaf_rn(q[d + i], x[i], sum);
@@ -42,25 +68,33 @@ static __device__ __forceinline__ float score(const struct sv_attn_args &a, cons
 }
 
 /* Keys [base, end) of the row, of which it sees those in [lo, hi). */
-template <typename T, int EACH>
+template <typename T, bool F8, int EACH>
 static __device__ __forceinline__ void
 walk(const struct sv_attn_args &a, const float *q, const struct attn_seg &g, int64_t head_at,
      int32_t base, int32_t end, int32_t lo, int32_t hi, struct plain_part<EACH> *to)
 {
     constexpr int N = EACH * PLAIN_THREADS / 32;
     const int32_t lane = threadIdx.x % 32, hd = v_dim(a);
-    const T *const values = (const T *)(a.p.v_dim ? a.p.kv.k : a.p.kv.v) + head_at;
+    const struct sv_kv &kv = a.p.kv;
+    const T *const values = (const T *)(a.p.v_dim ? kv.k : kv.v) + head_at;
+    const uint8_t *const codes = (const uint8_t *)kv.v + head_at;
     float o[N] = {}, m = attn_neg_inf(), l = 0;
     for (; base < end; base += 32) {
         const int32_t pos = base + lane;
-        float x = attn_neg_inf();
+        float x = attn_neg_inf(), v_scale = 0;
         int64_t at = -1;
         if (pos >= lo && pos < hi) {
-            at = sv_kv_at(a.p.kv, g.slot, pos);
-            if (at >= 0)
-                x = score(a, q, (const T *)a.p.kv.k + at + head_at);
-            else
+            at = sv_kv_at(kv, g.slot, pos);
+            if (at < 0) {
                 sv_fault_set(a.fault, SV_CUDA_FAULT_READ_PAGE, g.slot, pos, 0);
+            } else if (F8) {
+                const int64_t row = (at + head_at) / kv.head_dim;
+                v_scale = sv_kv_f8_scale(kv.v_own[row], kv.v_scale);
+                x = score<T, true>(a, q, (const uint8_t *)kv.k + at + head_at,
+                                   sv_kv_f8_scale(kv.k_own[row], kv.k_scale));
+            } else {
+                x = score<T, false>(a, q, (const T *)kv.k + at + head_at, 1);
+            }
         }
         const float most = fmaxf(m, sv_warp_max(x)), ref = most == attn_neg_inf() ? 0.0f : most;
         const float alpha = gpu_exp2(m - ref), w = gpu_exp2(x - ref);
@@ -72,13 +106,18 @@ walk(const struct sv_attn_args &a, const float *q, const struct attn_seg &g, int
         for (int k = 0; k < 32; k++) {
             const float weight = __shfl_sync(0xffffffffu, w, k);
             const int64_t v_at = __shfl_sync(0xffffffffu, at, k);
+            const float scale = F8 ? __shfl_sync(0xffffffffu, v_scale, k) : 1;
             if (v_at < 0)
                 continue;
-            const T *v = values + v_at;
 #pragma unroll
-            for (int i = 0; i < N; i++)
-                if (lane + 32 * i < hd)
-                    o[i] = __fmaf_rn(weight, sv_load(v + lane + 32 * i), o[i]);
+            for (int i = 0; i < N; i++) {
+                if (lane + 32 * i >= hd)
+                    continue;
+                const int64_t v = v_at + lane + 32 * i;
+                const float value = F8 ? taken((const T *)NULL, sv_kv_f8_value(codes[v], scale))
+                                       : sv_load(values + v);
+                o[i] = __fmaf_rn(weight, value, o[i]);
+            }
         }
     }
 #pragma unroll
@@ -88,7 +127,7 @@ walk(const struct sv_attn_args &a, const float *q, const struct attn_seg &g, int
     to->l = l;
 }
 
-template <typename T, int EACH>
+template <typename T, bool F8, int EACH>
 __global__ void __launch_bounds__(PLAIN_THREADS, 2)
     attn_plain(const __grid_constant__ struct sv_attn_args a)
 {
@@ -117,7 +156,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 2)
         const int32_t base = first + warp * PLAIN_CHUNK, end = min(base + PLAIN_CHUNK, hi);
         __syncthreads(); /* q is there; the parts before are merged */
         if (base < hi)
-            walk<T, EACH>(a, q, g, head_at, base, end, lo, hi, &part[warp]);
+            walk<T, F8, EACH>(a, q, g, head_at, base, end, lo, hi, &part[warp]);
         __syncthreads();
         for (int32_t w = 0; w < PLAIN_WARPS && first + w * PLAIN_CHUNK < hi; w++) {
             const struct attn_factors f = attn_merge_factors(m, part[w].m);
@@ -139,7 +178,9 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 2)
 template <typename T> static void launch(struct sv_cuda *cu, const struct sv_attn_args *a)
 {
     sv_cuda_launch_in_pass(cu, "attention (plain)",
-                           a->p.kv.head_dim <= PLAIN_THREADS ? attn_plain<T, 1> : attn_plain<T, 3>,
+                           a->p.kv.dtype == SV_F8              ? attn_plain<T, true, 1>
+                           : a->p.kv.head_dim <= PLAIN_THREADS ? attn_plain<T, false, 1>
+                                                               : attn_plain<T, false, 3>,
                            dim3((unsigned)(a->p.rows.n_rows * a->p.n_heads)), dim3(PLAIN_THREADS),
                            0, *a);
 }
@@ -147,7 +188,7 @@ template <typename T> static void launch(struct sv_cuda *cu, const struct sv_att
 void sv_cuda_attn_plain(struct sv_cuda *cu, const struct sv_attn_args *a)
 {
     SV_REQUIRE(a->p.kv.head_dim % 8 == 0 && a->p.kv.head_dim <= 3 * PLAIN_THREADS);
-    if (a->p.kv.dtype == SV_F32)
+    if (cu->act == SV_F32)
         launch<float>(cu, a);
     else
         launch<__nv_bfloat16>(cu, a);

@@ -9,10 +9,12 @@
  * skips tiles that none of its queries sees, which leaves the same bits as adding nothing. With
  * heads of 256 two waves have the same queries, whose sums one could not hold: both have all
  * scores, and each the sums of half of the values' columns; queries stay in shared memory then.
- * Must not: let a query's sum depend on its place in the tile, on the other queries or on which
- * block works on which keys.
+ * Of a cache in e4m3 the ring holds codes, and one tile beside it their values, which are made when
+ * the tile is due: all else is the same. Must not: let a query's sum depend on its place in the
+ * tile, on the other queries or on which block works on which keys.
  */
 #include "backend/gpu/attention_frag.cuh"
+#include "backend/gpu/kv_f8.cuh"
 
 enum {
     MOST_STAGES = 5,
@@ -34,35 +36,94 @@ template <int HD, int WARPS> struct layout {
     };
 };
 
+/* Shared memory of keys and values: a stage of the ring, and of codes the tile of their values and
+ * the scales of N_OFFSETS tiles. */
+template <int HD, bool F8> struct cached {
+    enum {
+        TILE_BYTES = SV_ATTN_TILE * HD * 2,
+        RAW_BYTES = F8 ? TILE_BYTES / 2 : TILE_BYTES,
+        STAGE_BYTES = 2 * RAW_BYTES,
+        VALUE_BYTES = F8 ? 2 * TILE_BYTES : 0,
+        SCALE_BYTES = F8 ? N_OFFSETS * SV_ATTN_TILE * 2 : 0,
+        LINE = F8 && HD < 128 ? 128
+               : F8           ? HD
+                              : 2 * HD, /* a row, or two rows of codes */
+        LINE_KEYS = F8 ? LINE / HD : 1
+    };
+};
+
 /* ---------------------------------------------------------------- loads */
 
 /* The tile's keys `from` to `to` - 1, zeros for those that no query sees. */
-template <int HD, int WARPS>
+template <int HD, int WARPS, bool F8>
 static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, uint32_t stage,
                                                  const uint32_t *offsets, int32_t from = 0,
                                                  int32_t to = SV_ATTN_TILE)
 {
-    constexpr int ROWS = WARPS * GPU_WAVE * 8 / HD, TILE_BYTES = SV_ATTN_TILE * HD * 2;
+    typedef cached<HD, F8> c;
+    constexpr int EACH = GPU_WAVE * 16 / c::LINE, LINES = WARPS * EACH,
+                  ALL = SV_ATTN_TILE / c::LINE_KEYS;
     const uint4 *k = (const uint4 *)a.p.kv.k, *v = (const uint4 *)a.p.kv.v;
-    const uint32_t row0 = gpu_wave() * (GPU_WAVE * 8 / HD);
+    const uint32_t line0 = gpu_wave() * EACH;
 #pragma unroll 2
-    for (int i = 0; i < (SV_ATTN_TILE + ROWS - 1) / ROWS; i++)
-        gpu_copy_rows_two<HD * 2>(
-            stage, TILE_BYTES, row0 + i * ROWS,
-            [&](uint32_t row, uint32_t chunk) {
+    for (int i = 0; i < (ALL + LINES - 1) / LINES; i++)
+        gpu_copy_rows_two<c::LINE>(
+            stage, c::RAW_BYTES, line0 + i * LINES,
+            [&](uint32_t line, uint32_t chunk) {
+                const uint32_t row = F8 ? line * c::LINE_KEYS + chunk / (HD / 16) : line;
                 if ((int32_t)row < from || (int32_t)row >= to)
                     return gpu_index{0, false, true};
                 const uint32_t off = offsets[row];
                 const bool seen = off != ATTN_NONE;
-                return gpu_index{seen ? (uint64_t)off + chunk : 0, seen, false};
+                const uint64_t at =
+                    F8 ? (uint64_t)off * (HD / 16) + chunk % (HD / 16) : (uint64_t)off + chunk;
+                return gpu_index{seen ? at : 0, seen, false};
             },
             k, v);
 }
 
 /* Lines that each wave copies for a tile, at least. */
-template <int HD, int WARPS> static __device__ __forceinline__ constexpr int tile_lines(void)
+template <int HD, int WARPS, bool F8>
+static __device__ __forceinline__ constexpr int tile_lines(void)
 {
-    return 2 * (SV_ATTN_TILE * (HD / 8) / (WARPS * GPU_WAVE));
+    return 2 * (SV_ATTN_TILE * (HD / (F8 ? 16 : 8)) / (WARPS * GPU_WAVE));
+}
+
+/* What the ring's tiles are found by: of e4m3 a row, whose scales are elsewhere. */
+template <bool F8>
+static __device__ __forceinline__ uint32_t tile_key(const struct sv_attn_args &a,
+                                                    const struct attn_item &it, int32_t pos)
+{
+    return F8 ? attn_key_row(a, it, pos) : attn_key_at(a, it, pos);
+}
+/* The scales of a row's key and value. */
+static __device__ __forceinline__ uint16_t tile_scales(const struct sv_attn_args &a, uint32_t row)
+{
+    return (uint16_t)(row == ATTN_NONE ? KV_F8_ONE : a.p.kv.k_own[row] | a.p.kv.v_own[row] << 8);
+}
+
+/* The values of a stage's codes, to the places where a stage of bf16 has them. */
+template <int HD, int WARPS>
+static __device__ __forceinline__ void expand_tile(const struct sv_attn_args &a, uint32_t stage,
+                                                   uint32_t to, const uint16_t *scales)
+{
+    typedef cached<HD, true> c;
+    constexpr int CHUNKS = HD / 16, ALL = SV_ATTN_TILE * CHUNKS;
+#pragma unroll 1
+    for (int32_t i = threadIdx.x; i < 2 * ALL; i += WARPS * GPU_WAVE) {
+        const bool values = i >= ALL;
+        const uint32_t at_i = values ? i - ALL : i, row = at_i / CHUNKS, chunk = at_i % CHUNKS,
+                       line = row / c::LINE_KEYS, in_line = row % c::LINE_KEYS * CHUNKS + chunk;
+        const uint4 codes =
+            gpu_load16(stage + (values ? c::RAW_BYTES : 0) + gpu_place<c::LINE>(line, in_line));
+        uint4 v[2];
+        sv_kv_f8_expand(codes, values ? scales[row] >> 8 : scales[row] & 0xff,
+                        values ? a.p.kv.v_scale : a.p.kv.k_scale, v);
+        /* Of eight lanes no two meet at a bank. */
+        const uint32_t odd = chunk / 4 % 2, tile = to + (values ? c::TILE_BYTES : 0);
+        gpu_store16(tile + at<HD>(row, 2 * chunk + odd), odd ? v[1] : v[0]);
+        gpu_store16(tile + at<HD>(row, 2 * chunk + 1 - odd), odd ? v[0] : v[1]);
+    }
 }
 
 /* real: otherwise nothing is read, and zeros are put in the place of 16. */
@@ -198,6 +259,39 @@ static __device__ __forceinline__ void settle(const struct sv_attn_args &a,
         *a.plan_unit = plan->unit;
 }
 
+/* An item's first tiles and its queries. Unless the launch before has been waited for, keys of
+ * earlier positions are on their way while it may still write the segment's own, which the same
+ * instructions load afterwards, and the queries. */
+template <int HD, int WARPS, bool F8>
+static __device__ __forceinline__ void
+load_first(const struct sv_attn_args &a, const struct attn_items *plan, const struct attn_item &it,
+           uint32_t ring, const uint32_t *offsets, uint16_t *scales, uint32_t queries, bool waited)
+{
+    typedef layout<HD, WARPS> lay;
+    constexpr int STAGE_BYTES = cached<HD, F8>::STAGE_BYTES,
+                  TILE_BYTES = cached<HD, F8>::TILE_BYTES;
+    const int32_t first = it.from * SV_ATTN_TILE;
+    const int32_t old = waited ? 1 << 30 : max(it.g.base - first, 0);
+#pragma unroll 1
+    for (int32_t part = waited ? 1 : 0; part < 2; part++) {
+        if (part && !waited)
+            settle(a, plan);
+        for (int32_t j = 0; j < a.n_stages - 1 && it.from + j < it.to; j++) {
+            const int32_t edge = old - j * SV_ATTN_TILE;
+            load_tile<HD, WARPS, F8>(
+                a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE, part && !waited ? edge : 0,
+                part ? (int32_t)SV_ATTN_TILE : min(edge, (int32_t)SV_ATTN_TILE));
+        }
+        /* The zeros go behind all queries: copies on their way have no order. */
+        if (part || (lay::ROWS <= SV_ATTN_TILE && !lay::KEPT))
+            load_queries<HD, WARPS>(a, it, queries + (part ? 0 : TILE_BYTES), part);
+    }
+    for (int32_t j = 0; j < a.n_stages - 1; j++)
+        gpu_copy_commit(); /* all is in the first group */
+    for (int32_t j = threadIdx.x; F8 && j < (a.n_stages - 1) * SV_ATTN_TILE; j += WARPS * GPU_WAVE)
+        scales[j] = tile_scales(a, offsets[j]);
+}
+
 /* Lanes beyond the last query double it: they take part and write nothing. */
 static __device__ __forceinline__ struct lane_rows
 rows_of(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_warp, int lane)
@@ -214,26 +308,29 @@ rows_of(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_warp
     return rows;
 }
 
-/* Shared memory: queries that are kept, the ring (keys, values of each stage), addresses of
- * N_OFFSETS tiles, the plan. Other queries pass through the ring's last stage on their way to
- * registers. */
-template <int HD, int WARPS>
+/* Shared memory: queries that are kept, the values of codes, the ring (keys, values of each stage),
+ * addresses of N_OFFSETS tiles, the scales of codes, the plan. Other queries pass through the
+ * values of codes or through the ring's last stage on their way to registers. */
+template <int HD, int WARPS, bool F8>
 __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
     attn_portable(struct sv_attn_args args)
 {
-    constexpr int TILE_BYTES = SV_ATTN_TILE * HD * 2, STAGE_BYTES = 2 * TILE_BYTES;
+    typedef cached<HD, F8> c;
+    constexpr int TILE_BYTES = c::TILE_BYTES, STAGE_BYTES = c::STAGE_BYTES;
     constexpr int TILES_PER_CHUNK = SV_ATTN_CHUNK / SV_ATTN_TILE;
     constexpr int TILES_PER_SPAN = SV_ATTN_SPAN / SV_ATTN_TILE;
     typedef layout<HD, WARPS> lay;
     constexpr int COLS = lay::COLS;
     GPU_SHARED(shared);
-    uint32_t *const offsets = (uint32_t *)(shared + lay::QUERY_BYTES + args.n_stages * STAGE_BYTES);
-    struct attn_items *const plan = (struct attn_items *)(offsets + N_OFFSETS * SV_ATTN_TILE);
-    const uint32_t ring = gpu_shared_at(shared) + lay::QUERY_BYTES,
-                   last_stage = ring + (args.n_stages - 1) * STAGE_BYTES;
+    constexpr int BEFORE = lay::QUERY_BYTES + c::VALUE_BYTES;
+    uint32_t *const offsets = (uint32_t *)(shared + BEFORE + args.n_stages * STAGE_BYTES);
+    uint16_t *const scales = (uint16_t *)(offsets + N_OFFSETS * SV_ATTN_TILE);
+    struct attn_items *const plan = (struct attn_items *)((uint8_t *)scales + c::SCALE_BYTES);
+    const uint32_t ring = gpu_shared_at(shared) + BEFORE, values_at = ring - c::VALUE_BYTES,
+                   passing = F8 ? values_at : ring + (args.n_stages - 1) * STAGE_BYTES;
     constexpr int THREADS = WARPS * GPU_WAVE;
     const uint32_t lane = gpu_lane(), warp = gpu_wave(), group = warp % lay::GROUPS,
-                   queries = lay::KEPT ? gpu_shared_at(shared) : last_stage;
+                   queries = lay::KEPT ? gpu_shared_at(shared) : passing;
     const int32_t part_of = (int32_t)warp / lay::GROUPS, col0 = part_of * COLS;
     float4 *const run =
         args.run + (size_t)blockIdx.x * (COLS / GPU_COLS + 1) * THREADS + threadIdx.x;
@@ -262,29 +359,10 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         const int32_t q_warp = it.q0 + 16 * (int32_t)group;
         __syncthreads(); /* the item before is done with shared memory */
         for (int32_t j = threadIdx.x; j < a.n_stages * SV_ATTN_TILE; j += THREADS)
-            offsets[j] = attn_key_at(a, it, it.from * SV_ATTN_TILE + j);
+            offsets[j] = tile_key<F8>(a, it, it.from * SV_ATTN_TILE + j);
         __syncthreads();
-        /* Keys of earlier positions are on their way while the launch before may still write the
-         * segment's own, which the same instructions load afterwards, and the queries. */
-        const int32_t first = it.from * SV_ATTN_TILE;
-        const int32_t old = waited ? 1 << 30 : max(it.g.base - first, 0);
-#pragma unroll 1
-        for (int32_t part = waited ? 1 : 0; part < 2; part++) {
-            if (part && !waited)
-                settle(a, plan);
-            const bool all = waited; /* of an item that is not the block's first, at once */
-            for (int32_t j = 0; j < a.n_stages - 1 && it.from + j < it.to; j++) {
-                const int32_t edge = old - j * SV_ATTN_TILE;
-                load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE,
-                                     part && !all ? edge : 0, part ? (int32_t)SV_ATTN_TILE : edge);
-            }
-            /* The zeros go behind all queries: copies on their way have no order. */
-            if (part || (lay::ROWS <= SV_ATTN_TILE && !lay::KEPT))
-                load_queries<HD, WARPS>(a, it, queries + (part ? 0 : TILE_BYTES), part);
-            waited = part;
-        }
-        for (int32_t j = 0; j < a.n_stages - 1; j++)
-            gpu_copy_commit(); /* all is in the first group */
+        load_first<HD, WARPS, F8>(a, plan, it, ring, offsets, scales, queries, waited);
+        waited = true;
         /* Positions are read while the first tiles are on their way. */
         const struct lane_rows rows = rows_of(a, it, q_warp, (int)lane);
         /* What any of the warp's queries sees, and what all see. */
@@ -308,24 +386,33 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         sum_clear(span);
         sum_clear(chunk);
         for (int32_t t = it.from; t < it.to; t++) {
-            gpu_copy_wait<MOST_STAGES - 2>(a.n_stages - 2, tile_lines<HD, WARPS>() *
+            gpu_copy_wait<MOST_STAGES - 2>(a.n_stages - 2, tile_lines<HD, WARPS, F8>() *
                                                                min(a.n_stages - 2, it.to - 1 - t));
             __syncthreads(); /* tile t is there for all, and nobody needs tile t - 1 any more */
             const int32_t ahead = t - it.from + a.n_stages;
             if (t + a.n_stages - 1 < it.to)
-                load_tile<HD, WARPS>(gpu_args(a), ring + free_stage * STAGE_BYTES,
-                                     offsets + (ahead - 1) % N_OFFSETS * SV_ATTN_TILE);
+                load_tile<HD, WARPS, F8>(gpu_args(a), ring + free_stage * STAGE_BYTES,
+                                         offsets + (ahead - 1) % N_OFFSETS * SV_ATTN_TILE);
             gpu_copy_commit();
             uint32_t offset = ATTN_NONE;
+            uint16_t scale = KV_F8_ONE;
             if (threadIdx.x < SV_ATTN_TILE && t + a.n_stages < it.to)
                 offset =
-                    attn_key_at(gpu_args(a), it, (t + a.n_stages) * SV_ATTN_TILE + threadIdx.x);
+                    tile_key<F8>(gpu_args(a), it, (t + a.n_stages) * SV_ATTN_TILE + threadIdx.x);
+            if (F8 && threadIdx.x < SV_ATTN_TILE && t + a.n_stages - 1 < it.to)
+                scale = tile_scales(gpu_args(a),
+                                    offsets[(ahead - 1) % N_OFFSETS * SV_ATTN_TILE + threadIdx.x]);
+            if constexpr (F8) {
+                expand_tile<HD, WARPS>(gpu_args(a), ring + stage * STAGE_BYTES, values_at,
+                                       scales + (t - it.from) % N_OFFSETS * SV_ATTN_TILE);
+                __syncthreads();
+            }
 
             const int32_t pos = t * SV_ATTN_TILE;
             if (busy && pos < hi_any && pos + SV_ATTN_TILE > lo_any) {
                 float s[SCORE_FOURS][4];
                 uint32_t p[SV_ATTN_TILE / 16][PAIRS_16];
-                const uint32_t keys = ring + stage * STAGE_BYTES;
+                const uint32_t keys = F8 ? values_at : ring + stage * STAGE_BYTES;
                 scores<HD, lay::KEPT>(s, qf, queries, 16 * group, keys);
                 if (a.p.softcap > 0)
                     cap_scores(a, s);
@@ -353,6 +440,8 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
             }
             if (threadIdx.x < SV_ATTN_TILE)
                 offsets[ahead % N_OFFSETS * SV_ATTN_TILE + threadIdx.x] = offset;
+            if (F8 && threadIdx.x < SV_ATTN_TILE)
+                scales[(ahead - 1) % N_OFFSETS * SV_ATTN_TILE + threadIdx.x] = scale;
             free_stage = stage;
             stage = stage + 1 == a.n_stages ? 0 : stage + 1;
         }
@@ -371,33 +460,41 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         settle(args, plan);
 }
 
-template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)
+template <int HD, int WARPS, bool F8> static void describe(struct sv_attn_launch *out)
 {
-    *out =
-        (struct sv_attn_launch){.kernel = attn_portable<HD, WARPS>,
-                                .tile_rows = layout<HD, WARPS>::ROWS,
-                                .n_threads = WARPS * GPU_WAVE,
-                                .blocks_per_sm = WARPS == 4 ? GPU_BLOCKS : 1,
-                                .stage_bytes = 2 * SV_ATTN_TILE * HD * 2,
-                                .fixed_bytes = layout<HD, WARPS>::QUERY_BYTES +
-                                               N_OFFSETS * SV_ATTN_TILE * (int32_t)sizeof(uint32_t),
-                                .max_stages = MOST_STAGES,
-                                .run_bytes = 0,
-                                .parts = layout<HD, WARPS>::PARTS,
-                                .maps = false};
+    typedef cached<HD, F8> c;
+    *out = (struct sv_attn_launch){
+        .kernel = attn_portable<HD, WARPS, F8>,
+        .tile_rows = layout<HD, WARPS>::ROWS,
+        .n_threads = WARPS * GPU_WAVE,
+        .blocks_per_sm = WARPS == 4 ? GPU_BLOCKS : 1,
+        .stage_bytes = c::STAGE_BYTES,
+        .fixed_bytes = layout<HD, WARPS>::QUERY_BYTES + c::VALUE_BYTES + c::SCALE_BYTES +
+                       N_OFFSETS * SV_ATTN_TILE * (int32_t)sizeof(uint32_t),
+        .max_stages = MOST_STAGES,
+        .run_bytes = 0,
+        .parts = layout<HD, WARPS>::PARTS,
+        .maps = false};
 }
 
-bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
+template <bool F8>
+static bool describe_by_size(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
 {
     if (head_dim == 256) { /* a stage of keys and values alone is 64 KiB */
-        describe<GPU_SMALL_SHARED ? 64 : 256, GPU_SMALL_SHARED ? 4 : 8>(out);
+        describe<GPU_SMALL_SHARED ? 64 : 256, GPU_SMALL_SHARED ? 4 : 8, F8>(out);
         return !GPU_SMALL_SHARED;
     }
     if (head_dim == 128)
-        n_warps == 4 ? describe<128, 4>(out) : describe<128, MOST_WARPS>(out);
+        n_warps == 4 ? describe<128, 4, F8>(out) : describe<128, MOST_WARPS, F8>(out);
     else if (head_dim == 64)
-        n_warps == 4 ? describe<64, 4>(out) : describe<64, MOST_WARPS>(out);
+        n_warps == 4 ? describe<64, 4, F8>(out) : describe<64, MOST_WARPS, F8>(out);
     else
         return false;
     return true;
+}
+
+bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, bool f8, struct sv_attn_launch *out)
+{
+    return f8 ? describe_by_size<true>(head_dim, n_warps, out)
+              : describe_by_size<false>(head_dim, n_warps, out);
 }

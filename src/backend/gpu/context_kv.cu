@@ -18,10 +18,12 @@ struct write_args {
     int32_t n_layers;
     float eps;
     struct sv_rope_table rope;
-    struct sv_kv kv; /* geometry; pointers and table by layer */
+    struct sv_kv kv; /* geometry; the rest by layer */
     struct sv_cuda_fault *fault;
     struct {
         void *k, *v;
+        uint8_t *k_own, *v_own;
+        float k_scale, v_scale;
         const int32_t *table;
         int32_t n_pages, table_stride;
         const void *norm;
@@ -49,6 +51,12 @@ static __global__ void write_kernel(const __grid_constant__ struct write_args a,
         (int64_t)sv_rope_row(&a.rope, pos, head == 0 && lane == 0 ? a.fault : NULL) *
         (a.rope.rot_dim / 2);
     struct sv_kv kv = a.kv;
+    kv.k = a.layer[l].k;
+    kv.v = a.layer[l].v;
+    kv.k_own = a.layer[l].k_own;
+    kv.v_own = a.layer[l].v_own;
+    kv.k_scale = a.layer[l].k_scale;
+    kv.v_scale = a.layer[l].v_scale;
     kv.table = a.layer[l].table;
     kv.n_pages = a.layer[l].n_pages;
     kv.table_stride = a.layer[l].table_stride;
@@ -62,10 +70,10 @@ static __global__ void write_kernel(const __grid_constant__ struct write_args a,
     const int64_t page_stride = (int64_t)kv.page_size * hd;
     if (h < n_kv) {
         const struct sv_head_norm norm = {a.layer[l].norm, a.layer[l].norm_dtype, a.eps};
-        sv_head_norm_rope<T, K>((K *)a.layer[l].k + at + h * page_stride, x, buffer[warp], norm,
-                                a.rope, angle, hd, lane);
+        sv_head_norm_rope(sv_kv_row<K>(kv, false, at + h * page_stride), x, buffer[warp], norm,
+                          a.rope, angle, hd, lane);
     } else {
-        sv_head_copy((K *)a.layer[l].v + at + (h - n_kv) * page_stride, x, hd, lane);
+        sv_head_copy(sv_kv_row<K>(kv, true, at + (h - n_kv) * page_stride), x, hd, lane);
     }
 }
 
@@ -84,6 +92,10 @@ static void write_launch(struct sv_cuda *cu, const struct sv_p_draft_context_kv 
         SV_REQUIRE(p->kv[l].page_size == p->kv[0].page_size);
         a.layer[l].k = p->kv[l].k;
         a.layer[l].v = p->kv[l].v;
+        a.layer[l].k_own = p->kv[l].k_own;
+        a.layer[l].v_own = p->kv[l].v_own;
+        a.layer[l].k_scale = p->kv[l].k_scale;
+        a.layer[l].v_scale = p->kv[l].v_scale;
         a.layer[l].table = p->kv[l].table;
         a.layer[l].n_pages = p->kv[l].n_pages;
         a.layer[l].table_stride = p->kv[l].table_stride;
@@ -92,12 +104,11 @@ static void write_launch(struct sv_cuda *cu, const struct sv_p_draft_context_kv 
     }
     const int32_t heads = p->n_layers * 2 * p->kv[0].n_kv_heads;
     dim3 grid((unsigned)((heads + WARPS - 1) / WARPS), (unsigned)p->rows.n_rows);
-    if (p->kv[0].dtype == SV_BF16)
-        sv_cuda_launch(cu, "draft_context_kv", write_kernel<T, __nv_bfloat16>, grid, 32 * WARPS, 0,
-                       a, (const T *)p->y);
-    else
-        sv_cuda_launch(cu, "draft_context_kv", write_kernel<T, float>, grid, 32 * WARPS, 0, a,
-                       (const T *)p->y);
+    sv_cuda_launch(cu, "draft_context_kv",
+                   p->kv[0].dtype == SV_F8     ? write_kernel<T, uint8_t>
+                   : p->kv[0].dtype == SV_BF16 ? write_kernel<T, __nv_bfloat16>
+                                               : write_kernel<T, float>,
+                   grid, 32 * WARPS, 0, a, (const T *)p->y);
 }
 
 void sv_cuda_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p)

@@ -9,7 +9,7 @@
 #ifndef SV_CUDA_NORM_ROPE_CUH
 #define SV_CUDA_NORM_ROPE_CUH
 
-#include "backend/cuda/cuda.h"
+#include "backend/gpu/kv_f8.cuh"
 
 #define SV_MAX_HEAD_DIM 256 /* ops.c checks it */
 
@@ -42,11 +42,50 @@ static __device__ __forceinline__ int64_t sv_three_at(const struct sv_three &t, 
     return (axis == 0 ? t.at[0] : axis == 1 ? t.at[1] : t.at[2]) + pair;
 }
 
-/* out may be x. three: NULL, or instead of angle. Lane i holds elements 2i, 2i + 1, 2i + 64, ...;
- * buffer: (SV_MAX_HEAD_DIM) of this warp. */
+/* Where a key, or a value, of a cache of K lies: `at` as of sv_kv_at, of the head. */
+template <typename K>
+static __device__ __forceinline__ auto sv_kv_row(const struct sv_kv &kv, bool value, int64_t at)
+{
+    if constexpr (sizeof(K) > 1)
+        return (K *)(value ? kv.v : kv.k) + at;
+    else
+        return sv_kv_f8_row{(uint8_t *)(value ? kv.v : kv.k) + at,
+                            (value ? kv.v_own : kv.k_own) + at / kv.head_dim,
+                            value ? kv.v_scale : kv.k_scale};
+}
+
+/* A head's numbers f(0), f(1), ... by one warp, whose lane i has elements 2i, 2i + 1, 2i + 64, ...
+ */
+template <typename O, class F>
+static __device__ __forceinline__ void sv_head_put(O *out, const F &f, int32_t hd, int lane)
+{
+    for (int32_t i = 2 * lane; i < hd; i += 64) {
+        sv_store(out + i, f(i));
+        sv_store(out + i + 1, f(i + 1));
+    }
+}
+template <class F>
+static __device__ __forceinline__ void sv_head_put(const struct sv_kv_f8_row &out, const F &f,
+                                                   int32_t hd, int lane)
+{
+    uint32_t most = 0;
+    for (int32_t i = 2 * lane; i < hd; i += 64)
+        most = sv_kv_f8_larger(sv_kv_f8_larger(most, f(i)), f(i + 1));
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        most = sv_kv_f8_most(most, __shfl_xor_sync(0xffffffffu, most, step));
+    const struct sv_kv_f8_put put = sv_kv_f8_put_of(most, out.fixed);
+    for (int32_t i = 2 * lane; i < hd; i += 64)
+        *(uint16_t *)(out.codes + i) = (uint16_t)sv_kv_f8_codes(put, f(i), f(i + 1));
+    if (lane == 0)
+        *out.own = sv_kv_f8_own(put);
+}
+
+/* out: a row of T, as x may be, or of the cache. three: NULL, or instead of angle. buffer:
+ * (SV_MAX_HEAD_DIM) of this warp. */
 template <typename T, typename O>
 static __device__ __forceinline__ void
-sv_head_norm_rope(O *out, const T *x, float *buffer, struct sv_head_norm norm,
+sv_head_norm_rope(O out, const T *x, float *buffer, struct sv_head_norm norm,
                   const struct sv_rope_table &rope, int64_t angle, int32_t hd, int lane,
                   const struct sv_three *three = NULL)
 {
@@ -67,19 +106,15 @@ sv_head_norm_rope(O *out, const T *x, float *buffer, struct sv_head_norm norm,
     }
     __syncwarp();
     const int32_t rot = rope.rot_dim, half = rot / 2;
-    for (int32_t i = 2 * lane; i < hd; i += 64) {
-#pragma unroll
-        for (int32_t j = i; j < i + 2; j++) {
-            const int32_t pair = j < half ? j : j - half;
-            const int64_t at = !three || j >= rot ? angle + pair : sv_three_at(*three, pair);
-            float y = buffer[j];
-            if (j < half)
-                y = y * rope.cos[at] - buffer[j + half] * rope.sin[at];
-            else if (j < rot)
-                y = y * rope.cos[at] + buffer[j - half] * rope.sin[at];
-            sv_store(out + j, y);
-        }
-    }
+    const auto turned = [&](int32_t j) {
+        const int32_t pair = j < half ? j : j - half;
+        const int64_t at = !three || j >= rot ? angle + pair : sv_three_at(*three, pair);
+        const float y = buffer[j];
+        if (j < half)
+            return y * rope.cos[at] - buffer[j + half] * rope.sin[at];
+        return j < rot ? y * rope.cos[at] + buffer[j - half] * rope.sin[at] : y;
+    };
+    sv_head_put(out, turned, hd, lane);
     __syncwarp();
 }
 
@@ -144,13 +179,48 @@ static __device__ __forceinline__ void sv_turn128(float v[16], const struct sv_t
     }
 }
 
-template <typename T, typename O>
-static __device__ __forceinline__ void sv_head_copy(O *out, const T *x, int32_t hd, int lane)
+/* The largest of a head's magnitudes (kv_f8.cuh), for a cache of K that wants it. All eight lanes
+ * come. */
+template <typename K> static __device__ __forceinline__ uint32_t sv_largest128(const float v[16])
 {
-    for (int32_t i = 2 * lane; i < hd; i += 64) {
-        sv_store(out + i, sv_load(x + i));
-        sv_store(out + i + 1, sv_load(x + i + 1));
+    uint32_t most = 0;
+    if constexpr (sizeof(K) == 1) {
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+            most = sv_kv_f8_larger(most, v[j]);
+#pragma unroll
+        for (int step = 4; step; step /= 2)
+            most = sv_kv_f8_most(most, __shfl_xor_sync(0xffffffffu, most, step));
     }
+    return most;
+}
+template <typename K>
+static __device__ __forceinline__ void sv_put128(K *out, const float v[16], uint32_t, int lane)
+{
+    sv_store8(out + 8 * lane, v);
+    sv_store8(out + 8 * lane + 64, v + 8);
+}
+template <typename K>
+static __device__ __forceinline__ void sv_put128(const struct sv_kv_f8_row &out, const float v[16],
+                                                 uint32_t most, int lane)
+{
+    const struct sv_kv_f8_put put = sv_kv_f8_put_of(most, out.fixed);
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        w[i] = sv_kv_f8_codes(put, v[4 * i], v[4 * i + 1]) |
+               sv_kv_f8_codes(put, v[4 * i + 2], v[4 * i + 3]) << 16;
+    *(uint2 *)(out.codes + 8 * lane) = make_uint2(w[0], w[1]);
+    *(uint2 *)(out.codes + 8 * lane + 64) = make_uint2(w[2], w[3]);
+    if (lane == 0)
+        *out.own = sv_kv_f8_own(put);
+}
+
+template <typename T, typename O>
+static __device__ __forceinline__ void sv_head_copy(O out, const T *x, int32_t hd, int lane)
+{
+    sv_head_put(
+        out, [&](int32_t j) { return sv_load(x + j); }, hd, lane);
 }
 
 #endif

@@ -515,13 +515,13 @@ static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T
     const struct sv_three *const three = THREE ? &by : NULL;
     T *x = qkv + r * a.ld + (int64_t)min(head, a.n_heads) * a.q_stride +
            (int64_t)max(head - a.n_heads, 0) * hd;
-    K *k = (K *)a.kv.k + job.at, *v = (K *)a.kv.v + job.at;
     if (job.kind == JOB_QUERY)
-        sv_head_norm_rope<T, T>(x, x, buffer[warp], a.q_norm, a.rope, job.angle, hd, lane, three);
+        sv_head_norm_rope(x, x, buffer[warp], a.q_norm, a.rope, job.angle, hd, lane, three);
     else if (job.kind == JOB_KEY)
-        sv_head_norm_rope<T, K>(k, x, buffer[warp], a.k_norm, a.rope, job.angle, hd, lane, three);
+        sv_head_norm_rope(sv_kv_row<K>(a.kv, false, job.at), x, buffer[warp], a.k_norm, a.rope,
+                          job.angle, hd, lane, three);
     else if (job.kind == JOB_VALUE)
-        sv_head_copy(v, x, hd, lane);
+        sv_head_copy(sv_kv_row<K>(a.kv, true, job.at), x, hd, lane);
 }
 
 /* The same for heads of 128, all of which is rotated: eight lanes a head, PER heads of a row one
@@ -530,9 +530,9 @@ static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T
  * for), instructions rehearsed, and few enough registers a row to find and leave room beside matrix
  * products. */
 template <typename T, typename K, int PER, bool THREE>
-static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1
-                                                       : THREE  ? 3
-                                                                : 4)
+static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1                  ? 1
+                                                       : THREE || sizeof(K) == 1 ? 3
+                                                                                 : 4)
     rope128_kernel(const __grid_constant__ struct rope_args a, T *qkv)
 {
     const int lane = threadIdx.x % 8, step = blockDim.x / 8;
@@ -585,15 +585,15 @@ static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1
                 sv_norm128(v, weight, norm.eps, job[p].kind != JOB_VALUE);
             if (job[p].kind != JOB_VALUE)
                 sv_turn128(v, turn);
+            const uint32_t most = sv_largest128<K>(v);
             if (!real || job[p].kind == JOB_NONE)
                 continue;
             if (job[p].kind == JOB_QUERY) {
                 sv_store8(x + p * step * 128, v);
                 sv_store8(x + p * step * 128 + 64, v + 8);
             } else {
-                K *to = (K *)(job[p].kind == JOB_KEY ? a.kv.k : a.kv.v) + job[p].at + 8 * lane;
-                sv_store8(to, v);
-                sv_store8(to + 64, v + 8);
+                sv_put128<K>(sv_kv_row<K>(a.kv, job[p].kind == JOB_VALUE, job[p].at), v, most,
+                             lane);
             }
         }
     }
@@ -640,6 +640,18 @@ static void rope_by_positions(struct sv_cuda *cu, const struct sv_p_qk_norm_rope
         rope_launch<T, K, false>(cu, a, whole, p->qkv);
 }
 
+template <typename T>
+static void rope_by_cache(struct sv_cuda *cu, const struct sv_p_qk_norm_rope_kv_write *p,
+                          const struct rope_args &a)
+{
+    if (p->kv.dtype == SV_F8)
+        rope_by_positions<T, uint8_t>(cu, p, a);
+    else if (p->kv.dtype == SV_BF16)
+        rope_by_positions<T, __nv_bfloat16>(cu, p, a);
+    else
+        rope_by_positions<T, float>(cu, p, a);
+}
+
 void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
@@ -657,13 +669,8 @@ void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm
                           {}};
     for (int32_t i = 0; i < p->rope.rot_dim / 2 && p->rope.axis; i++)
         a.axis[i / 16] |= (uint32_t)p->rope.axis[i] << (2 * (i % 16));
-    const bool kv_bf16 = p->kv.dtype == SV_BF16;
-    if (cu->act == SV_BF16 && kv_bf16)
-        rope_by_positions<__nv_bfloat16, __nv_bfloat16>(cu, p, a);
-    else if (cu->act == SV_BF16)
-        rope_by_positions<__nv_bfloat16, float>(cu, p, a);
-    else if (kv_bf16)
-        rope_by_positions<float, __nv_bfloat16>(cu, p, a);
+    if (cu->act == SV_BF16)
+        rope_by_cache<__nv_bfloat16>(cu, p, a);
     else
-        rope_by_positions<float, float>(cu, p, a);
+        rope_by_cache<float>(cu, p, a);
 }

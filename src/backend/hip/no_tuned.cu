@@ -22,7 +22,7 @@ void sv_cuda_attn_latent_sm90(struct sv_attn_launch *)
     never();
 }
 
-bool sv_cuda_attn_sm90(int32_t, int32_t, struct sv_attn_launch *)
+bool sv_cuda_attn_sm90(int32_t, int32_t, bool, struct sv_attn_launch *)
 {
     return false;
 }
