@@ -379,7 +379,7 @@ attn_item_at(const struct sv_attn_args &a, struct attn_items *plan, int32_t tile
     /* The last tiles see most: they go first, so that the short ones fill the gaps. */
     it.q0 = (tiles - 1 - (in_seg - it.part * tiles)) * tile_rows;
     const int32_t last = it.q0 + tile_rows < it.n_q ? it.q0 + tile_rows : it.n_q;
-    /* What a segment's first and last rows see is in the plan: no tile of theirs waits for loads. */
+    /* What a segment's first and last rows see is in the plan: there is nothing to wait for. */
     it.seen_lo = it.g.lo;
     it.seen_hi = it.g.end;
     if (it.q0 > 0)
