@@ -317,20 +317,43 @@ static __global__ void combine4_kernel(const struct sv_routes r, const float *x,
     store4(out + (int64_t)row * hidden + col, sum);
 }
 
+/* Routes are complete since before the products, and so are read before down's end is waited for.
+ * What is added is asked for at once: with a branch in front of each it would come one after the
+ * other. */
 template <typename T>
 static __global__ void combine_kernel(const struct sv_routes r, const float *x, int32_t hidden,
                                       T *out)
 {
+    enum { AT_ONCE = 9 };
     sv_pdl_launch();
-    sv_pdl_wait();
     const int32_t row = blockIdx.y, col = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
+    int32_t place[AT_ONCE];
+    float weight[AT_ONCE];
+    const auto read_routes = [&](int32_t j0) {
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int32_t j = min(j0 + i, r.k - 1);
+            const int32_t at = *(const volatile int32_t *)(r.place + row * r.k + j);
+            place[i] = j0 + i < r.k ? at : -1;
+            weight[i] = *(const volatile float *)(r.weight + row * r.k + j);
+        }
+    };
+    read_routes(0);
+    sv_pdl_wait();
     if (col >= hidden)
         return;
     float sum = 0.0f;
-    for (int32_t j = 0; j < r.k; j++) {
-        const int32_t place = r.place[row * r.k + j];
-        if (place >= 0)
-            sum = __fmaf_rn(r.weight[row * r.k + j], x[(int64_t)place * hidden + col], sum);
+#pragma unroll 1
+    for (int32_t j0 = 0; j0 < r.k; j0 += AT_ONCE) {
+        float v[AT_ONCE];
+        if (j0 > 0)
+            read_routes(j0);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            v[i] = x[(int64_t)max(place[i], 0) * hidden + col];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            sum = place[i] < 0 ? sum : __fmaf_rn(weight[i], v[i], sum);
     }
     sv_store(out + (int64_t)row * hidden + col, sum);
 }
