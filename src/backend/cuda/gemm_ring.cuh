@@ -21,16 +21,6 @@ static __device__ __forceinline__ void bar_arrive_at(uint32_t bar, uint32_t rank
                  : "memory");
 }
 
-static __device__ __forceinline__ void copy_tile(uint32_t dst, const void *src, uint32_t n_bytes,
-                                                 uint32_t bar, uint64_t policy)
-{
-    sv_jitter();
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
-                 "l"(src), "r"(n_bytes), "r"(bar), "l"(policy)
-                 : "memory");
-}
-
 template <int CL>
 static __device__ __forceinline__ void copy_x(uint32_t dst, const CUtensorMap *map, int32_t k,
                                               int32_t row, uint32_t bar, uint64_t policy)

@@ -68,9 +68,10 @@ struct strip {
     bool there; /* false: beyond the matrix */
 };
 
-/* TILE: bytes of a tile, which begins with four strips of S bytes. */
-template <bool GATED, int GROUPS, int TILE, int S>
-static __device__ __forceinline__ struct strip strip_of(const struct sv_moe &a, int32_t expert)
+/* band: bytes of a band of tiles, four strips `each` bytes apart. */
+template <bool GATED, int GROUPS>
+static __device__ __forceinline__ struct strip strip_of(const struct sv_moe &a, int32_t expert,
+                                                        int64_t band, int32_t each)
 {
     const int in_group = gpu_wave() % WAVES, group = gpu_wave() / WAVES;
     const bool up = GATED && in_group >= 2;
@@ -78,8 +79,8 @@ static __device__ __forceinline__ struct strip strip_of(const struct sv_moe &a, 
     s.row0 = ((int32_t)blockIdx.x * GROUPS + group) * (GATED ? SV_TILE / 2 : SV_TILE) +
              (GATED ? in_group % 2 : in_group) * 16;
     s.there = s.row0 < (a.rows + SV_TILE - 1) / SV_TILE * SV_TILE;
-    s.w = sv_moe_matrix(up ? a.up : a.gate, expert) +
-          (int64_t)(s.row0 / SV_TILE) * sv_tiles(a.k) * TILE + s.row0 % SV_TILE / 16 * S;
+    s.w = sv_moe_matrix(up ? a.up : a.gate, expert) + s.row0 / SV_TILE * band +
+          s.row0 % SV_TILE / 16 * each;
     return s;
 }
 
@@ -266,7 +267,8 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, GROUPS)
         return;
     }
     const int32_t n_k = sv_tiles(a.k);
-    const struct strip s = strip_of<GATED, GROUPS, SV_TILE_BYTES, STRIP>(a, u.expert);
+    const struct strip s =
+        strip_of<GATED, GROUPS>(a, u.expert, (int64_t)n_k * SV_TILE_BYTES, STRIP);
     for (int32_t kk = 0; kk < STAGES - 1; kk++) {
         if (kk < n_k)
             load_weights(s, kk, own + kk * STAGE, once);

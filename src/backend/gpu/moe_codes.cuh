@@ -2,10 +2,10 @@
  * moe_codes.cuh - the products of moe.cuh where weights are MXFP4 codes (mxfp4.cuh). The same sums,
  * and so the same bits, as of the bf16 matrix of their values.
  *
- * Included by moe.cu and cuda/moe_sm90.cu after moe.cuh. A lane keeps the codes of its strip's next
- * tiles in registers, and one tile expanded: no wave waits for another's weights. x of up to 16
- * entries lies in shared memory as a whole, so that there the loop over k has no barrier; more
- * entries have a ring. Must not: let the number of entries decide the order of a sum.
+ * Included by moe.cu and cuda/moe_sm90.cu after moe.cuh. A wave fetches the codes of its strip
+ * for itself, some tiles ahead, and has one or two expanded: none waits for another's weights. x of
+ * up to 16 entries lies in shared memory as a whole, so that there the loop over k has no barrier;
+ * more entries have a ring. Must not: let the number of entries decide the order of a sum.
  */
 #ifndef SV_GPU_MOE_CODES_CUH
 #define SV_GPU_MOE_CODES_CUH
@@ -13,69 +13,69 @@
 #include "backend/gpu/moe.cuh"
 #include "backend/gpu/mxfp4.cuh"
 
+/* x, then what each wave has for itself. */
 template <int N, int GROUPS> struct coded {
     enum {
-        WHOLE = N <= 16, /* x is */
-        STRIPS = CODED_STRIP * GROUPS * WAVES,
+        WHOLE = N <= 8, /* x is */
         X = N * 128,
-        ROOM = (GPU_SMALL_SHARED ? 60 * 1024 : 98 * 1024) - STRIPS,
-        STAGES = WHOLE          ? 2
-                 : ROOM / X < 6 ? ROOM / X
-                                : 6
+        OWN = code_queue<N>::BYTES * GROUPS * WAVES,
+        ROOM = (GPU_SMALL_SHARED ? 60 * 1024 : 98 * 1024) - OWN,
+        AT_ONCE = code_queue<N>::AT_ONCE,
+        MOST = N <= 16 ? 6 * AT_ONCE : 6,
+        STAGES = (ROOM / X < MOST ? ROOM / X : MOST) / AT_ONCE * AT_ONCE
     };
 };
 
-/* A lane's words of a tile, and the scales of its rows. */
-struct lane_codes {
-    uint32_t word[CODED_WORDS], scales;
-};
-
-/* strip: its first tile's codes; scales: its first tile's scales. */
-static __device__ __forceinline__ struct lane_codes load_codes(const uint8_t *strip,
-                                                               const uint8_t *scales, int32_t kk)
+template <bool LARGE>
+static __device__ __forceinline__ void expand_half(uint32_t (&pair)[8], const struct lane_codes &c,
+                                                   int h, int first)
 {
-    struct lane_codes c;
-    const int64_t at = (int64_t)kk * SV_MXFP4_TILE_BYTES;
-    const uint32_t lane = gpu_lane() % 32;
-    if (CODED_WORDS == 4) {
-        const uint4 v = *(const uint4 *)(strip + at + 16 * lane);
-        c.word[0] = v.x;
-        c.word[1] = v.y;
-        c.word[CODED_WORDS - 2] = v.z;
-        c.word[CODED_WORDS - 1] = v.w;
-    } else {
-        const uint2 v = *(const uint2 *)(strip + at + 16 * lane + gpu_lane() / 32 * 8);
-        c.word[0] = v.x;
-        c.word[1] = v.y;
-    }
-    c.scales = *(const uint32_t *)(scales + at + lane / 4 * 4);
-    return c;
+    sv_mxfp4_expand<LARGE>(pair, c.word[2 * h], c.word[2 * h + 1], first + h, c.scales);
 }
 
-static __device__ __forceinline__ void expand_tile(uint32_t (&pair)[CODED_WORDS][4],
-                                                   const struct lane_codes &c)
+/* Pairs of a lane in a tile, by halves of its columns. */
+typedef uint32_t lane_pairs[CODED_WORDS / 2][8];
+
+template <int T>
+static __device__ __forceinline__ void expand_tiles(lane_pairs (&pair)[T],
+                                                    const struct lane_codes (&c)[T])
 {
-    const int first = CODED_WORDS < 4 ? gpu_lane() / 32 * CODED_WORDS : 0;
+    const int first = CODED_WORDS < 4 ? gpu_lane() / 32 : 0;
+    uint32_t scales = 0;
 #pragma unroll
-    for (int q = 0; q < CODED_WORDS; q++)
-        sv_mxfp4_expand(pair[q], c.word[q], first + q, c.scales);
+    for (int t = 0; t < T; t++)
+        scales |= c[t].scales;
+    if (sv_mxfp4_large(scales)) {
+#pragma unroll
+        for (int i = 0; i < T * CODED_WORDS / 2; i++)
+            expand_half<true>(pair[i % T][i / T], c[i % T], i / T, first);
+    } else {
+#pragma unroll
+        for (int i = 0; i < T * CODED_WORDS / 2; i++)
+            expand_half<false>(pair[i % T][i / T], c[i % T], i / T, first);
+    }
 }
 
 template <int N, bool GATED, int GROUPS>
-static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE,
-                                         coded<N, GROUPS>::WHOLE ? 4 : GROUPS)
+static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, N <= 16 ? 4 : GROUPS)
     coded_kernel(const struct sv_moe a)
 {
     typedef coded<N, GROUPS> C;
     GPU_SHARED(smem_bytes);
     __shared__ int32_t source[N];
     enum {
-        STAGES = C::STAGES,
-        AHEAD = coded_ahead(N),
-        X_LINES = N * 8 / GPU_WAVE / (GROUPS * WAVES)
+        AT_ONCE = C::AT_ONCE,            /* tiles in a step */
+        AHEAD = C::STAGES / AT_ONCE - 1, /* steps whose x is on its way */
+        TURNS = code_queue<N>::TURNS,
+        STEPS = TURNS > 2 * AT_ONCE ? TURNS / AT_ONCE : 2,
+        X_LINES = N * 8 / GPU_WAVE / (GROUPS * WAVES) * AT_ONCE
     };
-    const uint32_t smem = gpu_shared_at(smem_bytes), own = smem + gpu_wave() * CODED_STRIP;
-    const uint32_t x_at = smem + C::STRIPS;
+    const int32_t n_k = sv_tiles(a.k);
+    const uint32_t x_at = gpu_shared_at(smem_bytes);
+    const uint32_t own =
+        x_at + (C::WHOLE ? n_k : (int32_t)C::STAGES) * C::X + gpu_wave() * code_queue<N>::BYTES;
+    code_queue<N> codes;
+    codes.open(own);
     if (GATED)
         sv_pdl_wait();
     sv_pdl_launch();
@@ -87,16 +87,9 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE,
             sv_pdl_wait();
         return;
     }
-    const int32_t n_k = sv_tiles(a.k);
-    const struct strip s =
-        strip_of<GATED, GROUPS, SV_MXFP4_TILE_BYTES, SV_MXFP4_STRIP_BYTES>(a, u.expert);
-    const uint8_t *const scales =
-        s.w - s.row0 % SV_TILE / 16 * (SV_MXFP4_STRIP_BYTES - 32) + SV_MXFP4_SCALES_AT;
-    struct lane_codes codes[AHEAD] = {};
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++)
-        if (i < n_k && s.there)
-            codes[i] = load_codes(s.w, scales, i);
+    const int32_t each = sv_mxfp4_strip_bytes(a.k);
+    const struct strip s = strip_of<GATED, GROUPS>(a, u.expert, (int64_t)each * 4, each);
+    codes.begin(s.there ? s.w : sv_moe_matrix(a.gate, u.expert), n_k);
     if (few) {
         u.place = look(a.r.first + u.expert);
         u.end = look(a.r.first + u.expert + 1);
@@ -127,43 +120,55 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE,
         handed_over();
         __syncthreads();
     } else {
-        fill_x<N, GROUPS>(a, source, min((int32_t)STAGES - 1, n_k), x_at, C::X);
+        fill_x<N, GROUPS>(a, source, min((int32_t)(AHEAD * AT_ONCE), n_k), x_at, C::X);
     }
     gpu_copy_settled();
-    uint32_t now = x_at, next = x_at + (STAGES - 1) * C::X;
-    /* A tile is expanded while products of the one before go on. */
-    uint32_t pair[2][CODED_WORDS][4];
-    static_assert(AHEAD % 2 == 0, "tiles take turns");
-    expand_tile(pair[0], codes[0]);
-    if (AHEAD < n_k && s.there)
-        codes[0] = load_codes(s.w, scales, AHEAD);
-#pragma unroll 1
-    for (int32_t kk0 = 0; kk0 < n_k; kk0 += AHEAD)
+    uint32_t now = x_at, next = x_at + AHEAD * AT_ONCE * C::X;
+    /* Tiles are expanded while products of those before go on. */
+    lane_pairs pair[2][AT_ONCE];
+    const auto take = [&](lane_pairs(&into)[AT_ONCE], int i, int32_t kk) {
+        struct lane_codes c[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            const int32_t kk = kk0 + i;
+        for (int t = 0; t < AT_ONCE; t++)
+            codes.take((i + t) % TURNS, kk + t, [&](const struct lane_codes &from) {
+                c[t] = from;
+                if (t == AT_ONCE - 1)
+                    expand_tiles(into, c);
+            });
+    };
+    static_assert(STEPS * AT_ONCE % TURNS == 0 && STEPS % 2 == 0, "tiles take turns");
+    take(pair[0], 0, 0);
+#pragma unroll 1
+    for (int32_t kk0 = 0; kk0 < n_k; kk0 += STEPS * AT_ONCE)
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const int32_t kk = kk0 + i * AT_ONCE;
             if (kk >= n_k)
                 break;
             if (!C::WHOLE) {
-                gpu_copy_wait<STAGES - 2>(
-                    STAGES - 2, kk + STAGES - 2 < n_k ? min(kk, (int32_t)STAGES - 2) * X_LINES : 0);
+                constexpr int MOST = AHEAD - 1;
+                gpu_copy_wait<MOST>(
+                    MOST, kk + MOST * AT_ONCE < n_k ? min(kk / AT_ONCE, MOST) * X_LINES : 0);
                 handed_over();
                 __syncthreads();
             }
-            begin_coded<N>(acc, pair[i % 2], own, now);
+#pragma unroll
+            for (int t = 0; t < AT_ONCE; t++)
+                if (t == 0 || kk + t < n_k)
+                    begin_coded<N>(acc, pair[i % 2][t], own, now + t * C::X);
             if (!C::WHOLE) {
-                if (kk + STAGES - 1 < n_k)
-                    load_x<N, GROUPS>(a, source, kk + STAGES - 1, next);
+#pragma unroll
+                for (int t = 0; t < AT_ONCE; t++)
+                    if (kk + AHEAD * AT_ONCE + t < n_k)
+                        load_x<N, GROUPS>(a, source, kk + AHEAD * AT_ONCE + t, next + t * C::X);
                 gpu_copy_commit();
             }
-            constexpr int LAST = AHEAD - 1;
-            struct lane_codes &following = codes[i == LAST ? 0 : i + 1];
-            expand_tile(pair[(i + 1) % 2], following);
-            if (kk + 1 + AHEAD < n_k && s.there)
-                following = load_codes(s.w, scales, kk + 1 + AHEAD);
+            take(pair[1 - i % 2], (i + 1) * AT_ONCE, kk + AT_ONCE);
             end_coded();
             next = now;
-            now = !C::WHOLE && now + C::X == x_at + STAGES * C::X ? x_at : now + C::X;
+            now += AT_ONCE * C::X;
+            if (!C::WHOLE && now == x_at + C::STAGES * C::X)
+                now = x_at;
         }
     if (GATED)
         __syncthreads(); /* what is lent lies where x did */
@@ -175,7 +180,7 @@ template <int N, int GROUPS> static struct sv_moe_width coded_width_of(void)
 {
     typedef coded<N, GROUPS> C;
     return {N,
-            C::STRIPS + (C::WHOLE ? 0 : C::X * C::STAGES),
+            C::OWN + (C::WHOLE ? 0 : C::X * C::STAGES),
             C::WHOLE ? C::X : 0,
             GROUPS * WAVES * GPU_WAVE,
             GROUPS,

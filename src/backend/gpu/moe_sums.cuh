@@ -4,7 +4,7 @@
  * rows.
  *
  * begin_coded and end_coded: the same where the wave has its weights in registers, in pairs of
- * mxfp4.cuh, by way of CODED_STRIP bytes of shared memory.
+ * mxfp4.cuh, by way of shared memory.
  *
  * Included by moe.cu before moe.cuh. Must not: know of experts.
  */
@@ -13,17 +13,12 @@
 
 #include "backend/cuda/gemm.h"
 #include "backend/gpu/gpu.h"
+#include "backend/gpu/moe_queue.cuh"
 #include "backend/gpu/wcomp.cuh"
 
-enum {
-    CODED_WORDS = 128 / GPU_WAVE, /* of a lane */
-    CODED_STRIP = SV_TILE_BYTES / 4
+template <int> struct code_queue : held_codes<2> {
+    enum { BYTES = SV_TILE_BYTES / 4 };
 };
-/* Tiles whose codes are in registers: even. */
-static __host__ __device__ constexpr int coded_ahead(int)
-{
-    return 2;
-}
 
 static __device__ __forceinline__ void handed_over(void)
 {
@@ -68,7 +63,7 @@ static __device__ __forceinline__ void end_sums(float (&acc)[gpu_sums(N)], uint3
 
 template <int N>
 static __device__ __forceinline__ void begin_coded(float (&acc)[gpu_sums(N)],
-                                                   const uint32_t (&pair)[CODED_WORDS][4],
+                                                   const uint32_t (&pair)[CODED_WORDS / 2][8],
                                                    uint32_t own, uint32_t x_at)
 {
     const int lane = gpu_lane() % 32, q0 = gpu_lane() / 32 * CODED_WORDS;
@@ -76,7 +71,7 @@ static __device__ __forceinline__ void begin_coded(float (&acc)[gpu_sums(N)],
 #pragma unroll
     for (int i = 0; i < 4 * CODED_WORDS; i++) {
         const int row = sv_wcomp_row(lane, 4 * q0 + i), col = sv_wcomp_col(lane, 4 * q0 + i);
-        gpu_store4(own + gpu_place<128>(row, col / 8) + col % 8 * 2, pair[i / 4][i % 4]);
+        gpu_store4(own + gpu_place<128>(row, col / 8) + col % 8 * 2, pair[i / 8][i % 8]);
     }
     gpu_wave_sync();
     end_sums<N>(acc, own, x_at);

@@ -42,15 +42,16 @@ static __global__ void tiles_kernel(const struct source s, uint8_t *tiles)
     sv_pdl_wait();
     const int32_t n_k = sv_tiles(s.cols), lane = threadIdx.x % 32, strip = threadIdx.x / 32;
     const int32_t row0 = blockIdx.x / n_k * SV_TILE + strip * 16, col0 = blockIdx.x % n_k * SV_TILE;
-    uint8_t *to = tiles + (size_t)blockIdx.x * SV_MXFP4_TILE_BYTES;
-    for (int q = 0; q < SV_MXFP4_WORDS; q++) {
-        uint32_t word = 0;
-        for (int i = 0; i < 4; i++) {
-            const uint32_t two = two_codes(s, row0 + sv_wcomp_row(lane, 4 * q + i),
-                                           col0 + sv_wcomp_col(lane, 4 * q + i));
-            word |= sv_mxfp4_bits(two & 15, i, 0) | sv_mxfp4_bits(two >> 4, i, 1);
+    uint8_t *to = tiles + (size_t)(row0 / 16) * (size_t)sv_mxfp4_strip_bytes(s.cols) +
+                  (size_t)(blockIdx.x % n_k) * SV_MXFP4_PIECE;
+    for (int h = 0; h < 2; h++) {
+        uint64_t words = 0;
+        for (int i = 0; i < 8; i++) {
+            const uint32_t two = two_codes(s, row0 + sv_wcomp_row(lane, 8 * h + i),
+                                           col0 + sv_wcomp_col(lane, 8 * h + i));
+            words |= sv_mxfp4_bits(two & 15, i, 0) | sv_mxfp4_bits(two >> 4, i, 1);
         }
-        *(uint32_t *)(to + strip * SV_MXFP4_STRIP_BYTES + 16 * lane + 4 * q) = word;
+        *(uint64_t *)(to + 16 * lane + 8 * h) = words;
     }
     const int32_t row = row0 + lane % 16, half = lane / 16, col = col0 + half * SV_MXFP4_BLOCK;
     uint32_t scale = 0;
@@ -58,7 +59,7 @@ static __global__ void tiles_kernel(const struct source s, uint8_t *tiles)
         const uint64_t at = (uint64_t)row * (s.cols / SV_MXFP4_BLOCK) + col / SV_MXFP4_BLOCK;
         scale = s.scales ? s.scales[at] : 119 + mixed((uint32_t)at ^ ~s.seed) % 3;
     }
-    to[sv_mxfp4_scale_at(strip, lane % 16, half)] = (uint8_t)scale;
+    to[sv_mxfp4_scale_at(lane % 16, half)] = (uint8_t)scale;
 }
 
 void sv_cuda_mxfp4_tiles(struct sv_cuda *cu, const void *codes, const void *scales, uint64_t seed,
