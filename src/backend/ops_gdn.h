@@ -63,7 +63,9 @@ struct sv_gdn_slots {
     int64_t slot_stride;
 };
 
-/* Rows after the convolution, scratch between gdn_conv and gdn_norm. */
+/* Rows after the convolution, scratch between gdn_conv and gdn_norm. A device that computes in bf16
+ * has two bf16 parts of each query and key, whose sum it is, in the place of f32 numbers, here and
+ * in a block: the larger parts of a head, then the others. */
 struct sv_gdn_rows {
     float *qkv;  /* (n_rows, channels) queries and keys of length 1 / sqrt(k_dim) and 1 */
     float *gate; /* (n_rows, 2, n_v_heads) beta, G */

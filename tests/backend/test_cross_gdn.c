@@ -192,6 +192,17 @@ static void near_floats(struct cross *c, const struct cross_buf *b, const float 
     }
 }
 
+/* Heads of d queries or keys, of a device in bf16: parts become the numbers that they are of. */
+static void whole_numbers(float *v, size_t n, size_t d, bool parts)
+{
+    uint16_t head[2 * SV_GDN_MAX_DIM];
+    for (size_t i = 0; parts && i < n; i++) {
+        if (i % d == 0)
+            memcpy(head, v + i, d * sizeof *v);
+        v[i] = sv_bf16_to_f32(head[i % d]) + sv_bf16_to_f32(head[d + i % d]);
+    }
+}
+
 static void compare(struct lab *l, struct middle *m)
 {
     struct cross *c = l->c;
@@ -201,8 +212,10 @@ static void compare(struct lab *l, struct middle *m)
     float *room = cross_floats(c, &m->room), *slots = cross_floats(c, &l->slots);
     for (int32_t i = 0; i < l->b.rows.n_rows; i++) {
         const size_t row = (size_t)i, line = (size_t)l->b.row_pos[i] % SV_GDN_CHUNK;
-        near_floats(c, &m->room, room, r->qkv + row * (size_t)l->channels, (size_t)l->channels,
-                    2e-5, "gdn: convolution");
+        const float *const qkv = r->qkv + row * (size_t)l->channels;
+        const size_t n_qk = 2 * nk * (size_t)s->k_dim;
+        whole_numbers(room + (qkv - (const float *)m->room.ref), n_qk, (size_t)s->k_dim, c->bf16);
+        near_floats(c, &m->room, room, qkv, (size_t)l->channels, 2e-5, "gdn: convolution");
         near_floats(c, &m->room, room, r->gate + row * 2 * nv, 2 * nv, 2e-5, "gdn: gates");
         for (size_t h = 0; h < 2 * nk; h++)
             near_floats(c, &m->room, room, r->dots + (row * 2 * nk + h) * SV_GDN_CHUNK, line + 1,

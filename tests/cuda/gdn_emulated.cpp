@@ -68,6 +68,17 @@ struct mid {
     std::vector<float> scanned;
 };
 
+/* n numbers of queries or keys, heads of d; half: parts of bf16 in their place (ops_gdn.h). */
+std::vector<float> whole_numbers(const void *at, size_t n, size_t d, bool half)
+{
+    std::vector<float> v((const float *)at, (const float *)at + n);
+    for (size_t i = 0; half && i < n; i++) {
+        const uint16_t *const head = (const uint16_t *)((const float *)at + i / d * d);
+        v[i] = sv_bf16_to_f32(head[i % d]) + sv_bf16_to_f32(head[d + i % d]);
+    }
+    return v;
+}
+
 struct lab {
     sv_cuda *cu;
     sv_dev *ref;
@@ -207,7 +218,10 @@ struct lab {
         for (int32_t r = 0; r < rows.n_rows && rows.row_seg[r] >= 0; r++) {
             const size_t nv = s.n_v_heads, nk = s.n_k_heads;
             const int32_t line = rows.row_pos[r] % SV_GDN_CHUNK;
-            near("qkv", m[1].r.qkv + (size_t)r * channels, m[0].r.qkv + (size_t)r * channels, channels, 1e-5, r);
+            const size_t n_qk = 2 * nk * s.k_dim;
+            const float *const got_row = m[1].r.qkv + (size_t)r * channels, *const row = m[0].r.qkv + (size_t)r * channels;
+            near("queries and keys", whole_numbers(got_row, n_qk, s.k_dim, half).data(), row, n_qk, 1e-5, r);
+            near("values", got_row + n_qk, row + n_qk, channels - n_qk, 1e-5, r);
             near("gates", m[1].r.gate + r * 2 * nv, m[0].r.gate + r * 2 * nv, 2 * nv, 1e-5, r);
             for (size_t h = 0; h < 2 * nk; h++)
                 near("dots", m[1].r.dots + (r * 2 * nk + h) * SV_GDN_CHUNK, m[0].r.dots + (r * 2 * nk + h) * SV_GDN_CHUNK,
@@ -225,7 +239,8 @@ struct lab {
             const bytes a = remembered(1, rows.seg_slot[g]), b = remembered(0, rows.seg_slot[g]);
             same("position of the state", a.data(), b.data(), 4, rows.seg_base[g]);
             near("state", (const float *)&a[y.state], (const float *)&b[y.state], (size_t)width * s.k_dim, tol, g);
-            near("kept keys", (const float *)&a[y.k], (const float *)&b[y.k], (size_t)s.n_k_heads * y.ring * s.k_dim, 1e-5, g);
+            const size_t n_keys = (size_t)s.n_k_heads * y.ring * s.k_dim;
+            near("kept keys", whole_numbers(&a[y.k], n_keys, s.k_dim, half).data(), (const float *)&b[y.k], n_keys, 1e-5, g);
             near("kept u", (const float *)&a[y.u], (const float *)&b[y.u], (size_t)width * y.ring, tol, g);
             near("kept G", (const float *)&a[y.g], (const float *)&b[y.g], (size_t)s.n_v_heads * y.ring, 1e-5, g);
             same("rows before the convolution", &a[y.conv], &b[y.conv],

@@ -19,7 +19,6 @@ enum {
     OLDER = SV_GDN_TAPS - 1,
     LINE =
         GDN_KEY + 16, /* floats between keys in shared memory: quads of lanes meet no bank twice */
-    AT_ONCE = 8,      /* rows that a thread holds */
     NORM_WARPS = 8,
     Q = 0,
     K = 1
@@ -51,9 +50,10 @@ static __device__ __forceinline__ uint32_t pack2(float2 x)
 }
 
 /* As it is kept. */
+template <typename T>
 static __device__ __forceinline__ float2 rounded(const struct conv_args &a, float2 x)
 {
-    if (!a.kept_bf16)
+    if (sizeof(T) == 2 || !a.kept_bf16)
         return x;
     const uint32_t v = pack2(x);
     return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
@@ -106,7 +106,7 @@ static __device__ __forceinline__ float2 tap(const struct conv_args &a, const st
     if (pos < 0)
         return make_float2(0, 0);
     if (row >= g.seg.row0)
-        return rounded(a, load2((const T *)a.x + row * a.ldx + channel));
+        return rounded<T>(a, load2((const T *)a.x + row * a.ldx + channel));
     const int64_t at = (int64_t)(pos % a.g.block.conv_ring) * a.g.channels + channel;
     return a.kept_bf16 ? load2((const __nv_bfloat16 *)slot.conv + at)
                        : load2((const float *)slot.conv + at);
@@ -116,7 +116,9 @@ static __device__ __forceinline__ float conv_silu(float w0, float w1, float w2, 
                                                   float x1, float x2, float x3)
 {
     const float sum = __fmaf_rn(w3, x3, __fmaf_rn(w2, x2, __fmaf_rn(w1, x1, __fmul_rn(w0, x0))));
-    return __fdiv_rn(sum, __fadd_rn(1.0f, expf(fminf(-sum, 88.0f))));
+    /* The bound keeps the divisor where its reciprocal is a normal number. */
+    const float e = gpu_exp2(fminf(__fmul_rn(sum, -1.4426950408889634f), 120.0f));
+    return __fmul_rn(sum, gpu_rcp(__fadd_rn(1.0f, e)));
 }
 
 /* Of a pair of channels: weights, and the rows before a group. */
@@ -137,6 +139,16 @@ static __device__ __forceinline__ void load_taps(const struct conv_args &a, cons
         t.older[OLDER - back] = tap<T>(a, g, slot, back, channel);
 }
 
+/* Two neighbouring channels of x as they lie there. */
+template <typename T> struct two {
+    float2 at;
+    enum { ROWS = 2 }; /* that a thread holds */
+};
+template <> struct two<__nv_bfloat16> {
+    uint32_t at;
+    enum { ROWS = 4 };
+};
+
 /* Queries and keys go to shared memory, values to where the scan finds them. ahead: the first of
  * this thread's taps. */
 template <typename T>
@@ -144,78 +156,103 @@ static __device__ __forceinline__ void convolve(const struct conv_args &a, const
                                                 int32_t kh, float (*qk)[GDN_CHUNK][LINE],
                                                 struct taps ahead)
 {
+    enum { ROWS = two<T>::ROWS };
+#pragma unroll 1
     for (int32_t p = threadIdx.x; p < n_pairs(a.g.shape); p += CONV_THREADS) {
         const struct pair c = pair_at(a.g.shape, kh, p);
-        float2 in[OLDER + AT_ONCE];
         if (p >= CONV_THREADS)
             load_taps<T>(gpu_args(a), g, kh, p, ahead);
         const float2 *const w = ahead.w;
-#pragma unroll
-        for (int t = 0; t < OLDER; t++)
-            in[t] = ahead.older[t];
+        float2 x0 = ahead.older[0], x1 = ahead.older[1], x2 = ahead.older[2];
 #pragma unroll 1
-        for (int32_t i0 = 0; i0 < g.n; i0 += AT_ONCE) {
+        for (int32_t i0 = 0; i0 < g.n; i0 += ROWS) {
             const struct conv_args &now = gpu_args(a);
+            const T *from = (const T *)now.x + (g.row0 + i0) * now.ldx + c.channel;
+            float *to = c.part < 2
+                            ? &qk[c.part][g.line + i0][c.at]
+                            : now.g.mid.qkv + (int64_t)(g.row0 + i0) * now.g.channels + c.channel;
+            const int32_t step = c.part < 2 ? LINE : now.g.channels;
+            struct two<T> in[ROWS];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
+            for (int i = 0; i < ROWS; i++, from += now.ldx)
                 if (i0 + i < g.n)
-                    in[OLDER + i] = rounded(
-                        now, load2((const T *)now.x + (g.row0 + i0 + i) * now.ldx + c.channel));
+                    in[i] = *(const struct two<T> *)from;
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
+            for (int i = 0; i < ROWS; i++, to += step) {
                 if (i0 + i >= g.n)
                     break;
-                const float2 *const r = in + i;
+                const float2 x3 = rounded<T>(now, load2((const T *)&in[i]));
                 float2 y;
-                y.x = conv_silu(w[0].x, w[1].x, w[2].x, w[3].x, r[0].x, r[1].x, r[2].x, r[3].x);
-                y.y = conv_silu(w[0].y, w[1].y, w[2].y, w[3].y, r[0].y, r[1].y, r[2].y, r[3].y);
-                *(float2 *)(c.part < 2
-                                ? &qk[c.part][g.line + i0 + i][c.at]
-                                : now.g.mid.qkv + (int64_t)(g.row0 + i0 + i) * now.g.channels +
-                                      c.channel) = y;
+                y.x = conv_silu(w[0].x, w[1].x, w[2].x, w[3].x, x0.x, x1.x, x2.x, x3.x);
+                y.y = conv_silu(w[0].y, w[1].y, w[2].y, w[3].y, x0.y, x1.y, x2.y, x3.y);
+                *(float2 *)to = y;
+                x0 = x1, x1 = x2, x2 = x3;
             }
-#pragma unroll
-            for (int t = 0; t < OLDER; t++)
-                in[t] = in[AT_ONCE + t];
         }
     }
 }
 
-/* To unit length, the queries to q_length; a warp each. */
+/* To unit length, the queries to q_length; a warp each: lane l has numbers 2l, 2l + 1, 2l + 64, ...
+ * Parts are what products take from here on, so that they are made once. */
+template <typename T>
 static __device__ __forceinline__ void to_length(const struct conv_args &a, const struct group &g,
                                                  int32_t kh, float (*qk)[GDN_CHUNK][LINE])
 {
+    enum { PAIRS = GDN_KEY / 64 };
     const struct sv_gdn_shape &s = a.g.shape;
     const int32_t lane = threadIdx.x % 32;
     for (int32_t i = threadIdx.x / 32; i < 2 * g.n; i += CONV_THREADS / 32) {
         const int part = i % 2;
-        float *const x = qk[part][g.line + i / 2], held[GDN_KEY / 32], sum = 0;
+        float *const x = qk[part][g.line + i / 2] + 2 * lane, sum = 0;
         float *const to = a.g.mid.qkv + (int64_t)(g.row0 + i / 2) * a.g.channels +
                           (int64_t)(part * s.n_k_heads + kh) * s.k_dim;
+        float2 held[PAIRS];
 #pragma unroll
-        for (int m = 0; m < GDN_KEY / 32; m++) {
-            held[m] = lane + 32 * m < s.k_dim ? x[lane + 32 * m] : 0.0f;
-            sum = __fmaf_rn(held[m], held[m], sum);
+        for (int m = 0; m < PAIRS; m++) {
+            held[m] = 2 * lane + 64 * m < s.k_dim ? load2(x + 64 * m) : make_float2(0, 0);
+            sum = __fmaf_rn(held[m].y, held[m].y, __fmaf_rn(held[m].x, held[m].x, sum));
         }
         const float inv =
-            __fdiv_rn(part == Q ? a.q_length : 1.0f, sqrtf(__fadd_rn(sv_warp_sum(sum), 1e-6f)));
+            __fmul_rn(part == Q ? a.q_length : 1.0f, rsqrtf(__fadd_rn(sv_warp_sum(sum), 1e-6f)));
 #pragma unroll
-        for (int m = 0; m < GDN_KEY / 32; m++)
-            if (lane + 32 * m < s.k_dim)
-                to[lane + 32 * m] = x[lane + 32 * m] = __fmul_rn(held[m], inv);
+        for (int m = 0; m < PAIRS; m++) {
+            if (2 * lane + 64 * m >= s.k_dim)
+                break;
+            float2 y = make_float2(__fmul_rn(held[m].x, inv), __fmul_rn(held[m].y, inv));
+            if (sizeof(T) == 2) {
+                uint32_t p[2];
+                gdn_cut<2>(p, y.x, y.y);
+                ((uint32_t *)to)[lane + 32 * m] = p[0];
+                ((uint32_t *)to)[s.k_dim / 2 + lane + 32 * m] = p[1];
+                y = gdn_joined(p[0], p[1]);
+            } else {
+                *(float2 *)(to + 2 * lane + 64 * m) = y;
+            }
+            *(float2 *)(x + 64 * m) = y;
+        }
     }
 }
 
 /* Keys of the chunk that were committed before. */
+template <typename T>
 static __device__ __forceinline__ void take_keys(const struct gdn_args &a, const struct group &g,
                                                  int32_t kh, float (*keys)[LINE])
 {
     const struct gdn_slot slot = gdn_slot_at(a, g.seg.slot);
     const int32_t n = a.shape.k_dim / 4, first = g.pos - g.line;
     for (int32_t i = threadIdx.x; i < g.line * n; i += CONV_THREADS) {
-        const int32_t line = i / n, at = (first + line) % a.block.ring;
-        *(float4 *)&keys[line][i % n * 4] = *(
-            const float4 *)(slot.k + ((int64_t)kh * a.block.ring + at) * a.shape.k_dim + i % n * 4);
+        const int32_t line = i / n, at = (first + line) % a.block.ring, d = i % n * 4;
+        const float *const key = slot.k + ((int64_t)kh * a.block.ring + at) * a.shape.k_dim;
+        float4 y;
+        if (sizeof(T) == 2) {
+            const uint2 hi = *(const uint2 *)((const uint16_t *)key + d),
+                        lo = *(const uint2 *)((const uint16_t *)key + a.shape.k_dim + d);
+            const float2 x = gdn_joined(hi.x, lo.x), z = gdn_joined(hi.y, lo.y);
+            y = make_float4(x.x, x.y, z.x, z.y);
+        } else {
+            y = *(const float4 *)(key + d);
+        }
+        *(float4 *)&keys[line][d] = y;
     }
 }
 
@@ -236,10 +273,12 @@ static __device__ __forceinline__ void dots(const struct conv_args &a, const str
 {
     const struct sv_gdn_shape &s = a.g.shape;
     const int32_t lane = threadIdx.x % 4;
+#pragma unroll 1
     for (int32_t n = threadIdx.x / 4; n < GDN_CHUNK * GDN_CHUNK; n += CONV_THREADS / 4) {
         const int32_t i = n / GDN_CHUNK, j = n % GDN_CHUNK;
         const bool wanted = i >= g.line && i < g.line + g.n && j <= i;
         float kk = 0, qk_sum = 0;
+#pragma unroll 2
         for (int32_t d = 4 * lane; wanted && d < s.k_dim; d += 16) {
             const float4 y = *(const float4 *)&qk[K][j][d];
             kk = dot4(*(const float4 *)&qk[K][i][d], y, kk);
@@ -256,13 +295,12 @@ static __device__ __forceinline__ void dots(const struct conv_args &a, const str
 
 /* What a row's gates of a value head come from: thread i * 16 + h has row i of the group. */
 struct gate_in {
-    float a, b, decay, dt_bias, before; /* before: G of the row before the group */
+    float a, b, decay, dt_bias;
 };
 template <typename T>
 static __device__ __forceinline__ struct gate_in
 load_gates(const struct conv_args &a, const struct group &g, int32_t h, int32_t h_end)
 {
-    const struct gdn_slot slot = gdn_slot_at(a.g, g.seg.slot);
     const int32_t i = threadIdx.x / GDN_CHUNK;
     struct gate_in in = {};
     if (i >= g.n || h >= h_end)
@@ -271,12 +309,10 @@ load_gates(const struct conv_args &a, const struct group &g, int32_t h, int32_t 
     in.b = sv_load((const T *)a.b + (g.row0 + i) * a.ldx + h);
     in.decay = a.decay[h];
     in.dt_bias = a.dt_bias[h];
-    if (i == 0 && g.line)
-        in.before = slot.g[(int64_t)h * a.g.block.ring + (g.pos - 1) % a.g.block.ring];
     return in;
 }
 
-/* beta, and G: the sum of g from the chunk's first row on. */
+/* beta, and G: the sum of g from the chunk's first row on. Has a barrier. */
 template <typename T>
 static __device__ __forceinline__ void gates(const struct conv_args &a, const struct group &g,
                                              int32_t kh, float (*sums)[GDN_CHUNK],
@@ -289,16 +325,21 @@ static __device__ __forceinline__ void gates(const struct conv_args &a, const st
         const int32_t h = kh * each + h0 + at;
         if (h0)
             in = load_gates<T>(a, g, h, (kh + 1) * each);
-        __syncthreads();
+        if (h0)
+            __syncthreads();
         if (i < g.n && h0 + at < each) {
             const float y = __fadd_rn(in.a, in.dt_bias);
             gate[i * 2 * nv + h] = sv_sigmoid(in.b);
             sums[i][at] = __fmul_rn(in.decay, y > 20 ? y : log1pf(expf(y)));
         }
+        float sum = 0; /* G of the row before the group */
+        if (i == 0 && h0 + at < each && g.line)
+            sum = gdn_slot_at(a.g, g.seg.slot)
+                      .g[(int64_t)h * a.g.block.ring + (g.pos - 1) % a.g.block.ring];
         __syncthreads();
         if (i > 0 || h0 + at >= each)
             continue;
-        float sum = in.before;
+#pragma unroll 1
         for (int32_t r = 0; r < g.n; r++) {
             sum = g.line + r ? __fadd_rn(sum, sums[r][at]) : sums[r][at];
             gate[(r * 2 + 1) * nv + h] = sum;
@@ -319,7 +360,7 @@ static __device__ __forceinline__ void conv_group(const struct conv_args &a, con
     const int32_t each = a.g.shape.n_v_heads / a.g.shape.n_k_heads;
     if (!loaded) {
         __syncthreads(); /* the group before is done */
-        take_keys(gpu_args(a).g, g, kh, m.qk[K]);
+        take_keys<T>(gpu_args(a).g, g, kh, m.qk[K]);
         if (threadIdx.x < n_pairs(a.g.shape))
             load_taps<T>(gpu_args(a), g, kh, threadIdx.x, taps);
     }
@@ -327,8 +368,7 @@ static __device__ __forceinline__ void conv_group(const struct conv_args &a, con
         load_gates<T>(gpu_args(a), g, kh * each + threadIdx.x % GDN_CHUNK, (kh + 1) * each);
     convolve<T>(gpu_args(a), g, kh, m.qk, taps);
     gates<T>(gpu_args(a), g, kh, m.g, in);
-    __syncthreads();
-    to_length(gpu_args(a), g, kh, m.qk);
+    to_length<T>(gpu_args(a), g, kh, m.qk);
     __syncthreads();
     dots(gpu_args(a), g, kh, m.qk);
 }
@@ -358,7 +398,7 @@ static __device__ __forceinline__ void keep_rows(const struct conv_args &a, cons
 /* A block of each segment for its first chunk, and one for all chunks that begin in 16 rows of the
  * pass. */
 template <typename T>
-static __global__ void __launch_bounds__(CONV_THREADS, 2)
+static __global__ void __launch_bounds__(CONV_THREADS, 3)
     conv_kernel(const __grid_constant__ struct conv_args a)
 {
     __shared__ __align__(16) struct conv_shared m;
@@ -377,7 +417,7 @@ static __global__ void __launch_bounds__(CONV_THREADS, 2)
         begins = lane < OLDER && lane < s.n && (lane == 0 || (s.base + lane) % GDN_CHUNK == 0);
         if (s.n) { /* the group in its first row needs of the slot what no other does */
             const struct group g = group_at(s, first);
-            take_keys(gpu_args(a).g, g, kh, m.qk[K]);
+            take_keys<T>(gpu_args(a).g, g, kh, m.qk[K]);
             if (threadIdx.x < n_pairs(gpu_args(a).g.shape))
                 load_taps<T>(gpu_args(a), g, kh, threadIdx.x, taps);
         }

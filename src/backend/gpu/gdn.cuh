@@ -76,4 +76,24 @@ static __device__ __forceinline__ struct gdn_slot gdn_slot_at(const struct gdn_a
     return s;
 }
 
+/* Cuts two numbers into PARTS pairs of bf16. */
+template <int PARTS>
+static __device__ __forceinline__ void gdn_cut(uint32_t (&part)[PARTS], float x, float y)
+{
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        const __nv_bfloat162 h = __floats2bfloat162_rn(x, y);
+        part[p] = *(const uint32_t *)&h;
+        x = __fsub_rn(x, __uint_as_float(part[p] << 16));
+        y = __fsub_rn(y, __uint_as_float(part[p] & 0xffff0000u));
+    }
+}
+/* The sums of two such parts, without a rounding. */
+static __device__ __forceinline__ float2 gdn_joined(uint32_t hi, uint32_t lo)
+{
+    return make_float2(
+        __fadd_rn(__uint_as_float(hi << 16), __uint_as_float(lo << 16)),
+        __fadd_rn(__uint_as_float(hi & 0xffff0000u), __uint_as_float(lo & 0xffff0000u)));
+}
+
 #endif

@@ -76,7 +76,7 @@ struct shared {
 
 /* The same in registers, on its way. */
 struct fetched {
-    float4 kq[PIECES][2];
+    uint4 kq[PIECES][2]; /* eight f32 numbers, or their two parts */
     float v[CELLS];
     float g_i[WEIGHTS], g_j[WEIGHTS], kk[WEIGHTS], qk[WEIGHTS];
     float beta, g, g_last;
@@ -115,7 +115,7 @@ static __device__ __forceinline__ float gate_of(const struct scan_args &a, const
                        : a.g.mid.gate[(row_of(w, c, line) * 2 + 1) * a.g.shape.n_v_heads + w.h];
 }
 
-template <bool WHOLE>
+template <int PARTS, bool WHOLE>
 static __device__ __forceinline__ void fetch(const struct scan_args &a, const struct work &w,
                                              const struct chunk &c, struct fetched &f)
 {
@@ -124,15 +124,17 @@ static __device__ __forceinline__ void fetch(const struct scan_args &a, const st
 #pragma unroll
     for (int m = 0; m < PIECES; m++) {
         const int32_t n = t + THREADS * m, d = n % OCTETS * 8, i = n / OCTETS % GDN_CHUNK;
+        const int32_t at_number = PARTS == 2 ? d / 2 : d; /* parts lie in f32 numbers' place */
         const bool query = n >= GDN_CHUNK * OCTETS;
         const float *from = NULL;
         if (d < kd && i >= c.lo && i < c.hi)
             from = a.g.mid.qkv + row_of(w, c, i) * a.g.channels +
-                   (int64_t)((query ? 0 : nk) + w.kh) * kd + d;
+                   (int64_t)((query ? 0 : nk) + w.kh) * kd + at_number;
         else if (d < kd && i < c.lo && c.folds && !query)
-            from = w.slot.k + kept_at(a, c, w.kh, i) * kd + d;
-        f.kq[m][0] = from ? *(const float4 *)from : make_float4(0, 0, 0, 0);
-        f.kq[m][1] = from ? *(const float4 *)(from + 4) : make_float4(0, 0, 0, 0);
+            from = w.slot.k + kept_at(a, c, w.kh, i) * kd + at_number;
+        const uint4 *const at = (const uint4 *)from, zeros = make_uint4(0, 0, 0, 0);
+        f.kq[m][0] = from ? at[0] : zeros;
+        f.kq[m][1] = from ? at[PARTS == 2 ? kd / 8 : 1] : zeros;
     }
 #pragma unroll
     for (int m = 0; m < CELLS; m++) {
@@ -164,19 +166,6 @@ static __device__ __forceinline__ void fetch(const struct scan_args &a, const st
     }
 }
 
-/* Cuts two numbers into PARTS pairs of bf16. */
-template <int PARTS>
-static __device__ __forceinline__ void cut(uint32_t (&part)[PARTS], float x, float y)
-{
-#pragma unroll
-    for (int p = 0; p < PARTS; p++) {
-        const __nv_bfloat162 h = __floats2bfloat162_rn(x, y);
-        part[p] = *(const uint32_t *)&h;
-        x = __fsub_rn(x, __uint_as_float(part[p] << 16));
-        y = __fsub_rn(y, __uint_as_float(part[p] & 0xffff0000u));
-    }
-}
-
 /* Keys, then queries: a line's parts lie side by side. */
 template <int PARTS> struct tiles {
     enum { LINE = PARTS * GDN_KEY * 2, BYTES = GDN_CHUNK * LINE };
@@ -191,16 +180,18 @@ static __device__ __forceinline__ void put(const struct fetched &f, struct share
     for (int n0 = 0; n0 < PIECES; n0++) {
         const int32_t n = t + THREADS * n0, octet = n % OCTETS, i = n / OCTETS % GDN_CHUNK;
         const uint32_t tile = keys + (n >= GDN_CHUNK * OCTETS ? tiles<PARTS>::BYTES : 0);
-        const float4 x = f.kq[n0][0], y = f.kq[n0][1];
+        const uint4 x = f.kq[n0][0], y = f.kq[n0][1];
         uint32_t p[4][PARTS];
-        cut<PARTS>(p[0], x.x, x.y);
-        cut<PARTS>(p[1], x.z, x.w);
-        cut<PARTS>(p[2], y.x, y.y);
-        cut<PARTS>(p[3], y.z, y.w);
+        if (PARTS > 2) {
+            gdn_cut<PARTS>(p[0], __uint_as_float(x.x), __uint_as_float(x.y));
+            gdn_cut<PARTS>(p[1], __uint_as_float(x.z), __uint_as_float(x.w));
+            gdn_cut<PARTS>(p[2], __uint_as_float(y.x), __uint_as_float(y.y));
+            gdn_cut<PARTS>(p[3], __uint_as_float(y.z), __uint_as_float(y.w));
+        }
 #pragma unroll
         for (int q = 0; q < PARTS; q++)
             gpu_store16(tile + gpu_place<LINE>(i, q * (GDN_KEY / 8) + octet),
-                        make_uint4(p[0][q], p[1][q], p[2][q], p[3][q]));
+                        PARTS == 2 ? (q ? y : x) : make_uint4(p[0][q], p[1][q], p[2][q], p[3][q]));
     }
 #pragma unroll
     for (int n = 0; n < CELLS; n++)
@@ -273,7 +264,7 @@ static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], s
 #pragma unroll
         for (int e = 0; e < PAIRS; e++) {
             uint32_t two[PARTS];
-            cut<PARTS>(two, s[t][2 * e], s[t][2 * e + 1]);
+            gdn_cut<PARTS>(two, s[t][2 * e], s[t][2 * e + 1]);
 #pragma unroll
             for (int p = 0; p < PARTS; p++)
                 part[p][e] = two[p];
@@ -399,7 +390,7 @@ static __device__ __forceinline__ void rows(const struct scan_args &a, const str
         if (i / 2 % SHARES != share)
             continue;
         uint32_t two[PARTS];
-        cut<PARTS>(two, __fmul_rn(m.to_end[i], u[i]), __fmul_rn(m.to_end[i + 1], u[i + 1]));
+        gdn_cut<PARTS>(two, __fmul_rn(m.to_end[i], u[i]), __fmul_rn(m.to_end[i + 1], u[i + 1]));
 #pragma unroll
         for (int p = 0; p < PARTS; p++)
             gpu_store4(folded + gpu_place<V_BYTES>(col, p * 2 + i / 8) + i % 8 * 2, two[p]);
@@ -485,16 +476,16 @@ static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE || PARTS > 2 ?
     struct chunk c = chunk_at(w, state_pos(a, w));
     sv_pdl_wait(); /* no-op after the one above */
     if (AHEAD)
-        fetch<WHOLE>(gpu_args(a), w, c, f);
+        fetch<PARTS, WHOLE>(gpu_args(a), w, c, f);
     for (;;) {
         if (!AHEAD)
-            fetch<WHOLE>(gpu_args(a), w, c, f);
+            fetch<PARTS, WHOLE>(gpu_args(a), w, c, f);
         __syncthreads(); /* the chunk before is done */
         put<PARTS>(f, m, keys);
         __syncthreads();
         const int32_t next = c.first + GDN_CHUNK;
         if (AHEAD && next < w.seg.end)
-            fetch<WHOLE>(gpu_args(a), w, chunk_at(w, next), f);
+            fetch<PARTS, WHOLE>(gpu_args(a), w, chunk_at(w, next), f);
         if (c.lo < c.hi)
             products<PARTS, WHOLE>(s, m, keys, k_dim<WHOLE>(gpu_args(a)));
         __syncthreads();
