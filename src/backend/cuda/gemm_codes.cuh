@@ -60,27 +60,41 @@ expand_words(uint32_t (&pair)[SV_WCOMP_PAIRS], const struct coded &c, const stru
     }
 }
 
+/* A call in which CODE is e's. */
+#define FOR_ONE_CODE(one, call)                                                                    \
+    {                                                                                              \
+        constexpr int CODE = one;                                                                  \
+        call;                                                                                      \
+    }
+#if SV_GEMM_CODES == 8
+#define FOR_CODE(e, call)                                                                          \
+    do {                                                                                           \
+        if ((e).code == SV_CODES_F8)                                                               \
+            FOR_ONE_CODE(SV_CODES_F8, call)                                                        \
+        else if ((e).code == SV_CODES_I8)                                                          \
+            FOR_ONE_CODE(SV_CODES_I8, call)                                                        \
+        else                                                                                       \
+            FOR_ONE_CODE(SV_CODES_F8_WIDE, call)                                                   \
+    } while (0)
+#else
+#define FOR_CODE(e, call)                                                                          \
+    do {                                                                                           \
+        if ((e).code == SV_CODES_I4)                                                               \
+            FOR_ONE_CODE(SV_CODES_I4, call)                                                        \
+        else if ((e).code == SV_CODES_I4_HALF)                                                     \
+            FOR_ONE_CODE(SV_CODES_I4_HALF, call)                                                   \
+        else if ((e).code == SV_CODES_MX4)                                                         \
+            FOR_ONE_CODE(SV_CODES_MX4, call)                                                       \
+        else                                                                                       \
+            FOR_ONE_CODE(SV_CODES_NV4, call)                                                       \
+    } while (0)
+#endif
+
 template <int HALF>
 static __device__ __forceinline__ void expand_half(uint32_t (&pair)[SV_WCOMP_PAIRS],
                                                    const struct coded &c, const struct expansion &e)
 {
-#if SV_GEMM_CODES == 8
-    if (e.code == SV_CODES_F8)
-        expand_words<SV_CODES_F8, HALF>(pair, c, e);
-    else if (e.code == SV_CODES_I8)
-        expand_words<SV_CODES_I8, HALF>(pair, c, e);
-    else
-        expand_words<SV_CODES_F8_WIDE, HALF>(pair, c, e);
-#else
-    if (e.code == SV_CODES_I4)
-        expand_words<SV_CODES_I4, HALF>(pair, c, e);
-    else if (e.code == SV_CODES_I4_HALF)
-        expand_words<SV_CODES_I4_HALF, HALF>(pair, c, e);
-    else if (e.code == SV_CODES_MX4)
-        expand_words<SV_CODES_MX4, HALF>(pair, c, e);
-    else
-        expand_words<SV_CODES_NV4, HALF>(pair, c, e);
-#endif
+    FOR_CODE(e, (expand_words<CODE, HALF>(pair, c, e)));
 }
 
 static __device__ __forceinline__ void expand_plain(uint32_t (&pair)[SV_WCOMP_PAIRS], uint32_t at,

@@ -101,6 +101,15 @@ static SV_HD constexpr int sharing_x(enum way way)
     return way == WHOLE ? 2 : 1;
 }
 
+/* Up to how many rows of x codes are multiplied with mma.sync (gemm_few.cuh): with more, that takes
+ * longer than to expand them for wgmma. */
+enum { FEW_ROWS = SV_GEMM_CODES == 8 ? 16 : 32 };
+
+static SV_HD constexpr bool takes_few(int n)
+{
+    return SV_GEMM_CODES && n <= FEW_ROWS;
+}
+
 /* ---------------------------------------------------------------- shared memory */
 
 enum { X_ROW_BYTES = SV_TILE * 2, X_COLS = FP8 ? X_ROW_BYTES : SV_TILE };
@@ -240,7 +249,9 @@ static __device__ __forceinline__ int32_t n_early(const struct sv_gemm_args &a, 
                                                   int32_t t1)
 {
     const int32_t n = min(a.split.n_k - t % a.split.n_k, t1 - t);
-    return WCOMP ? min(min((int32_t)ring<N, WAY>::EARLY, a.n_early), min(n - 1, a.n_stages)) : 0;
+    return WCOMP && !takes_few(N)
+               ? min(min((int32_t)ring<N, WAY>::EARLY, a.n_early), min(n - 1, a.n_stages))
+               : 0;
 }
 
 /* One thread. Each block of a cluster fetches its share of x's rows for all of them. What lies

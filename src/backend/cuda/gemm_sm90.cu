@@ -16,9 +16,10 @@
  * once more, for few rows and weights in 12 bits, or in codes of 8 or 4 (WCOMP, CODES): warpgroups
  * take a tile's words from the ring, expand them to bf16 in registers while the tensor cores work
  * on the tile before, and use them as the instruction's first operand. Expanding takes longer than
- * multiplying; a unit's first tiles are expanded before x is there. Must not: let anything but the
- * weight's shape decide the order of a sum; n_rows only picks the width N and the way, which do not
- * change an element's bits, nor does WCOMP.
+ * multiplying; a unit's first tiles are expanded before x is there. The fewest rows of codes go
+ * through mma.sync instead (gemm_few.cuh). Must not: let anything but the weight's shape decide the
+ * order of a sum; n_rows only picks the width N, the way and the instruction, which do not change
+ * an element's bits, nor does WCOMP.
  */
 #ifndef SV_GEMM_CODES
 #define SV_GEMM_CODES 0
@@ -74,10 +75,10 @@ static SV_HD constexpr bool moves_registers(int n)
 
 /* What the two sides then have, a thread: together what the block began with, or they wait for one
  * another for ever. */
-static SV_HD constexpr int registers_of(enum way way, bool producer)
+static SV_HD constexpr int registers_of(int n, enum way way, bool producer)
 {
     if (groups_of(way) == 3)
-        return producer ? 32 : 160;
+        return takes_few(n) ? (producer ? 56 : 152) : producer ? 32 : 160;
     return WCOMP ? (producer ? 56 : 224) : producer ? 40 : 232;
 }
 
@@ -142,7 +143,7 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
         cluster_arrive(); /* waited for where the other block is first needed */
     if (threadIdx.x >= CONSUMERS) {
         if (moves_registers(N))
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers_of(WAY, true)));
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers_of(N, WAY, true)));
         if (threadIdx.x == CONSUMERS) {
             if constexpr (HALF_K)
                 produce_half<N, WAY>(&map, a, smem, tail, slab_of<WAY>(a));
@@ -159,7 +160,7 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
             cluster_wait();
     } else {
         if (moves_registers(N))
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of(WAY, false)));
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of(N, WAY, false)));
         if constexpr (HALF_K)
             consume_half<N, WAY>(a, smem, tail, slab_of<WAY>(a));
         else if constexpr (is_whole(WAY))

@@ -242,11 +242,17 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
             if (!waited) {
                 waited = true;
                 done = n_early<N, WAY>(a, t, t1);
-                sum_early<N, WAY>(acc, at, done, r, a, smem, tail, half);
+                if constexpr (takes_few(N))
+                    sv_pdl_wait();
+                else
+                    sum_early<N, WAY>(acc, at, done, r, a, smem, tail, half);
                 if (a.mode == SV_GEMM_ARGMAX)
                     best_clear(a, N_WARPS);
             }
-            sum_wcomp<N, WAY>(acc, at, done, n, r, a, smem, tail, half);
+            if constexpr (takes_few(N))
+                sum_few<N, WAY>(acc, at, n, r, a, smem, tail);
+            else
+                sum_wcomp<N, WAY>(acc, at, done, n, r, a, smem, tail, half);
         } else {
             sum_tiles<N, WAY>(acc, at, n, own.present, left == 0, a, smem, tail, wg, -1);
         }

@@ -144,16 +144,23 @@ sum_and_expand(float (&acc)[N / 2], uint32_t (&own)[SV_WCOMP_PAIRS],
     operands_final(next);
 }
 
-/* After a unit's last tile has been issued: both blocks of the pair are told that this warp has
- * done with the others. */
+/* Before a unit's last tile is done: both blocks of the pair are told that this warp has done with
+ * the others. */
+template <enum way WAY>
+static __device__ __forceinline__ void say_ready(const struct run &r, struct tail *tail)
+{
+    if (WAY == PAIRED && r.last && (threadIdx.x & 31) < 2)
+        bar_arrive_at(smem_u32(&tail->ready), threadIdx.x & 31);
+}
+
+/* After it has been issued. */
 template <enum way WAY>
 static __device__ __forceinline__ void tell_ready(const struct run &r, struct tail *tail)
 {
     if (WAY != PAIRED || !r.last)
         return;
     sv_wgmma_wait<1>();
-    if ((threadIdx.x & 31) < 2)
-        bar_arrive_at(smem_u32(&tail->ready), threadIdx.x & 31);
+    say_ready<WAY>(r, tail);
 }
 
 /* Two warpgroups: tiles i to n, each ready when its turn comes. */
@@ -214,5 +221,7 @@ sum_wcomp(float (&acc)[N / 2], struct place &at, int32_t done, int32_t n, struct
     }
     end_tiles<N, WAY>(acc, r, tail, half);
 }
+
+#include "backend/cuda/gemm_few.cuh"
 
 #endif

@@ -1,0 +1,169 @@
+/*
+ * gemm_few.cuh - how a warp sums up tiles of codes for few rows of x: with mma.sync, each warp at
+ * its own pace.
+ *
+ * Included by gemm_wcomp.cuh, at its end. Wgmma waits for the other warps of its warpgroup and for
+ * a fence behind the operands that it reads from registers, and one warp of it is on each
+ * scheduler. Here a tile's codes and few rows of x are fetched into registers while the tile before
+ * is expanded and multiplied 16 columns at a time, and nothing is waited for but the ring. Both
+ * instructions give the same bits: they add 16 products and the sum before at once. Must not: add
+ * tiles in any but ascending order.
+ */
+#ifndef SV_CUDA_GEMM_FEW_CUH
+#define SV_CUDA_GEMM_FEW_CUH
+
+#if SV_GEMM_CODES
+
+/* Half of the columns of x: of 8 rows each the words of four columns of 8 numbers. */
+template <int N>
+static __device__ __forceinline__ void few_x(uint32_t (&x)[N / 8][4], uint32_t x_at, uint32_t half)
+{
+    const uint32_t lane = threadIdx.x & 31, row = lane & 7;
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+        gpu_load_a(x[j], x_at + (uint32_t)j * 8 * X_ROW_BYTES + row * X_ROW_BYTES +
+                             ((4 * half + lane / 8) ^ row) * 16);
+}
+
+/* A warp's part of a tile: codes of its strip, and x, where there are registers for two of it. */
+template <int N> struct held {
+    static constexpr bool X = N <= 16;
+    struct coded c;
+    uint32_t x[2][X ? N / 8 : 1][4];
+    uint32_t x_at;
+};
+
+/* Waits for the tile of `at`. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void few_take(struct held<N> &to, const struct place &at,
+                                                const struct run &r, uint32_t smem,
+                                                struct tail *tail)
+{
+    typedef ring<N, WAY> R;
+    bar_wait(smem_u32(&tail->full[at.s]), at.parity);
+    const uint32_t stage = smem + at.s * R::STAGE;
+    to.c = fetch(stage + r.own);
+    to.x_at = stage + R::W;
+    if constexpr (held<N>::X) {
+        few_x<N>(to.x[0], to.x_at, 0);
+        few_x<N>(to.x[1], to.x_at, 1);
+    }
+}
+
+/* 16 columns. */
+template <int N>
+static __device__ __forceinline__ void few_step(float (&acc)[N / 2], const uint32_t (&four)[4],
+                                                const uint32_t (&x)[N / 8][4], int step)
+{
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+        gpu_mma_16x8(acc + 4 * j, four, x[j][step % 2 * 2], x[j][step % 2 * 2 + 1]);
+}
+
+template <int CODE, int N, int HALF>
+static __device__ __forceinline__ void few_half(float (&acc)[N / 2], const struct held<N> &own,
+                                                const uint32_t (&x)[N / 8][4],
+                                                const struct sv_codes_scale (&s)[2], float factor)
+{
+#pragma unroll
+    for (int step = 2 * HALF; step < 2 * HALF + 2; step++) {
+        uint32_t four[4];
+        sv_codes_step<CODE>(four, own.c.word, step, s, factor);
+        few_step<N>(acc, four, x, step);
+    }
+}
+
+template <int CODE, int N>
+static __device__ __forceinline__ void few_tile(float (&acc)[N / 2], const struct held<N> &own,
+                                                const struct expansion &e)
+{
+    const struct sv_codes_scale s[2] = {sv_codes_scale_of<CODE>(own.c.scale[0]),
+                                        sv_codes_scale_of<CODE>(own.c.scale[1])};
+    if constexpr (held<N>::X) {
+        few_half<CODE, N, 0>(acc, own, own.x[0], s, e.factor);
+        few_half<CODE, N, 1>(acc, own, own.x[1], s, e.factor);
+    } else {
+        uint32_t x[N / 8][4];
+        few_x<N>(x, own.x_at, 0);
+        few_half<CODE, N, 0>(acc, own, x, s, e.factor);
+        few_x<N>(x, own.x_at, 1);
+        few_half<CODE, N, 1>(acc, own, x, s, e.factor);
+    }
+}
+
+static __device__ __forceinline__ void few_next(struct place &at, const struct sv_gemm_args &a)
+{
+    if (++at.s == a.n_stages) {
+        at.s = 0;
+        at.parity ^= 1;
+    }
+}
+
+/* Multiplies `own`, the tile of `at`, with the next on its way into `next`. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void
+few_turn(float (&acc)[N / 2], const struct held<N> &own, struct held<N> &next, struct place &at,
+         const struct run &r, const struct sv_gemm_args &a, uint32_t smem, struct tail *tail)
+{
+    const int32_t s = at.s;
+    few_next(at, a);
+    few_take<N, WAY>(next, at, r, smem, tail);
+    FOR_CODE(r.e, (few_tile<CODE, N>(acc, own, r.e)));
+    release(&tail->empty[s], -1);
+}
+
+/* The last of a block. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void few_end(float (&acc)[N / 2], const struct held<N> &own,
+                                               struct place &at, const struct run &r,
+                                               const struct sv_gemm_args &a, struct tail *tail)
+{
+    say_ready<WAY>(r, tail);
+    FOR_CODE(r.e, (few_tile<CODE, N>(acc, own, r.e)));
+    release(&tail->empty[at.s], -1);
+    few_next(at, a);
+}
+
+/* As sum_wcomp. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void sum_few(float (&acc)[N / 2], struct place &at, int32_t n,
+                                               struct run &r, const struct sv_gemm_args &a,
+                                               uint32_t smem, struct tail *tail)
+{
+    int32_t i = 0;
+    if (!r.present) {
+#pragma unroll 1
+        for (; i < n; i++) {
+            bar_wait(smem_u32(&tail->full[at.s]), at.parity);
+            __syncwarp();
+            if (i + 1 == n)
+                say_ready<WAY>(r, tail);
+            release(&tail->empty[at.s], -1);
+            few_next(at, a);
+        }
+        return;
+    }
+    struct held<N> even, odd;
+    few_take<N, WAY>(even, at, r, smem, tail);
+#pragma unroll 1
+    for (; i + 2 < n; i += 2) {
+        few_turn<N, WAY>(acc, even, odd, at, r, a, smem, tail);
+        few_turn<N, WAY>(acc, odd, even, at, r, a, smem, tail);
+    }
+    if (i + 1 < n) {
+        few_turn<N, WAY>(acc, even, odd, at, r, a, smem, tail);
+        few_end<N, WAY>(acc, odd, at, r, a, tail);
+    } else {
+        few_end<N, WAY>(acc, even, at, r, a, tail);
+    }
+}
+
+#else
+
+template <int N, enum way WAY>
+static __device__ void sum_few(float (&acc)[N / 2], struct place &at, int32_t n, struct run &r,
+                               const struct sv_gemm_args &a, uint32_t smem, struct tail *tail);
+
+#endif
+
+#endif
