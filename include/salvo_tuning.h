@@ -29,6 +29,9 @@ struct sv_tuning {
     /* the CPU: the token of greedy rows from exact bounds first, which costs half the head's memory
      * again; the same tokens. AUTO: where it is faster */
     enum sv_toggle screen_head;
+    /* ranks on GPUs: sums over more than two ranks in two shots, each of which one rank adds up for
+     * all; the same bits. AUTO: from a measured size on */
+    enum sv_toggle two_shots;
 };
 
 #endif

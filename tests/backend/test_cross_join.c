@@ -1,7 +1,7 @@
 /*
  * test_cross_join.c - joins of ranks on GPUs, a thread for each rank: sums in rank order whoever is
- * late, in one kernel or in two, the best token and whole rows of logits of all parts, replayed as
- * graphs too, and waits that end.
+ * late, in one shot or in two, in one kernel or in two, the best token and whole rows of logits of
+ * all parts, replayed as graphs too, and waits that end.
  *
  * timeout: 120
  *
@@ -40,7 +40,7 @@ struct rank {
 };
 struct rig {
     int32_t n, n_rows;
-    bool bf16, late;
+    bool bf16, late, two;
     struct rank rank[BIG], alone;
     struct sv_failure failure;
     struct sv_progress progress[BIG];
@@ -99,6 +99,7 @@ static struct sv_dev_opts options(const struct rig *g, struct sv_ranks ranks)
 {
     return (struct sv_dev_opts){.backend = "cuda",
                                 .compute = g && g->bf16 ? SV_BF16 : SV_F32,
+                                .tuning.two_shots = g && g->two ? SV_TOGGLE_ON : SV_TOGGLE_OFF,
                                 .n_threads = 1,
                                 .ranks = ranks};
 }
@@ -171,12 +172,12 @@ static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool
     free(norm);
 }
 
-static void rig_open(struct rig *g, int32_t n, int32_t n_rows, bool bf16, bool spread,
+static void rig_open(struct rig *g, int32_t n, int32_t n_rows, bool bf16, bool two, bool spread,
                      int64_t timeout_us)
 {
     struct sv_window_key key[BIG];
     const struct sv_window_need need = join_need(ROWS, D, VOCAB);
-    *g = (struct rig){.n = n, .n_rows = n_rows, .bf16 = bf16};
+    *g = (struct rig){.n = n, .n_rows = n_rows, .bf16 = bf16, .two = two};
     g->x = floats((size_t)ROWS * D, 4, g->bf16);
     g->head = floats((size_t)VOCAB * D, 2, g->bf16);
     g->logits = floats((size_t)ROWS * VOCAB, 3, g->bf16);
@@ -387,27 +388,35 @@ static int64_t check(struct rig *g, void *(*fn)(void *), int32_t n_rounds)
     return n_seen;
 }
 
+static void run_one(void *(*fn)(void *), const struct rig *what, int32_t gpus, int32_t n_rounds)
+{
+    const int32_t n = what->n;
+    struct rig g;
+    print_message("%d ranks on %d GPUs, %s, %d rows%s\n", n, n <= gpus ? n : 1,
+                  what->bf16 ? "bf16" : "f32", what->n_rows, what->two ? ", in two shots" : "");
+    rig_open(&g, n, what->n_rows, what->bf16, what->two, n <= gpus, 5000000);
+    g.late = what->late;
+    rig_run(&g, fn);
+    const int64_t n_seen = check(&g, fn, n_rounds);
+    assert_true(g.bf16 || (n > 2) == (n_seen > 0)); /* sums of few bf16 are exact */
+    rig_close(&g);
+}
+
 static void run_all(void *(*fn)(void *), int32_t most, int32_t n_rounds)
 {
     static const int32_t rows[] = {1, 7, ROWS, 0, 40};
     const int32_t gpus = n_gpus();
     int32_t n_runs = 0;
     for (int32_t n = 2; n <= most; n++)
-        for (int32_t bf16 = 0; bf16 < 2; bf16++)
+        for (int32_t form = 0; form < (n > 2 ? 4 : 2); form++)
             for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-                struct rig g;
+                const struct rig what = {
+                    .n = n, .n_rows = rows[i], .bf16 = form % 2, .late = i % 2, .two = form > 1};
                 /* On one GPU blocks that wait must leave multiprocessors to products that need all
                  * of one's shared memory: two ranks of 300 rows stand still. */
                 if (n > gpus && rows[i] > 40)
                     continue;
-                print_message("%d ranks on %d GPUs, %s, %d rows\n", n, n <= gpus ? n : 1,
-                              bf16 ? "bf16" : "f32", rows[i]);
-                rig_open(&g, n, rows[i], bf16, n <= gpus, 5000000);
-                g.late = i % 2;
-                rig_run(&g, fn);
-                const int64_t n_seen = check(&g, fn, n_rounds);
-                assert_true(bf16 || (n > 2) == (n_seen > 0)); /* sums of few bf16 are exact */
-                rig_close(&g);
+                run_one(fn, &what, gpus, n_rounds);
                 n_runs++;
             }
     print_message("%d runs of 2 to %d ranks\n", n_runs, most);
@@ -450,7 +459,7 @@ static void faults(void **state)
     (void)state;
     for (int32_t n = 2; n <= most; n++) {
         struct rig g;
-        rig_open(&g, n, 3, true, n <= gpus, 300000);
+        rig_open(&g, n, 3, true, n == 4, n <= gpus, 300000);
         g.rank[n - 1].fault_at = 8;
         const int64_t begin = sv_clock_us();
         rig_run(&g, faulty_main);
@@ -485,7 +494,7 @@ static void passes(void **state)
     struct rig g;
     (void)state;
     most_ranks();
-    rig_open(&g, 2, 2, false, n_gpus() >= 2, 60000000);
+    rig_open(&g, 2, 2, false, false, n_gpus() >= 2, 60000000);
     const int64_t begin = sv_clock_us();
     rig_run(&g, passed_main);
     assert_true(sv_clock_us() - begin < 5000000);

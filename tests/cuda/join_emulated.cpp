@@ -28,9 +28,7 @@ bool sv_gemm_bytes_room(const struct sv_cuda *, int32_t, int32_t)
 
 namespace
 {
-/* More rows than SMS are sent ahead of the kernel that takes: the emulator's blocks run one after the other, so all are
- * when there is more than one. */
-enum { BIG = 8, SMS = 1, ROWS = 5, D = 72, VOCAB = 101, ROUNDS = 6 };
+enum { BIG = 8, ROWS = 5, D = 72, VOCAB = 101, ROUNDS = 6 };
 
 struct world {
     sv_failure failure;
@@ -48,7 +46,8 @@ world *w;
 
 struct run {
     int n, n_rows;
-    bool half, late, bad;
+    bool half, late, bad, two;
+    int n_sms; /* more rows are sent ahead of the kernel that takes; the emulator's blocks run one after the other */
     int gone_at; /* the last rank ends before this round; -1: it stays */
     int64_t timeout_us;
 };
@@ -62,7 +61,8 @@ struct device {
     device(const run &r, int rank) : sums(ROWS * D * 4)
     {
         cu.act = r.half ? SV_BF16 : SV_F32;
-        cu.n_sms = SMS;
+        cu.n_sms = r.n_sms;
+        cu.two_shots = r.two ? SV_TOGGLE_ON : SV_TOGGLE_OFF;
         cu.ranks.rank = rank;
         cu.ranks.n = r.n;
         cu.fault = &w->fault[rank];
@@ -229,8 +229,8 @@ bool run_ranks(const run &r)
 
 int other(const char *what, const run &r, int rank, int round)
 {
-    printf("%s: rank %d of %d, %d rows, %s%s%s, round %d\n", what, rank, r.n, r.n_rows, r.half ? "bf16" : "f32", r.late ? ", late" : "",
-           r.bad ? ", bad" : "", round);
+    printf("%s: rank %d of %d, %d rows, %s%s%s%s, round %d\n", what, rank, r.n, r.n_rows, r.half ? "bf16" : "f32",
+           r.late ? ", late" : "", r.bad ? ", bad" : "", r.two ? ", two shots" : "", round);
     return 1;
 }
 
@@ -299,9 +299,9 @@ int check(const run &r, int *n_seen)
 }
 
 /* A rank that is gone ends everybody's waits, once: the joins that follow do not wait. */
-int check_gone(int n, bool half)
+int check_gone(int n, bool half, bool two)
 {
-    const run r = {n, 2, half, false, false, 3, 200000};
+    const run r = {n, 2, half, false, false, two, 1, 3, 200000};
     const int64_t begin = sv_clock_us();
     if (!run_ranks(r))
         return other("a rank has failed", r, -1, -1);
@@ -316,17 +316,26 @@ int check_gone(int n, bool half)
 }
 } // namespace
 
-int main()
+/* With an argument only what two shots of three ranks give. */
+int main(int argc, char **)
 {
+    const bool few = argc > 1;
     int n_runs = 0, n_seen = 0, failed = 0;
     w = (world *)mmap(NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (w == MAP_FAILED)
         return 1;
-    for (int n = 2; n <= BIG && !failed; n += n < 4 ? 1 : 2)
+    for (int n = few ? 3 : 2; n <= (few ? 3 : BIG) && !failed; n += n < 4 ? 1 : 2)
         for (int half = 0; half < 2 && !failed; half++)
-            for (int kind = 0; kind < 2 && !failed; kind++) {
+            for (int kind = few ? 2 : 0; kind < (n > 2 ? 4 : 2) && !failed; kind++) {
                 static const int rows[] = {1, ROWS, 0, 2};
-                const run r = {n, rows[(n + half + 2 * kind) % 4], half == 1, kind == 0, kind == 1, -1, 60000000};
+                run r = {n, rows[(n + half + 2 * kind) % 4], half == 1, kind % 2 == 0, kind % 2 == 1, kind > 1};
+                r.n_sms = 1;
+                r.gone_at = -1;
+                r.timeout_us = 60000000;
+                if (r.two) { /* in one kernel, in two */
+                    r.n_rows = kind == 2 ? ROWS : 2;
+                    r.n_sms = (n / 2 + half + kind) % 2 ? ROWS : 1;
+                }
                 int seen = 0;
                 failed |= check(r, &seen);
                 /* sums of few bf16 are exact */
@@ -335,8 +344,8 @@ int main()
                 n_seen += seen;
                 n_runs++;
             }
-    for (int n = 2; n <= 4 && !failed; n++)
-        failed |= check_gone(n, n % 2);
+    for (int n = 2; n <= (few ? 0 : 4) && !failed; n++)
+        failed |= check_gone(n, n % 2, false) || (n > 2 && check_gone(n, n % 2, true));
     if (!failed)
         printf("joins of ranks: %d runs, another order would be seen %d times\n", n_runs, n_seen);
     return failed;

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Faults put into the portable products and attention on purpose: the emulated checks, as waves of 64, must find each of
-# them. Every kernel is compiled once, with all faults in it, of which none or one is there in each run.
-# timeout: 300
+# Faults put into the portable products, attention and joins on purpose: the emulated checks, as waves of 64, must find
+# each of them. Every kernel is compiled once, with all faults in it, of which none or one is there in each run.
+# timeout: 400
 set -u
 [ "$(uname -m)" = x86_64 ] && command -v g++ >/dev/null || { echo "skipped: the emulator needs x86-64 and g++"; exit 0; }
 tree=$(mktemp -d)
@@ -54,4 +54,13 @@ fault 'earlier sums not rescaled' attention_portable.cu 's/if \(!fresh\)$/if (!f
 fault 'a copy into the stage that is being read' attention_portable.cu 's/free_stage = stage;/free_stage = FAULT ? (stage + 1) % a.n_stages : stage;/'
 run 'd64 short' tests/cuda/attention_emulated.cpp src/backend/cuda/attention.cu src/backend/gpu/attention_{portable,latent,plain}.cu \
     src/backend/hip/no_tuned.cu
+
+fault 'parts of a share added up from the own rank on' join.cuh \
+    's/for \(int32_t first = begin; first < end; first \+= LOOKS\) \{/for (int32_t step = begin, first; step < end \&\& (first = FAULT \&\& adds \&\& s.share \&\& LOOKS == 1 ? (step + s.rank) % s.n : step, true); step += LOOKS) {/
+    s/sum\[k\] = r == begin \?/sum[k] = (FAULT \&\& adds \&\& s.share \&\& LOOKS == 1 ? step == begin : r == begin) ?/'
+fault 'the sum of a share rounded after each part' join.cuh \
+    's/sv_join_spread\(f, seen\[j\].*/& if (FAULT \&\& s.share \&\& N == 8 \&\& r > begin) for (int k = 0; k < N; k++) sum[k] = __bfloat162float(__float2bfloat16_rn(sum[k]));/'
+fault 'the place of a sum not blanked' join.cuh 's/gpu_send16\(sv_join_place\(s, r, at\), sv_join_blank\(\)\);/if (adds || !FAULT) &/'
+fault 'shares of rows that are next to each other, not of those asked for' join.cu 's/row_of\(row_index, \(int32_t\)row\)/row_of(FAULT ? NULL : row_index, (int32_t)row)/'
+run 3 tests/cuda/join_emulated.cpp src/backend/gpu/{rows,join}.cu
 exit $failed

@@ -76,16 +76,16 @@ void run_device(struct sv_engine_options *o)
     o->device = strncmp(want, "cuda", 4) ? want : "cuda";
     o->tuning.kernels = strstr(want, "portable") ? SV_KERNELS_PORTABLE : SV_KERNELS_AUTO;
     o->no_graphs = strstr(want, "eager") != NULL;
+    o->tuning.two_shots = strstr(want, "two-shots") ? SV_TOGGLE_ON : SV_TOGGLE_AUTO;
     if (!o->cache_mib) /* not most of the GPU's memory: many tests run on it at once */
         o->cache_mib = 256;
 }
 
-/* Ranks have a GPU each, or play on one. */
-static bool has_gpu(int32_t ordinal)
+bool run_has_gpus(int32_t n)
 {
     struct sv_dev *dev;
     const struct sv_dev_opts o = {
-        .backend = "cuda", .ordinal = ordinal, .compute = SV_F32, .n_threads = 1};
+        .backend = "cuda", .ordinal = n - 1, .compute = SV_F32, .n_threads = 1};
     /* A kernel's code that is loaded behind one that waits may wait for it. */
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     if (sv_dev_open(&dev, &o, NULL))
@@ -107,7 +107,7 @@ struct sv_engine *run_open_tuned(const struct sv_engine_options *o,
     struct sv_engine_options here = *o;
     struct sv_engine_tuning tuning = *t;
     run_device(&here);
-    if (here.tp > 1 && strcmp(here.device, "cuda") == 0 && !has_gpu(here.tp - 1))
+    if (here.tp > 1 && strcmp(here.device, "cuda") == 0 && !run_has_gpus(here.tp))
         tuning.one_gpu = here.no_graphs = true;
     if (sv_engine_open_tuned(&e, &here, &tuning, drafter, &err))
         fail_msg("cannot open the engine: %s", err.msg);

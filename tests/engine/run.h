@@ -45,8 +45,10 @@ int32_t run_few(int32_t n);
 /* Skips the test on a GPU: for what no GPU has. */
 void run_needs_cpu(void);
 /* Options without a device get SALVO_TEST_DEVICE: cpu (the default), cuda, cuda-portable,
- * cuda-eager. */
+ * cuda-eager, cuda-two-shots. */
 void run_device(struct sv_engine_options *o);
+/* Ranks have a GPU each, or play on one. */
+bool run_has_gpus(int32_t n);
 /* Engines that are opened from now on have these caches. */
 void run_kv_dtype(enum sv_kv_type target, enum sv_kv_type draft);
 struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter);

@@ -97,7 +97,7 @@ struct sv_cuda {
     struct sv_cuda_graphs *graphs;
     struct sv_cuda_staging *staging;
     struct sv_cuda_weight *weights; /* wcomp.cu: all that may have a compressed copy */
-    enum sv_toggle wcomp_mode;
+    enum sv_toggle wcomp_mode, two_shots;
     bool bytes;           /* quantized weights are kept in 8 bits (fp8.cuh) */
     int32_t bytes_k;      /* the most columns of one that was loaded */
     const void *bytes_of; /* what the last launch, a norm's, has also written in 8 bits, or NULL */

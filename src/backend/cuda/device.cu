@@ -582,6 +582,7 @@ int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_
     cu->compute = opts->compute;
     cu->act = opts->compute;
     cu->wcomp_mode = opts->tuning.compress_weights;
+    cu->two_shots = opts->tuning.two_shots;
     rc = read_properties(cu, opts->tuning.kernels, err);
     cu->bytes =
         opts->tuning.draft_quant != SV_TOGGLE_OFF && cu->set == SV_CUDA_SM90 && cu->act == SV_BF16;

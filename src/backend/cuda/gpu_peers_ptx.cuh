@@ -6,6 +6,13 @@
 #ifndef SV_CUDA_GPU_PEERS_PTX_CUH
 #define SV_CUDA_GPU_PEERS_PTX_CUH
 
+/* As registers have room for, of which sm_80 needs more for the rest. */
+#if __CUDA_ARCH__ >= 900
+enum { GPU_LOOKS = 2 };
+#else
+enum { GPU_LOOKS = 1 };
+#endif
+
 static __device__ __forceinline__ void gpu_send16(uint4 *at, uint4 w)
 {
     asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(w.x),

@@ -41,9 +41,13 @@ int sv_cuda_peers_failed(struct sv_cuda *cu, const struct sv_cuda_fault *f, stru
 /* A join of parts of n_bytes each. */
 struct sv_join_site sv_cuda_join_site(const struct sv_cuda *cu, enum sv_join kind, size_t n_bytes);
 void sv_cuda_join_empty(struct sv_cuda *cu, enum sv_join kind);
-/* Above so many rows they are sent by a kernel of their own, before the one that takes. */
-bool sv_cuda_join_send(struct sv_cuda *cu, const struct sv_join_site &s, const void *x,
-                       const int32_t *row_index, int32_t n_rows, int32_t d, int32_t resident);
+/* Of sums of n_rows rows of d numbers; the same form, in one shot or in two, on all ranks. */
+struct sv_join_site sv_cuda_join_rows(const struct sv_cuda *cu, enum sv_join kind, int32_t n_rows,
+                                      int32_t d);
+/* Above `resident` rows they are sent by a kernel of their own, before the one that takes; in two
+ * shots it also sums, and s says so. */
+void sv_cuda_join_ahead(struct sv_cuda *cu, struct sv_join_site *s, const void *x,
+                        const int32_t *row_index, int32_t n_rows, int32_t d, int32_t resident);
 /* out[i]: the sum of the ranks' rows x[row_index[i]], or x[i], rounded once; may be x without
  * indices. d is a multiple of 8. */
 void sv_cuda_join_sums(struct sv_cuda *cu, enum sv_join kind, const void *x,

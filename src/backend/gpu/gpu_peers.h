@@ -10,6 +10,7 @@
  *                                       order with other places
  *   gpu_idle()                          between looks of a thread that waits for another device
  *   gpu_clock_us()                      of this one
+ *   GPU_LOOKS                           16 bytes that a thread asks for together at most
  */
 #ifndef SV_GPU_PEERS_H
 #define SV_GPU_PEERS_H

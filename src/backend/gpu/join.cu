@@ -10,7 +10,7 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/peers.h"
 
-enum { THREADS = 256 };
+enum { THREADS = 256, SHARE_THREADS = 512 };
 
 static unsigned blocks(int64_t n)
 {
@@ -23,14 +23,14 @@ struct sv_join_site sv_cuda_join_site(const struct sv_cuda *cu, enum sv_join kin
     struct sv_join_site s = {};
     SV_REQUIRE(p && p->failure);
     const size_t part = (p->at[kind + 1] - p->at[kind]) / (size_t)cu->ranks.n / SV_ALIGN * SV_ALIGN;
-    SV_REQUIRE(n_bytes <= part);
+    SV_REQUIRE(n_bytes <= part && part / sizeof(uint4) <= INT32_MAX);
     s.rank = cu->ranks.rank;
     s.n = cu->ranks.n;
     s.kind = kind;
     for (int32_t r = 0; r < s.n; r++)
         s.to[r] = (uint4 *)(p->window[r] + p->at[kind] + (size_t)s.rank * part);
     s.from = (uint4 *)(p->window[s.rank] + p->at[kind]);
-    s.apart = (int64_t)(part / sizeof(uint4));
+    s.apart = (int32_t)(part / sizeof(uint4));
     s.dead = p->dead;
     s.stop = p->stop;
     s.timeout_us = p->timeout_us;
@@ -59,17 +59,55 @@ void sv_cuda_join_empty(struct sv_cuda *cu, enum sv_join kind)
 
 /* ---------------------------------------------------------------- sums */
 
-/* Row i of the part is row row_index[i] of x, or i. */
-static __device__ __forceinline__ int64_t row_of(const int32_t *row_index)
+/* From how many bytes of a rank's part on two shots take less time, by the number of ranks: one
+ * shot sends a part to all others, two shots a share of it to each and then the share's sums. */
+static const struct {
+    int32_t n_ranks;
+    int64_t n_bytes;
+} two_shots[] = {{3, 64 * 8192}, {4, 32 * 8192}, {5, 16 * 8192}};
+
+static bool in_two_shots(const struct sv_cuda *cu, int64_t n_bytes)
 {
-    return !row_index ? blockIdx.x : max(row_index[blockIdx.x], 0);
+    const size_t n_known = sizeof two_shots / sizeof *two_shots;
+    size_t at = n_known;
+    for (size_t i = 0; i < n_known; i++)
+        at = two_shots[i].n_ranks <= cu->ranks.n ? i : at;
+    if (at == n_known) /* two ranks would send as much */
+        return false;
+    return cu->two_shots == SV_TOGGLE_AUTO ? n_bytes >= two_shots[at].n_bytes
+                                           : cu->two_shots == SV_TOGGLE_ON;
+}
+
+struct sv_join_site sv_cuda_join_rows(const struct sv_cuda *cu, enum sv_join kind, int32_t n_rows,
+                                      int32_t d)
+{
+    const size_t n_bytes = (size_t)n_rows * (size_t)d * (cu->act == SV_BF16 ? 2 : 4);
+    struct sv_join_site s = sv_cuda_join_site(cu, kind, n_bytes);
+    const int32_t n_places = (int32_t)(n_bytes / (size_t)n_rows / sizeof(uint4));
+    if (in_two_shots(cu, (int64_t)n_bytes))
+        s.share = (n_places + s.n - 1) / s.n;
+    return s;
+}
+
+/* Row i of the part is row row_index[i] of x, or i. */
+static __device__ __forceinline__ int64_t row_of(const int32_t *row_index, int32_t i)
+{
+    return !row_index ? i : max(row_index[i], 0);
+}
+
+/* The places that a row of d numbers takes. */
+template <typename T> static __device__ __forceinline__ int32_t places(int32_t d)
+{
+    return d / (int32_t)(sizeof(uint4) / sizeof(T));
 }
 
 template <typename T>
-static __device__ __forceinline__ void send_row(const struct sv_join_site &s, const T *x, int32_t d)
+static __device__ __forceinline__ void send_row(const struct sv_join_site &s, const T *x,
+                                                int32_t row, int32_t d)
 {
-    for (int32_t i = threadIdx.x; i < d / 8; i += (int32_t)blockDim.x)
-        sv_join_send8(s, (int64_t)blockIdx.x * (d / 8) + i, ((const struct sv_eight<T> *)x)[i]);
+    const int32_t n = places<T>(d);
+    for (int32_t g = threadIdx.x; g < n; g += (int32_t)blockDim.x)
+        sv_join_send_part(s, row * n, g, ((const uint4 *)x)[g]);
 }
 
 template <typename T>
@@ -78,25 +116,46 @@ static __global__ void send_kernel(const __grid_constant__ struct sv_join_site s
 {
     sv_pdl_launch();
     sv_pdl_wait();
-    send_row(s, x + row_of(row_index) * d, d);
+    send_row(s, x + row_of(row_index, blockIdx.x) * d, blockIdx.x, d);
+}
+
+/* Both shots, up to this rank's sums, its own included; thread blocks have many rows each, so that
+ * all are resident, and send all of them before they wait. */
+template <typename T>
+static __global__ void __launch_bounds__(SHARE_THREADS, 1)
+    share_kernel(const __grid_constant__ struct sv_join_site s, const T *x,
+                 const int32_t *row_index, int32_t n_rows, int32_t d)
+{
+    const int32_t n = places<T>(d), first = s.rank * s.share, own = min(s.share, n - first);
+    sv_pdl_launch();
+    sv_pdl_wait();
+    for (int32_t row = blockIdx.x; row < n_rows; row += (int32_t)gridDim.x)
+        send_row(s, x + row_of(row_index, row) * d, row, d);
+    for (int32_t e = threadIdx.x; own > 0; e += (int32_t)blockDim.x) {
+        const int64_t row = blockIdx.x + (int64_t)(e / own) * gridDim.x;
+        if (row >= n_rows)
+            break;
+        const int32_t g = first + e % own;
+        const uint4 part = ((const uint4 *)(x + row_of(row_index, (int32_t)row) * d))[g];
+        gpu_send16(s.to[s.rank] + row * n + g,
+                   sv_join_words(sv_join_sum<T>(s, (int32_t)row * n, g, (int32_t)row, part)));
+    }
 }
 
 template <typename T>
 static __global__ void sum_kernel(const __grid_constant__ struct sv_join_site s, const T *x,
-                                  const int32_t *row_index, int32_t d, bool sends, T *out)
+                                  const int32_t *row_index, int32_t d, T *out)
 {
+    const int32_t n = places<T>(d);
     sv_pdl_launch();
     sv_pdl_wait();
-    x += row_of(row_index) * d;
+    x += row_of(row_index, blockIdx.x) * d;
     out += (int64_t)blockIdx.x * d;
-    if (sends)
-        send_row(s, x, d);
-    for (int32_t i = threadIdx.x; i < d / 8; i += (int32_t)blockDim.x) {
-        float sum[8];
-        sv_join_sum8(sum, s, (int64_t)blockIdx.x * (d / 8) + i, blockIdx.x,
-                     ((const struct sv_eight<T> *)x)[i]);
-        sv_store8(out + 8 * i, sum);
-    }
+    if (!s.ahead)
+        send_row(s, x, blockIdx.x, d);
+    for (int32_t g = threadIdx.x; g < n; g += (int32_t)blockDim.x)
+        ((uint4 *)out)[g] =
+            sv_join_sum<T>(s, (int32_t)blockIdx.x * n, g, blockIdx.x, ((const uint4 *)x)[g]);
 }
 
 /* A row's thread block. */
@@ -107,41 +166,44 @@ static int32_t threads_of(int32_t d)
 }
 
 template <typename T>
-static void send_launch(struct sv_cuda *cu, const struct sv_join_site &s, const T *x,
-                        const int32_t *row_index, int32_t n_rows, int32_t d)
+static void ahead_launch(struct sv_cuda *cu, struct sv_join_site *s, const T *x,
+                         const int32_t *row_index, int32_t n_rows, int32_t d)
 {
-    sv_cuda_launch_in_pass(cu, "rows for other ranks", send_kernel<T>, n_rows, threads_of(d), 0, s,
-                           x, row_index, d);
+    if (s->share)
+        sv_cuda_launch_in_pass(cu, "rows shared among ranks", share_kernel<T>,
+                               n_rows < cu->n_sms ? n_rows : cu->n_sms, SHARE_THREADS, 0, *s, x,
+                               row_index, n_rows, d);
+    else
+        sv_cuda_launch_in_pass(cu, "rows for other ranks", send_kernel<T>, n_rows, threads_of(d), 0,
+                               *s, x, row_index, d);
+    s->ahead = true;
 }
 
-bool sv_cuda_join_send(struct sv_cuda *cu, const struct sv_join_site &s, const void *x,
-                       const int32_t *row_index, int32_t n_rows, int32_t d, int32_t resident)
+void sv_cuda_join_ahead(struct sv_cuda *cu, struct sv_join_site *s, const void *x,
+                        const int32_t *row_index, int32_t n_rows, int32_t d, int32_t resident)
 {
     if (n_rows <= resident)
-        return false;
+        return;
     if (cu->act == SV_BF16)
-        send_launch(cu, s, (const __nv_bfloat16 *)x, row_index, n_rows, d);
+        ahead_launch(cu, s, (const __nv_bfloat16 *)x, row_index, n_rows, d);
     else
-        send_launch(cu, s, (const float *)x, row_index, n_rows, d);
-    return true;
+        ahead_launch(cu, s, (const float *)x, row_index, n_rows, d);
 }
 
 template <typename T>
-static void sum_launch(struct sv_cuda *cu, const struct sv_join_site &s, const void *x,
+static void sum_launch(struct sv_cuda *cu, struct sv_join_site s, const void *x,
                        const int32_t *row_index, int32_t n_rows, int32_t d, void *out)
 {
-    const bool sent = sv_cuda_join_send(cu, s, x, row_index, n_rows, d, cu->n_sms);
+    sv_cuda_join_ahead(cu, &s, x, row_index, n_rows, d, cu->n_sms);
     sv_cuda_launch_in_pass(cu, "sums of ranks", sum_kernel<T>, n_rows, threads_of(d), 0, s,
-                           (const T *)x, row_index, d, !sent, (T *)out);
+                           (const T *)x, row_index, d, (T *)out);
 }
 
 void sv_cuda_join_sums(struct sv_cuda *cu, enum sv_join kind, const void *x,
                        const int32_t *row_index, int32_t n_rows, int32_t d, void *out)
 {
-    const bool half = cu->act == SV_BF16;
-    const struct sv_join_site s =
-        sv_cuda_join_site(cu, kind, (size_t)n_rows * (size_t)d * (half ? 2 : 4));
-    if (half)
+    const struct sv_join_site s = sv_cuda_join_rows(cu, kind, n_rows, d);
+    if (cu->act == SV_BF16)
         sum_launch<__nv_bfloat16>(cu, s, x, row_index, n_rows, d, out);
     else
         sum_launch<float>(cu, s, x, row_index, n_rows, d, out);

@@ -22,8 +22,10 @@ struct sv_join_site {
     int32_t rank, n, kind;
     uint4 *to[SV_MAX_RANKS]; /* this rank's part in the windows of the others */
     uint4 *from;             /* rank r's part in the own window: at from + r * apart */
-    int64_t apart;
-    uint4 *dead;        /* x: the device is */
+    int32_t apart;
+    int32_t share; /* two shots: a rank adds up so many places of each row for all; 0: one shot */
+    bool ahead;    /* a kernel before has sent the part; in two shots the sums, to itself as well */
+    uint4 *dead;   /* x: the device is */
     const uint4 *stop;  /* x, set by the host: it shall be */
     int64_t timeout_us; /* < 0: none */
     struct sv_cuda_fault *fault;
@@ -48,25 +50,34 @@ static __device__ __forceinline__ uint4 sv_join_words(uint4 v)
     return make_uint4(sv_join_word(v.x), sv_join_word(v.y), sv_join_word(v.z), sv_join_word(v.w));
 }
 
-/* To place `at` of this rank's part in all other windows. */
-static __device__ __forceinline__ void sv_join_send(const struct sv_join_site &s, int64_t at,
-                                                    uint4 v)
+/* To place `at` of this rank's part in the windows of ranks first to end, but for its own. */
+static __device__ __forceinline__ void sv_join_send_to(const struct sv_join_site &s, int32_t first,
+                                                       int32_t end, int64_t at, uint4 v)
 {
-    for (int32_t r = 0; r < s.n; r++)
+#pragma unroll 1
+    for (int32_t r = first; r < end; r++)
         if (r != s.rank)
             gpu_send16(s.to[r] + at, sv_join_words(v));
 }
+static __device__ __forceinline__ void sv_join_send(const struct sv_join_site &s, int64_t at,
+                                                    uint4 v)
+{
+    sv_join_send_to(s, 0, s.n, at, v);
+}
 
-/* After so many looks for rank r's part of row `row`: whether to give up. */
+/* After so many looks for rank r's part of row `row`, or for the sum that it adds up: whether to
+ * give up; on a sum later, as whoever adds up may wait for another rank, and says so. */
 static __device__ __forceinline__ bool sv_join_ends(const struct sv_join_site &s, uint32_t n_looks,
-                                                    int32_t r, int32_t row, uint64_t *begin)
+                                                    int32_t r, bool sum, int32_t row,
+                                                    uint64_t *begin)
 {
     if (gpu_take16(s.dead).x)
         return true;
     const uint64_t now = gpu_clock_us();
     if (n_looks == SV_JOIN_LOOK)
         *begin = now;
-    const bool late = s.timeout_us >= 0 && (int64_t)(now - *begin) >= s.timeout_us;
+    const int64_t limit_us = s.timeout_us + (sum ? s.timeout_us / 4 : 0);
+    const bool late = s.timeout_us >= 0 && (int64_t)(now - *begin) >= limit_us;
     const bool told = n_looks % SV_JOIN_ASK == 0 && gpu_take16(s.stop).x;
     if (late && !told)
         sv_fault_set(s.fault, SV_CUDA_FAULT_PEER, r, s.kind, row);
@@ -75,89 +86,141 @@ static __device__ __forceinline__ bool sv_join_ends(const struct sv_join_site &s
     return late || told;
 }
 
+static __device__ __forceinline__ uint4 *sv_join_place(const struct sv_join_site &s, int32_t r,
+                                                       int64_t at)
+{
+    return s.from + (int64_t)r * s.apart + at;
+}
+static __device__ __forceinline__ uint4 sv_join_blank(void)
+{
+    return make_uint4(0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu);
+}
+
 /* Waits for place `at` of rank r's part, and blanks it. */
 static __device__ __forceinline__ uint4 sv_join_take(const struct sv_join_site &s, int32_t r,
                                                      int64_t at, int32_t row)
 {
-    uint4 *place = s.from + r * s.apart + at;
+    uint4 *place = sv_join_place(s, r, at);
     uint4 v = gpu_take16(place);
     uint64_t begin = 0;
     for (uint32_t n = 1; !sv_join_there(v); n++) {
-        if (n % SV_JOIN_LOOK == 0 && sv_join_ends(s, n, r, row, &begin))
+        if (n % SV_JOIN_LOOK == 0 && sv_join_ends(s, n, r, false, row, &begin))
             return make_uint4(0, 0, 0, 0);
         gpu_idle();
         v = gpu_take16(place);
     }
-    gpu_send16(place, make_uint4(0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu));
+    gpu_send16(place, sv_join_blank());
     return v;
 }
 
-/* ---------------------------------------------------------------- sums of eight neighbours */
+/* ---------------------------------------------------------------- sums, 16 bytes at a time */
 
-static __device__ __forceinline__ void sv_join_send8(const struct sv_join_site &s, int64_t i,
-                                                     const struct sv_eight<__nv_bfloat16> &e)
+static __device__ __forceinline__ void sv_join_spread(float f[8], uint4 v, const __nv_bfloat16 *)
 {
-    sv_join_send(s, i, e.v);
+    sv_spread8(f, v);
 }
-static __device__ __forceinline__ uint4 sv_join_bits(float4 f)
+static __device__ __forceinline__ uint4 sv_join_pack(const float f[8], const __nv_bfloat16 *)
 {
-    return make_uint4(__float_as_uint(f.x), __float_as_uint(f.y), __float_as_uint(f.z),
-                      __float_as_uint(f.w));
+    return sv_pack8(f);
 }
-static __device__ __forceinline__ void sv_join_send8(const struct sv_join_site &s, int64_t i,
-                                                     const struct sv_eight<float> &e)
+static __device__ __forceinline__ void sv_join_spread(float f[4], uint4 v, const float *)
 {
-    sv_join_send(s, 2 * i, sv_join_bits(e.a));
-    sv_join_send(s, 2 * i + 1, sv_join_bits(e.b));
+    f[0] = __uint_as_float(v.x), f[1] = __uint_as_float(v.y);
+    f[2] = __uint_as_float(v.z), f[3] = __uint_as_float(v.w);
+}
+static __device__ __forceinline__ uint4 sv_join_pack(const float f[4], const float *)
+{
+    return make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]),
+                      __float_as_uint(f[3]));
 }
 
-static __device__ __forceinline__ void sv_join_take8(float f[8], const struct sv_join_site &s,
-                                                     int32_t r, int64_t i, int32_t row,
-                                                     const __nv_bfloat16 *)
+/* The rank that adds up place g of a row for all; in one shot each does so for itself. */
+static __device__ __forceinline__ int32_t sv_join_adder(const struct sv_join_site &s, int32_t g)
 {
-    sv_spread8(f, sv_join_take(s, r, i, row));
+    return s.share ? g / s.share : s.rank;
 }
-static __device__ __forceinline__ void sv_join_take8(float f[8], const struct sv_join_site &s,
-                                                     int32_t r, int64_t i, int32_t row,
-                                                     const float *)
+
+/* To whoever adds it up: place g of a row that begins at place `at`. */
+static __device__ __forceinline__ void sv_join_send_part(const struct sv_join_site &s, int32_t at,
+                                                         int32_t g, uint4 v)
 {
-    const uint4 a = sv_join_take(s, r, 2 * i, row), b = sv_join_take(s, r, 2 * i + 1, row);
-    const uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    const int32_t adder = sv_join_adder(s, g);
+    sv_join_send_to(s, s.share ? adder : 0, s.share ? adder + 1 : s.n, at + g, v);
+}
+
+/* Waits for place `at` of those of ranks first, first + 1, ... up to end that are not in `seen`
+ * yet. A look takes longer than all that is done with it, so that they look together. */
+template <int LOOKS>
+static __device__ __forceinline__ void sv_join_look(uint4 seen[LOOKS], const struct sv_join_site &s,
+                                                    int32_t first, int32_t end, bool sum,
+                                                    int32_t at, int32_t row)
+{
+    uint64_t begin = 0;
+    for (uint32_t n = 1;; n++) {
+        bool all = true;
 #pragma unroll
-    for (int j = 0; j < 8; j++)
-        f[j] = __uint_as_float(w[j]);
-}
-
-/* The own part, as the others see it. */
-static __device__ __forceinline__ void sv_join_own8(float f[8],
-                                                    const struct sv_eight<__nv_bfloat16> &e)
-{
-    sv_spread8(f, sv_join_words(e.v));
-}
-static __device__ __forceinline__ void sv_join_own8(float f[8], const struct sv_eight<float> &e)
-{
-    sv_spread8(f, e);
+        for (int j = 0; j < LOOKS; j++)
+            if ((!j || first + j < end) && !sv_join_there(seen[j]))
+                seen[j] = gpu_take16(sv_join_place(s, first + j, at));
 #pragma unroll
-    for (int j = 0; j < 8; j++)
-        f[j] = __uint_as_float(sv_join_word(__float_as_uint(f[j])));
-}
-
-/* The sum of all parts of the eight at i, of which own is this rank's. */
-template <typename T>
-static __device__ __forceinline__ void sv_join_sum8(float sum[8], const struct sv_join_site &s,
-                                                    int64_t i, int32_t row,
-                                                    const struct sv_eight<T> &own)
-{
-    for (int32_t r = 0; r < s.n; r++) {
-        float f[8];
-        if (r == s.rank)
-            sv_join_own8(f, own);
-        else
-            sv_join_take8(f, s, r, i, row, (const T *)NULL);
+        for (int j = 0; j < LOOKS; j++)
+            all = all && ((j && first + j >= end) || sv_join_there(seen[j]));
+        if (all)
+            return;
+        if (n % SV_JOIN_LOOK == 0) {
+            int32_t missing = first;
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            sum[j] = r == 0 ? f[j] : sum[j] + f[j];
+            for (int j = 1; j < LOOKS; j++)
+                if (first + j < end && !sv_join_there(seen[j]))
+                    missing = first + j;
+            if (sv_join_ends(s, n, missing, sum, row, &begin))
+                break;
+        }
+        gpu_idle();
     }
+#pragma unroll
+    for (int j = 0; j < LOOKS; j++)
+        seen[j] = make_uint4(0, 0, 0, 0);
+}
+
+/* The sum of all parts of place g of a row that begins at place `at`, rounded once: added up here,
+ * and sent to the others where they wait for it, or taken from whoever does that, as a part that
+ * nothing is added to. own: this rank's part. */
+template <typename T>
+static __device__ __forceinline__ uint4 sv_join_sum(const struct sv_join_site &s, int32_t at,
+                                                    int32_t g, int32_t row, uint4 own)
+{
+    enum { N = sizeof(uint4) / sizeof(T), LOOKS = sizeof(T) == 2 ? GPU_LOOKS : 1 };
+    const int32_t adder = sv_join_adder(s, g);
+    const bool adds = adder == s.rank && !(s.share && s.ahead);
+    const int32_t begin = adds ? 0 : adder, end = adds ? s.n : adder + 1, here = adds ? s.rank : -1;
+    float sum[N];
+    at += g;
+#pragma unroll 1
+    for (int32_t first = begin; first < end; first += LOOKS) {
+        uint4 seen[LOOKS];
+#pragma unroll
+        for (int j = 0; j < LOOKS; j++)
+            seen[j] = first + j == here ? sv_join_words(own) : sv_join_blank();
+        sv_join_look<LOOKS>(seen, s, first, end, !adds, at, row);
+#pragma unroll
+        for (int j = 0; j < LOOKS; j++) {
+            const int32_t r = first + j;
+            float f[N];
+            if (j && r >= end)
+                break;
+            if (r != here)
+                gpu_send16(sv_join_place(s, r, at), sv_join_blank());
+            sv_join_spread(f, seen[j], (const T *)NULL);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                sum[k] = r == begin ? f[k] : sum[k] + f[k];
+        }
+    }
+    const uint4 all = sv_join_pack(sum, (const T *)NULL);
+    if (s.share && adds)
+        sv_join_send(s, at, all);
+    return all;
 }
 
 #endif

@@ -192,28 +192,20 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
 }
 
 /* The sum over ranks of the eight at i of this block's row, rounded once. */
-static __device__ __forceinline__ void norm_round(struct sv_eight<__nv_bfloat16> &e,
-                                                  const float sum[8])
-{
-    e.v = sv_pack8(sum);
-}
-static __device__ __forceinline__ void norm_round(struct sv_eight<float> &e, const float sum[8])
-{
-    e.a = make_float4(sum[0], sum[1], sum[2], sum[3]);
-    e.b = make_float4(sum[4], sum[5], sum[6], sum[7]);
-}
 template <typename T>
-static __device__ __forceinline__ struct sv_eight<T> norm_joined(const struct sv_join_site &s,
-                                                                 bool sends, int32_t d, int32_t i,
-                                                                 const struct sv_eight<T> &own) {
-    const int64_t at = (int64_t)blockIdx.x * (d / 8) + i / 8;
-    struct sv_eight<T> all;
-    float sum[8];
-    if (sends)
-        sv_join_send8(s, at, own);
-    sv_join_sum8(sum, s, at, blockIdx.x, own);
-    norm_round(all, sum);
-    return all;
+static __device__ __forceinline__ void
+norm_joined(struct sv_eight<T> &e, const struct sv_join_site &s, int32_t d, int32_t i)
+{
+    enum { N = sizeof(uint4) / sizeof(T) }; /* numbers in 16 bytes */
+    const int32_t at = (int32_t)blockIdx.x * (d / N);
+    uint4 *v = (uint4 *)&e;
+#pragma unroll
+    for (int k = 0; k < 8 / N; k++)
+        if (!s.ahead)
+            sv_join_send_part(s, at, i / N + k, v[k]);
+#pragma unroll
+    for (int k = 0; k < 8 / N; k++)
+        v[k] = sv_join_sum<T>(s, at, i / N + k, blockIdx.x, v[k]);
 }
 
 /* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in
@@ -223,8 +215,7 @@ static __device__ __forceinline__ struct sv_eight<T> norm_joined(const struct sv
  * leave room for the next one, which begins by filling its ring. */
 template <typename T, bool BYTES, bool JOIN>
 static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, const T *delta,
-                                             T *out, T *tap, const struct sv_join_site *s,
-                                             bool sends)
+                                             T *out, T *tap, const struct sv_join_site *s)
 {
     __shared__ float4 scratch[8];
     __shared__ uint32_t found[BYTES ? 32 : 1];
@@ -232,7 +223,7 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
     const bool inside = i < a.d;
     uint4 weight = make_uint4(0, 0, 0, 0);
     sv_pdl_launch();
-    if (inside)
+    if (inside && !JOIN)
         weight = sv_load_kept((const __nv_bfloat16 *)a.weight + i);
     if (threadIdx.x < 8)
         scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
@@ -250,10 +241,10 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
         const int64_t row = !real || !a.row_index ? blockIdx.x : max(a.row_index[blockIdx.x], 0);
         if (real && inside) {
             v = *(const struct sv_eight<T> *)(x + row * a.d + i);
-            if (delta) {
+            if (JOIN || delta) {
                 struct sv_eight<T> add = *(const struct sv_eight<T> *)(delta + row * a.d + i);
                 if (JOIN)
-                    add = norm_joined(*s, sends, a.d, i, add);
+                    norm_joined(add, *s, a.d, i);
                 sv_add8(v, add);
                 if (!a.row_index)
                     *(struct sv_eight<T> *)(x + row * a.d + i) = v;
@@ -261,6 +252,9 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
             if (tap)
                 *(struct sv_eight<T> *)(tap + row * a.tap_stride + i) = v;
         }
+        /* Not held while other ranks are waited for: rehearsed, it is near by. */
+        if (inside && JOIN)
+            weight = sv_load_kept((const __nv_bfloat16 *)a.weight + i);
         sv_spread8(f, v);
 #pragma unroll
         for (int j = 0; j < 8; j++)
@@ -291,16 +285,16 @@ template <typename T, bool BYTES>
 static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
     norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
 {
-    norm8<T, BYTES, false>(a, x, delta, out, tap, NULL, false);
+    norm8<T, BYTES, false>(a, x, delta, out, tap, NULL);
 }
 
-/* Likewise of a sum over ranks: sends: the own part, which is not on its way yet. */
+/* Likewise of a sum over ranks. */
 template <typename T, bool BYTES>
 static __global__ void __launch_bounds__(MAX_NORM_THREADS, 1)
     norm8_join_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out,
-                      T *tap, const __grid_constant__ struct sv_join_site s, bool sends)
+                      T *tap, const __grid_constant__ struct sv_join_site s)
 {
-    norm8<T, BYTES, true>(a, x, delta, out, tap, &s, sends);
+    norm8<T, BYTES, true>(a, x, delta, out, tap, &s);
 }
 
 /* Rows whose thread blocks are all resident at once, so that they may wait for those of others. */
@@ -317,18 +311,17 @@ template <typename T>
 static void norm_join_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p,
                              const struct norm_args &a, int32_t threads)
 {
-    const struct sv_join_site s =
-        sv_cuda_join_site(cu, p->join, (size_t)p->n_rows * (size_t)p->d * sizeof(T));
-    void (*kernel)(struct norm_args, T *, const T *, T *, T *, struct sv_join_site, bool) =
+    struct sv_join_site s = sv_cuda_join_rows(cu, p->join, p->n_rows, p->d);
+    void (*kernel)(struct norm_args, T *, const T *, T *, T *, struct sv_join_site) =
         norm8_join_kernel<T, false>;
     if constexpr (sizeof(T) == 2)
         if (a.bytes)
             kernel = norm8_join_kernel<T, true>;
-    const bool sent =
-        p->n_rows > cu->n_sms && sv_cuda_join_send(cu, s, p->delta, p->row_index, p->n_rows, p->d,
-                                                   resident(cu, kernel, threads));
+    if (p->n_rows > cu->n_sms)
+        sv_cuda_join_ahead(cu, &s, p->delta, p->row_index, p->n_rows, p->d,
+                           s.share ? cu->n_sms : resident(cu, kernel, threads));
     sv_cuda_launch_in_pass(cu, "add_rms_norm of ranks", kernel, p->n_rows, threads, 0, a, (T *)p->x,
-                           (const T *)p->delta, (T *)p->out, (T *)p->tap, s, !sent);
+                           (const T *)p->delta, (T *)p->out, (T *)p->tap, s);
 }
 
 template <typename T> static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)

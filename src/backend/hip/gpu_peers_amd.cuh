@@ -6,6 +6,8 @@
 #ifndef SV_HIP_GPU_PEERS_AMD_CUH
 #define SV_HIP_GPU_PEERS_AMD_CUH
 
+enum { GPU_LOOKS = 1 };
+
 static __device__ __forceinline__ void gpu_send16(uint4 *at, uint4 w)
 {
     uint64_t *const to = (uint64_t *)(uintptr_t)at;

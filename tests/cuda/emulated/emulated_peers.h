@@ -5,6 +5,8 @@
 #ifndef SV_EMULATED_PEERS_H
 #define SV_EMULATED_PEERS_H
 
+enum { GPU_LOOKS = 2 };
+
 static inline void gpu_send16(uint4 *at, uint4 w)
 {
     const uint32_t v[4] = {w.x, w.y, w.z, w.w};
