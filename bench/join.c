@@ -1,10 +1,10 @@
 /*
  * join.c - what a join adds to a norm: chains of add_rms_norm on the devices of two or more ranks,
- * with their exchange and without, replayed as graphs.
+ * with their exchange, in one shot and in two, and without, replayed as graphs.
  *
  * join [RANKS]: 2 GPUs. Rows of 4096 in bf16; microseconds a site, of the slower
  * rank, median of 30 runs. Bars at two H200s: 2.0, 2.5, 5.5 and 13.5 us added at 1, 16, 128 and 512
- * rows.
+ * rows. Where two shots take less is what two_shots of src/backend/gpu/join.cu says.
  */
 #include "backend/ops.h"
 
@@ -14,8 +14,10 @@
 
 enum { D = 4096, SITES = 144, RUNS = 30, MOST = 2048, BIG = 8 };
 
-static const int32_t rows[] = {1, 4, 16, 64, 128, 256, 512, 2048};
+static const int32_t rows[] = {1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 256, 512, 2048};
 enum { N_ROWS = sizeof rows / sizeof *rows };
+
+enum form { ALONE, ONE_SHOT, TWO_SHOTS, FORMS };
 
 struct group {
     int32_t n;
@@ -23,12 +25,13 @@ struct group {
     struct sv_failure failure;
     struct sv_progress progress[BIG];
     int32_t arrived, turn;
-    double us[BIG][2][N_ROWS][RUNS];
+    enum form form; /* of joins, which the devices are opened with */
+    double us[BIG][FORMS][N_ROWS][RUNS];
 };
 struct rank {
     struct group *g;
     int32_t rank, n_rows;
-    bool joins;
+    enum form form;
     struct sv_dev *dev;
     struct sv_thread *thread;
     void *x, *delta, *out;
@@ -53,16 +56,17 @@ static void enqueue(void *user)
 {
     const struct rank *k = user;
     for (int32_t i = 0; i < SITES; i++)
-        sv_op_add_rms_norm(k->dev, &(struct sv_p_add_rms_norm){.n_rows = k->n_rows,
-                                                               .d = D,
-                                                               .x = k->x,
-                                                               .delta = k->delta,
-                                                               .weight = k->weight,
-                                                               .eps = 1e-6f,
-                                                               .out = k->out,
-                                                               .join = !k->joins ? SV_JOIN_NONE
-                                                                       : i % 2   ? SV_JOIN_FFN
-                                                                                 : SV_JOIN_MIXER});
+        sv_op_add_rms_norm(k->dev,
+                           &(struct sv_p_add_rms_norm){.n_rows = k->n_rows,
+                                                       .d = D,
+                                                       .x = k->x,
+                                                       .delta = k->delta,
+                                                       .weight = k->weight,
+                                                       .eps = 1e-6f,
+                                                       .out = k->out,
+                                                       .join = k->form == ALONE ? SV_JOIN_NONE
+                                                               : i % 2          ? SV_JOIN_FFN
+                                                                                : SV_JOIN_MIXER});
 }
 
 static int open_rank(struct rank *k, struct sv_dev *dev)
@@ -101,21 +105,21 @@ static int open_rank(struct rank *k, struct sv_dev *dev)
     return rc;
 }
 
-static void measure(struct rank *k, int32_t joins, int32_t at)
+static void measure(struct rank *k, enum form form, int32_t at)
 {
     const struct sv_backend *be = sv_dev_backend(k->dev);
-    k->joins = joins;
+    k->form = form;
     k->n_rows = rows[at];
     for (int32_t i = -3; i < RUNS && !k->rc; i++) {
         meet(k->g);
         be->stamp(k->dev, 0);
-        sv_dev_graph_run(k->dev, (uint64_t)(1 + joins) << 32 | (uint64_t)k->n_rows, enqueue, k);
+        sv_dev_graph_run(k->dev, (uint64_t)(1 + form) << 32 | (uint64_t)k->n_rows, enqueue, k);
         be->stamp(k->dev, 1);
         k->rc = sv_dev_sync(k->dev, &k->err);
         if (k->rc)
             sv_failure_tell(&k->g->failure, k->rank, k->err.msg);
         else if (i >= 0)
-            k->g->us[k->rank][joins][at][i] = be->stamp_us(k->dev, 0, 1) / SITES;
+            k->g->us[k->rank][form][at][i] = be->stamp_us(k->dev, 0, 1) / SITES;
     }
 }
 
@@ -123,8 +127,12 @@ static void *live(void *arg)
 {
     struct rank *k = arg;
     struct group *g = k->g;
-    const struct sv_dev_opts o = {
-        .backend = "cuda", .compute = SV_BF16, .n_threads = 1, .ranks = {k->rank, g->n, false}};
+    const struct sv_dev_opts o = {.backend = "cuda",
+                                  .compute = SV_BF16,
+                                  .tuning.two_shots =
+                                      g->form == TWO_SHOTS ? SV_TOGGLE_ON : SV_TOGGLE_OFF,
+                                  .n_threads = 1,
+                                  .ranks = {k->rank, g->n, false}};
     k->rc = sv_dev_open(&k->dev, &o, &k->err);
     if (!k->rc)
         k->rc = open_rank(k, k->dev);
@@ -143,9 +151,11 @@ static void *live(void *arg)
     if (k->rc)
         sv_failure_tell(&g->failure, k->rank, k->err.msg);
     meet(g);
-    for (int32_t at = 0; at < N_ROWS && !g->failure.stop; at++)
-        for (int32_t joins = 0; joins < 2; joins++)
-            measure(k, joins, at);
+    for (int32_t at = 0; at < N_ROWS && !g->failure.stop; at++) {
+        if (g->form == ONE_SHOT)
+            measure(k, ALONE, at);
+        measure(k, g->form, at);
+    }
     meet(g);
     return NULL;
 }
@@ -156,47 +166,57 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(struct group *g, int32_t joins, int32_t at)
+static double median(const struct group *g, enum form form, int32_t at)
 {
     double us[RUNS];
     for (int32_t i = 0; i < RUNS; i++) {
         us[i] = 0;
         for (int32_t r = 0; r < g->n; r++)
-            us[i] = g->us[r][joins][at][i] > us[i] ? g->us[r][joins][at][i] : us[i];
+            us[i] = g->us[r][form][at][i] > us[i] ? g->us[r][form][at][i] : us[i];
     }
     qsort(us, RUNS, sizeof *us, compare);
     return us[RUNS / 2];
 }
 
-int main(int argc, char **argv)
+static int run(struct group *g, enum form form)
 {
-    static struct group g;
     struct rank rank[BIG] = {{0}};
     int rc = 0;
-    g.n = argc > 1 ? atoi(argv[1]) : 2;
-    if (g.n < 2 || g.n > BIG)
-        return 2;
-    for (int32_t r = 0; r < g.n; r++) {
-        rank[r] = (struct rank){.g = &g, .rank = r};
+    g->form = form;
+    for (int32_t r = 0; r < g->n; r++) {
+        rank[r] = (struct rank){.g = g, .rank = r};
         if (sv_thread_start(&rank[r].thread, live, &rank[r], NULL))
             return 1;
     }
-    for (int32_t r = 0; r < g.n; r++)
+    for (int32_t r = 0; r < g->n; r++)
         sv_thread_join(rank[r].thread);
-    for (int32_t r = 0; r < g.n; r++) {
+    for (int32_t r = 0; r < g->n; r++) {
         if (rank[r].rc)
             printf("rank %d: %s\n", r, rank[r].err.msg);
         rc |= rank[r].rc;
     }
-    for (int32_t r = 0; r < g.n; r++)
+    for (int32_t r = 0; r < g->n; r++)
         sv_dev_close(rank[r].dev);
-    if (rc)
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    static struct group g;
+    g.n = argc > 1 ? atoi(argv[1]) : 2;
+    if (g.n < 2 || g.n > BIG)
+        return 2;
+    const bool two = g.n > 2;
+    if (run(&g, ONE_SHOT) || (two && run(&g, TWO_SHOTS)))
         return 1;
     printf("%d ranks, rows of %d in bf16, us a site\n", g.n, D);
     for (int32_t at = 0; at < N_ROWS; at++) {
-        const double without = median(&g, 0, at), with = median(&g, 1, at);
-        printf("%5d rows: norm %7.2f, joined %7.2f, added %7.2f\n", rows[at], without, with,
+        const double without = median(&g, ALONE, at), with = median(&g, ONE_SHOT, at);
+        printf("%5d rows: norm %7.2f, joined %7.2f, added %7.2f", rows[at], without, with,
                with - without);
+        if (two)
+            printf(", in two shots %7.2f", median(&g, TWO_SHOTS, at) - without);
+        printf("\n");
     }
     return 0;
 }
