@@ -118,11 +118,25 @@ for device in cuda cuda-portable cuda-eager; do
     done
     unset SALVO_TEST_DEVICE
 done
-# Ranks on two GPUs, or both on one.
+# Ranks on GPUs of their own, or all on one.
 for test in f32_2 bf16_2 experts_2 whole_experts_2 grammars together_2 policy; do
     [ -x "$B/tests/engine/test_ranks" ] &&
         SALVO_TEST_DEVICE=cuda start "ranks-$test" "${LIMIT:-150}" "$B/tests/engine/test_ranks" "$test"
 done
+# Alone: ranks of different programs would wait for each other's kernels.
+if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 4 ] && [ -x "$B/tests/engine/test_ranks" ]; then
+    finish
+    for device in cuda cuda-two-shots; do
+        for test in f32_4 bf16_4 experts_4 together_4; do
+            SALVO_TEST_DEVICE=$device start "ranks-$device-$test" 100 "$B/tests/engine/test_ranks" "$test"
+            finish
+        done
+    done
+    for test in $("$B/tests/engine/test_rank_families" --list); do
+        SALVO_TEST_DEVICE=cuda start "rank-families-$test" 100 "$B/tests/engine/test_rank_families" "$test"
+        finish
+    done
+fi
 finish
 unset SALVO_TEST_QUICK
 
