@@ -57,11 +57,6 @@ void sv_chance_update(struct sv_policy *p)
     }
 }
 
-static float chance_of(const struct sv_policy *p, int mode, int32_t j)
-{
-    return sv_hazard_in_mode(p, mode, p->hazard[j]);
-}
-
 /* Where many draft together their counts come in faster, and may be as many more until they are
  * old. */
 static float window_of(const struct sv_verified *v)
@@ -190,6 +185,6 @@ double sv_policy_expect(const struct sv_policy *p, int mode, int32_t width)
 {
     double sum = 1, chance = 1;
     for (int32_t j = 1; j < width && j < p->block; j++)
-        sum += chance *= (double)chance_of(p, mode, j);
+        sum += chance *= (double)sv_hazard_in_mode(p, mode, p->hazard[j]);
     return sum;
 }

@@ -20,6 +20,7 @@ void sv_trial_verified(struct sv_policy *p, struct sv_record *r);
 /* confidence.c: and what that says of the confidence of the drafter. */
 void sv_confidence_verified(struct sv_policy *p, const float *share, int32_t width,
                             int32_t n_emitted);
+/* That draft j is kept once the one before it was. */
 float sv_confidence_chance(const struct sv_policy *p, int32_t j, float share);
 /* What is remembered for so long, one step later. Before it is too small to be computed with as
  * fast as other numbers, it is gone. */

@@ -44,8 +44,7 @@ static int32_t bin_of(float share)
     return x <= 0 ? 0 : x >= SV_CONFIDENCE_BINS - 1 ? SV_CONFIDENCE_BINS - 1 : (int32_t)x;
 }
 
-/* That draft j is kept once the one before it was. */
-static float chance_of(const struct sv_policy *p, int32_t j, float share)
+float sv_confidence_chance(const struct sv_policy *p, int32_t j, float share)
 {
     const struct sv_confidence *k = &p->confidence;
     int32_t b = bin_of(share);
@@ -54,18 +53,13 @@ static float chance_of(const struct sv_policy *p, int32_t j, float share)
     return c < 0.998f ? c : 0.998f;
 }
 
-float sv_confidence_chance(const struct sv_policy *p, int32_t j, float share)
-{
-    return chance_of(p, j, share);
-}
-
 /* Drafts 1 .. width - 1 were verified, the first n_emitted - 1 kept; share[j - 1] is draft j's. */
 void sv_confidence_verified(struct sv_policy *p, const float *share, int32_t width,
                             int32_t n_emitted)
 {
     struct sv_confidence *k = &p->confidence;
     for (int32_t j = 1; j < width && j <= n_emitted; j++) {
-        float kept = j < n_emitted, c = chance_of(p, j, share[j - 1]);
+        float kept = j < n_emitted, c = sv_confidence_chance(p, j, share[j - 1]);
         int32_t b = bin_of(share[j - 1]);
         k->at_kept[j] += kept - k->at_kept[j] / AT_WINDOW;
         k->at_expected[j] += c - k->at_expected[j] / AT_WINDOW;
@@ -301,7 +295,7 @@ void sv_policy_drafted(struct sv_policy *p, const float *share, int32_t n)
 {
     float chance = 1;
     for (int32_t j = 1; j <= n && !p->random; j++)
-        remember(&p->confidence, j, chance *= chance_of(p, j, share[j - 1]));
+        remember(&p->confidence, j, chance *= sv_confidence_chance(p, j, share[j - 1]));
 }
 
 void sv_policy_brought(struct sv_policy *p, double promised, int32_t n_tokens)
@@ -395,15 +389,14 @@ void sv_policy_narrow(struct sv_policy *p, int32_t i, int32_t width)
 void sv_policy_prune(struct sv_policy *p, const float *share)
 {
     struct rows_left left = {.count = {0}};
-    struct sv_load *l = &p->load, without;
+    struct sv_load without = p->load;
     int32_t at = 0;
-    without = *l;
     without.n_prompt_rows = 0;
     for (int32_t i = 0; i < p->n; i++) {
         const struct sv_policy_seq *s = &p->seq[i];
         float *alive = p->alive + (size_t)i * (size_t)p->block, chance = 1;
         for (int32_t j = 1; s->draft_rows && j < s->width; j++) {
-            alive[j] = chance *= chance_of(p, j, share[at + j - 1]);
+            alive[j] = chance *= sv_confidence_chance(p, j, share[at + j - 1]);
             if (!may_prune(s) || s->probe)
                 continue;
             left.count[prune_bin(chance)]++;
@@ -424,9 +417,7 @@ void sv_policy_prune(struct sv_policy *p, const float *share)
             continue;
         int32_t width = p->random ? 1 + (int32_t)sv_rng_below(p->random, (uint32_t)s->width)
                                   : width_at(s, p->alive + (size_t)i * (size_t)p->block, &line);
-        l->n_rows += width - s->width;
-        l->row_us += s->row_us * (float)(width - s->width);
         p->n_pruned += s->width - width;
-        s->width = width;
+        sv_policy_narrow(p, i, width);
     }
 }

@@ -95,9 +95,13 @@ struct found {
     struct sv_candidate *size; /* (SV_LEVELS) and the best of each size; NULL: nobody asks */
 };
 
-static void try_rows(const struct sv_policy *p, struct sv_candidate c, const struct bins *b,
-                     struct found *found)
+static void try_rows(const struct sv_policy *p, struct sv_candidate c, int32_t n_rows,
+                     double tokens, const struct bins *b, struct found *found)
 {
+    if (n_rows < c.k)
+        return;
+    c.n_rows = n_rows;
+    c.tokens = tokens;
     c.load = load_of(p, &c, b);
     c.us = sv_cost_us(&p->cost, &c.load);
     c.score = c.tokens / c.us;
@@ -124,27 +128,18 @@ static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bi
         int32_t paid = p->cost.padded ? p->cost.padded(base + rows) - base - rows : 0;
         if (paid > 0 && paid < n) { /* rows that padding has paid for */
             c.in_bin = paid;
-            c.n_rows = rows + paid;
-            c.tokens = tokens + each * paid;
-            if (c.n_rows >= k)
-                try_rows(p, c, b, found);
+            try_rows(p, c, rows + paid, tokens + each * paid, b, found);
         }
         while (grid < w->n && w->x[grid] <= base + rows)
             grid++;
         for (; grid < w->n && w->x[grid] < base + rows + n; grid++) {
             c.in_bin = w->x[grid] - base - rows;
-            c.n_rows = rows + c.in_bin;
-            c.tokens = tokens + each * c.in_bin;
-            if (c.n_rows >= k)
-                try_rows(p, c, b, found);
+            try_rows(p, c, rows + c.in_bin, tokens + each * c.in_bin, b, found);
         }
         rows += n;
         tokens += b->sum[bin];
         c.in_bin = n;
-        c.n_rows = rows;
-        c.tokens = tokens;
-        if (rows >= k)
-            try_rows(p, c, b, found);
+        try_rows(p, c, rows, tokens, b, found);
     }
 }
 
