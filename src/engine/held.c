@@ -227,12 +227,12 @@ static bool drop(struct sv_engine *e, struct sv_seq *q)
 }
 
 /* That of all, but for samples. */
-static void drop_all(struct sv_engine *e, bool samples)
+static void drop_all(struct sv_engine *e)
 {
     bool dropped = false;
     for (int32_t i = 0; i < e->sched.n_slots && e->held.n_rows > e->held.n_dead; i++) {
         struct sv_seq *q = e->sched.slot[i];
-        if (q && (samples || !is_sample(e, q)))
+        if (q && !is_sample(e, q))
             dropped |= drop(e, q);
     }
     if (dropped)
@@ -329,7 +329,7 @@ static int32_t rows_to_hold(const struct sv_engine *e, bool far)
     return n <= most ? n : -1;
 }
 
-enum whom { THOSE_WHO_LOST, PROMPTS_TOO, ALL_BUT_SAMPLES, ALL };
+enum whom { THOSE_WHO_LOST, PROMPTS_TOO, ALL_BUT_SAMPLES };
 
 /* Who has lost something by now has its rows left out; so have, where nobody is going to draft,
  * prompts that find no room, or all. */
@@ -340,7 +340,7 @@ static void leave_out(struct sv_engine *e, enum whom whom)
     for (int32_t i = 0; i < p->n_segs; i++) {
         struct sv_plan_seg *g = &p->seg[i];
         struct sv_seq *q = e->sched.slot[g->slot];
-        bool out = whom == ALL || (whom == ALL_BUT_SAMPLES && !is_sample(e, q)) ||
+        bool out = (whom == ALL_BUT_SAMPLES && !is_sample(e, q)) ||
                    (whom == PROMPTS_TOO && g->kind == SV_SEG_PREFILL);
         if (out && !g->gave_up && !q->fixed_width) {
             e->sched.policy->n_dropped += !sv_sched_lacks_draft(&e->cache, q);
@@ -359,13 +359,6 @@ static int32_t n_running(const struct sv_engine *e)
     for (int32_t i = 0; i < e->sched.n_slots; i++)
         n += e->sched.slot[i] != NULL;
     return n;
-}
-
-/* Not even the best drafts could help. */
-static bool out_of_question(const struct sv_engine *e, int32_t n)
-{
-    const struct sv_policy *p = e->sched.policy;
-    return !p->random && (sv_policy_about(n, p->closed_n) ? p->closed : sv_policy_is_closed(p, n));
 }
 
 /* What the step at work brings fits in, after what is there was made use of or given up. */
@@ -423,15 +416,14 @@ void sv_held_plan(struct sv_engine *e)
         return;
     const int32_t n_seqs = n_running(e);
     h->one_in = sample_of(n_seqs);
-    const bool closed = out_of_question(e, n_seqs),
-               far = closed || sv_policy_is_far(policy, n_seqs);
+    const bool far = sv_policy_is_far(policy, n_seqs);
     bool all = wants_all(e, far, &some);
     if (h->n_plans++ % LOOK == 0)
         h->pays_alone = sv_policy_would_draft(policy, 1);
     /* Where it would not even pay once all others have ended, they are not worth their place. */
-    if (!some && !h->pays_alone && (closed || (far && n_seqs >= MANY))) {
-        drop_all(e, closed);
-        leave_out(e, closed ? ALL : ALL_BUT_SAMPLES);
+    if (!some && !h->pays_alone && far && n_seqs >= MANY) {
+        drop_all(e);
+        leave_out(e, ALL_BUT_SAMPLES);
     }
     if (h->n_rows && (all || some))
         work_off(e, 0, !all);

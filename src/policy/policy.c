@@ -227,37 +227,10 @@ static struct sv_load load_of(const struct sv_policy *p, int32_t n, int32_t k, i
     return l;
 }
 
-/* Both the table and what steps said of it may be wrong, so the better of the two counts, and a
- * doubt that grows with time opens the door again. */
-bool sv_policy_is_closed(const struct sv_policy *p, int32_t n)
-{
-    struct sv_load l = load_of(p, n, n, 1);
-    const double plain = sv_cost_us(&p->cost, &l) / n;
-    double best = 0;
-    for (int32_t w = 2; w <= p->block; w = w < p->block && 2 * w > p->block ? p->block : 2 * w)
-        for (int32_t k = 1; k <= n; k = k < n ? n : n + 1) {
-            l = load_of(p, n, k, w);
-            double doubt = sv_cost_doubt(&p->cost, &l, NULL);
-            double us = sv_cost_us(&p->cost, &l) / fmax(sv_cost_level(&p->cost, &l), 1);
-            best = fmax(best, l.n_rows * plain / us * exp(2 * doubt));
-        }
-    return plain > 0 && best < 1;
-}
-
 bool sv_policy_about(int32_t n, int32_t m)
 {
     const int32_t apart = n > m ? n - m : m - n;
     return 8 * apart <= n;
-}
-
-static void look_ahead(struct sv_policy *p)
-{
-    enum { SERVES = 32 };
-    if (sv_policy_about(p->n, p->closed_n) && p->closed_steps++ < SERVES)
-        return;
-    p->closed_n = p->n;
-    p->closed_steps = 0;
-    p->closed = sv_policy_is_closed(p, p->n);
 }
 
 int32_t sv_policy_octave(int32_t n)
@@ -280,7 +253,7 @@ bool sv_policy_is_far(const struct sv_policy *p, int32_t n)
 static void count_missed(struct sv_policy *p)
 {
     enum { EVERY = 16 };
-    if (p->closed || p->n_steps % EVERY || !sv_policy_would_draft(p, p->n))
+    if (p->n_steps % EVERY || !sv_policy_would_draft(p, p->n))
         return;
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
@@ -334,9 +307,9 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     p->n_plain += !run->k;
     if (drafting && !beside_prompt)
         sv_trial_paid(p);
-    else if (!p->closed && hopeless(plain, best))
+    else if (hopeless(plain, best))
         sv_trial_give_up(p);
-    if (probes && !other && !p->closed)
+    if (probes && !other)
         sv_trial_probe(p, used->us, used->tokens / used->us, drafting);
     sv_trial_hem(p, beside_prompt);
     sv_confidence_look(p, used->us);
@@ -390,10 +363,7 @@ void sv_policy_choose(struct sv_policy *p)
     struct sv_candidate plain = {.tokens = tokens, .us = sv_cost_us(&p->cost, &p->load)};
     if (plain.us > 0) { /* else nothing was measured */
         plain.score = plain.tokens / plain.us;
-        look_ahead(p);
-        struct sv_candidate best = {.score = -HUGE_VAL};
-        if (!p->closed)
-            best = sv_choice_search(p, &plain);
+        const struct sv_candidate best = sv_choice_search(p, &plain);
         settle(p, &plain, &best, n_prompt_rows > 0);
     }
     p->load.n_prompt_rows = n_prompt_rows;

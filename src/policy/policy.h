@@ -86,11 +86,9 @@ struct sv_policy {
     bool prunes_now, confidence_now; /* in the step chosen last: rows are cut; the drafter tells */
     struct sv_confidence confidence;
     struct sv_searched *searched; /* the last search, which serves a few steps */
-    bool closed; /* at this number of sequences nothing could be gained, were every draft kept */
-    int32_t closed_n, closed_steps; /* when that was looked at: for so many sequences, steps ago */
-    bool rests;                     /* nothing but plain steps for a few choices, */
-    int32_t rests_at;               /* at about so many sequences, */
-    int32_t n_rested;               /* and so many steps since the last choice */
+    bool rests;                   /* nothing but plain steps for a few choices, */
+    int32_t rests_at;             /* at about so many sequences, */
+    int32_t n_rested;             /* and so many steps since the last choice */
     double left; /* tokens that those who run are likely to bring yet; 0: not known */
     /* choices in a row that found drafting far from worth while; by sequences: 1, 2.., 4.., 8.. */
     int32_t n_far[SV_OCTAVES];
@@ -167,9 +165,6 @@ double sv_policy_gain_us(const struct sv_policy *p, int32_t n, struct sv_record 
 /* What it takes to compute n_rows once more, up to this context, so that a sequence may draft
  * again. */
 double sv_policy_restore_us(const struct sv_policy *p, int32_t n_rows, int32_t context);
-/* Were every draft kept: could n sequences gain nothing by drafting? Then nothing that might be
- * learnt changes the choice, and nothing is tried, searched or kept up. */
-bool sv_policy_is_closed(const struct sv_policy *p, int32_t n);
 /* Numbers of sequences of which one stands for the other while some come and go: also 16 and 15,
  * which octaves part. */
 bool sv_policy_about(int32_t n, int32_t m);

@@ -265,34 +265,6 @@ static void given_up_have_no_place(void **state)
     finish(e);
 }
 
-/* Where drafting is out of the question all goes, also what is held as a sample (of every eighth
- * request) elsewhere. */
-static void out_of_the_question(void **state)
-{
-    (void)state;
-    enum { SAMPLE = 8 };
-    struct sv_engine *e = open_idle();
-    struct sv_policy *p = e->policy;
-    int32_t prompt[PROMPT];
-    char msg[256];
-
-    fill_prompt(prompt);
-    submit(e, prompt);
-    struct sv_seq *q = e->sched.head;
-    q->id = SAMPLE;
-    run_until(e, 1, PROMPT + 5);
-    assert_true(e->held.n_rows >= PROMPT);
-    for (int32_t i = 0; i < p->cost.wide.n; i++)
-        p->cost.wide.us[i] *= 1000;
-    p->closed_n = 0; /* what was found out before does not hold any more */
-    assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
-    assert_true(p->closed);
-    assert_int_equal(e->held.n_rows, 0);
-    assert_int_equal(sv_sched_draft_end(&e->cache, q), 0);
-    assert_int_equal(p->n_dropped, 1);
-    finish(e);
-}
-
 /* A prompt that goes on from pages of a running sequence: what is held for these is made before. */
 static void pages_that_are_shared_are_made_first(void **state)
 {
@@ -357,5 +329,4 @@ static void rows_beyond_its_end_are_dropped(void **state)
 SV_TEST_MAIN(cmocka_unit_test(pages_of_the_end_are_marked),
              cmocka_unit_test(rows_beyond_its_end_are_dropped),
              cmocka_unit_test(rows_of_others_stay), cmocka_unit_test(given_up_have_no_place),
-             cmocka_unit_test(out_of_the_question),
              cmocka_unit_test(pages_that_are_shared_are_made_first))

@@ -176,31 +176,6 @@ static void few_drafts_are_not_cheaper(void **state)
         }
 }
 
-/* Where not even drafts that are all kept could gain, nothing is searched, tried or probed; where
- * they could, it is. */
-static void closed(void **state)
-{
-    (void)state;
-    static const struct machine expensive = {
-        "rows decide", 350, 60, 3, 5, 100, 20, 2, 3, 1, 0, 0, 0, 0, 0, false};
-    struct sv_record rec[16] = {{.n_verified = 0}};
-    int32_t width[16];
-    for (int32_t n = 1; n <= 16; n *= 16) {
-        struct sv_policy *p;
-        struct sv_err err;
-        assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
-        fill_table(&p->cost, &expensive, n);
-        memset(p->cost.pace[0].cov, 0, sizeof p->cost.pace[0].cov); /* and of that it is sure */
-        for (int32_t step = 0; step < 300; step++)
-            choose(p, rec, n, 0, width);
-        assert_int_equal(p->closed, n == 16);
-        assert_int_equal(sv_policy_is_closed(p, n), n == 16);
-        assert_true(n == 16 ? p->n_probes + p->n_other == 0
-                            : p->n_probes + p->n_other + p->n_steps - p->n_plain > 0);
-        sv_policy_close(p);
-    }
-}
-
 /* Where a drafting pass is expensive to begin with, two of sixteen gain nothing. But when the
  * others could draft again and all would gain, drafting is not far from worth while. */
 static void far(void **state)
@@ -809,7 +784,7 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
         }
         struct sv_load *l = &p->load;
         alone = step % LOOK ? alone : sv_policy_would_draft(p, 1);
-        const bool far = !alone && (p->closed || sv_policy_is_far(p, n)), full = n_held + n > ROOM,
+        const bool far = !alone && sv_policy_is_far(p, n), full = n_held + n > ROOM,
                    all = 2 * l->n_draft_segs > n;
         t = step_us(m, n, l->n_rows, l->n_draft_segs, l->n_draft_rows, l->n_draft_out) *
             (l->n_draft_segs ? m->spec_factor : 1);
@@ -823,7 +798,7 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
                 verified(p, &rec[i], s, len);
             tokens += len;
             left[i] -= len;
-            if ((far && !l->n_draft_segs && n >= MANY && (p->closed || !sample[i])) ||
+            if ((far && !l->n_draft_segs && n >= MANY && !sample[i]) ||
                 (full && !sample[i] && left[i] < LENGTH / 4)) {
                 rec[i].lacks = true;
                 held[i] = 0;
@@ -903,8 +878,8 @@ static void near_tie(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(near_tie), cmocka_unit_test(many_alike), cmocka_unit_test(cut_ahead),
              cmocka_unit_test(cut_at_a_price), cmocka_unit_test(few_drafts_are_not_cheaper),
-             cmocka_unit_test(segments_cost), cmocka_unit_test(closed), cmocka_unit_test(far),
-             cmocka_unit_test(rests), cmocka_unit_test(worth_its_context),
-             cmocka_unit_test(looked_at_again), cmocka_unit_test(held_back_is_paid_for),
-             cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut),
-             cmocka_unit_test(published), cmocka_unit_test(never_slower))
+             cmocka_unit_test(segments_cost), cmocka_unit_test(far), cmocka_unit_test(rests),
+             cmocka_unit_test(worth_its_context), cmocka_unit_test(looked_at_again),
+             cmocka_unit_test(held_back_is_paid_for), cmocka_unit_test(beside_prompts),
+             cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(published),
+             cmocka_unit_test(never_slower))
