@@ -350,7 +350,6 @@ static void choose(struct process *w, int32_t n_prompt)
         sv_policy_add(p, (struct sv_policy_seq){.block = BLOCK,
                                                 .cap = s->left < BLOCK ? s->left : BLOCK,
                                                 .context = s->context,
-                                                .left = s->left,
                                                 .record = &s->record});
     }
     sv_policy_choose(p);

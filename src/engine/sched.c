@@ -355,15 +355,6 @@ static bool nobody_drafts(const struct sv_plan *p)
     return p->n_segs > 0;
 }
 
-/* Of its answer, as answers are lately. */
-static int32_t tokens_left(const struct sv_sched *s, const struct sv_seq *q)
-{
-    const int32_t n = q->n_tokens - q->n_prompt, most = q->cap_tokens - q->n_tokens;
-    const double usual = s->usual_answer;
-    const int32_t left = (int32_t)fmax(usual - n, usual / 4) + 1;
-    return left < most ? left : most;
-}
-
 /* Asks the width policy about all sequences that decode, in the order of their slots. False: all go
  * on plainly, nobody had to be asked. */
 static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, struct sv_plan *p)
@@ -392,7 +383,6 @@ static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, stru
                                                         .block = q->width,
                                                         .cap = widest(q),
                                                         .context = reach(q),
-                                                        .left = tokens_left(s, q),
                                                         .record = &q->record});
     }
     sv_policy_choose(s->policy);

@@ -99,7 +99,6 @@ const char *sv_reason_name(enum sv_reason reason)
 void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled)
 {
     p->n = 0;
-    p->left = 0;
     p->prunes_now = p->confidence_now = false;
     p->load = (struct sv_load){.n_prompt_rows = n_prompt_rows, .sampled = sampled};
 }
@@ -116,7 +115,6 @@ void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
     seq.probe = false;
     if ((seq.record->gave_up || seq.record->lacks) && !seq.fixed)
         seq.cap = 1;
-    p->left += seq.left;
     p->seq[p->n++] = seq;
 }
 
@@ -178,15 +176,6 @@ static struct sv_candidate with_prompts(const struct sv_policy *p, const struct 
     c.us += p->prompt_us * c.tokens * c.k / p->n;
     c.score = c.tokens / c.us;
     return c;
-}
-
-/* Before anybody drafts, the context K/V that was held back has to be made: what is left of their
- * answers must be worth that. */
-static bool worth_making(const struct sv_policy *p, const struct sv_candidate *plain,
-                         const struct sv_candidate *best)
-{
-    return p->left <= 0 ||
-           p->left * (1 / plain->score - 1 / best->score) > p->held_us * best->k / p->n;
 }
 
 /* Every sequence of the step has a reason for its width. */
@@ -277,8 +266,7 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     enum { LOOK = 16 };
     double margin = p->trial.drafted ? GO_ON : p->ahead ? TAKE_UP : TAKE_UP_AT_ONCE;
     const struct sv_candidate whole = with_prompts(p, best);
-    const bool drafting = best->k && whole.score > margin * plain->score &&
-                          (p->trial.drafted || worth_making(p, plain, &whole));
+    const bool drafting = best->k && whole.score > margin * plain->score;
     const struct sv_candidate *used = drafting ? best : plain;
     const struct sv_rival way = sv_trial_way(p, plain, &whole, drafting),
                           size = sv_trial_size(p, plain, used);

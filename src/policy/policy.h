@@ -48,7 +48,6 @@ struct sv_policy_seq {
     int32_t block;   /* widest it may be asked for: what the draft sees in full mode */
     int32_t cap;     /* widest useful now: block, cut to the tokens still wanted */
     int32_t context; /* positions behind it */
-    int32_t left;    /* tokens it is likely to bring yet; 0: not known */
     struct sv_record *record;
     /* out */
     int32_t width, draft_rows; /* 0 rows: it sits the drafting pass out */
@@ -89,7 +88,6 @@ struct sv_policy {
     bool rests;                   /* nothing but plain steps for a few choices, */
     int32_t rests_at;             /* at about so many sequences, */
     int32_t n_rested;             /* and so many steps since the last choice */
-    double left; /* tokens that those who run are likely to bring yet; 0: not known */
     /* choices in a row that found drafting far from worth while; by sequences: 1, 2.., 4.., 8.. */
     int32_t n_far[SV_OCTAVES];
     /* what it takes to make the context K/V that is held back, before all may draft */

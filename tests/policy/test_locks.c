@@ -360,7 +360,6 @@ static void anything(void **state)
                                             : of[i]->fixed ? of[i]->fixed
                                                            : BLOCK,
                                      .context = 100,
-                                     .left = of[i]->left,
                                      .record = of[i]->record});
             sv_policy_choose(p);
             adds_up(p);

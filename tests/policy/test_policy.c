@@ -256,18 +256,15 @@ static void rests(void **state)
     sv_policy_close(p);
 }
 
-/* What is held back has to be made before anybody drafts, and prompts' with it: the last tokens of
- * an answer are not worth that. */
+/* Prompts' context K/V has to be made where somebody drafts, and counts. */
 static void worth_its_context(void **state)
 {
     (void)state;
     enum { SEQS = 2, LONG = 40 };
     static const struct {
-        double held_us, prompt_us;
-        int32_t left;
+        double prompt_us;
         bool drafts;
-    } of[] = {{0, 0, 40, true},    {1000, 0, 40, true}, {20000, 0, 40, false}, {1000, 0, 2, false},
-              {20000, 0, 0, true}, {0, 1, 40, true},    {0, 1000, 40, false},  {0, 1000, 0, false}};
+    } of[] = {{0, true}, {1, true}, {1000, false}};
     for (size_t k = 0; k < sizeof of / sizeof of[0]; k++) {
         struct sv_record rec[SEQS] = {{.n_verified = 0}};
         struct sv_policy *p;
@@ -280,15 +277,11 @@ static void worth_its_context(void **state)
         }
         p->trial.probe_us = p->trial.other_us = -1e12;
         p->trial.n_steps = 1 << 20;
-        p->held_us = of[k].held_us;
         p->prompt_us = of[k].prompt_us;
         sv_policy_begin(p, 0, false);
         for (int32_t i = 0; i < SEQS; i++)
-            sv_policy_add(p, (struct sv_policy_seq){.block = BLOCK,
-                                                    .cap = BLOCK,
-                                                    .context = 100,
-                                                    .left = of[k].left,
-                                                    .record = &rec[i]});
+            sv_policy_add(p, (struct sv_policy_seq){
+                                 .block = BLOCK, .cap = BLOCK, .context = 100, .record = &rec[i]});
         sv_policy_choose(p);
         if ((p->load.n_draft_segs > 0) != of[k].drafts)
             fail_msg("case %d", (int)k);
@@ -773,11 +766,9 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
         if (!rests) {
             sv_policy_begin(p, 0, false);
             for (int32_t i = 0; i < n; i++)
-                sv_policy_add(p, (struct sv_policy_seq){.block = BLOCK,
-                                                        .cap = BLOCK,
-                                                        .context = 100,
-                                                        .left = left[i],
-                                                        .record = &rec[i]});
+                sv_policy_add(p,
+                              (struct sv_policy_seq){
+                                  .block = BLOCK, .cap = BLOCK, .context = 100, .record = &rec[i]});
             sv_policy_choose(p);
         } else {
             p->load.n_rows = n; /* what it does not tell */
