@@ -180,11 +180,6 @@ static double level_of(const struct sv_cost *c, const struct sv_load *l, struct 
     return kind > least ? kind : least;
 }
 
-double sv_cost_level(const struct sv_cost *c, const struct sv_load *l)
-{
-    return has_kind(l) ? level_of(c, l, table_us(c, l)) : 1;
-}
-
 double sv_cost_us(const struct sv_cost *c, const struct sv_load *l)
 {
     if (!l->n_segs)

@@ -64,8 +64,6 @@ struct sv_load {
 };
 double sv_cost_us(const struct sv_cost *c, const struct sv_load *l);
 double sv_cost_context(const struct sv_cost *c, const float *us, int32_t context);
-/* How much costlier than the table says such a step has turned out to be, against plain ones. */
-double sv_cost_level(const struct sv_cost *c, const struct sv_load *l);
 bool sv_load_is_plain(const struct sv_load *l);
 /* Between which two of the levels a drafting step of so many rows stands: i, the share of i + 1. */
 struct sv_size {

@@ -2,15 +2,11 @@
  * learn.c - what real steps teach the cost table: how fast the machine is just now, and how
  * drafting steps compare with plain ones.
  *
- * Called for every step that was measured. The table's points were measured in the same minute, so
- * what steps may correct is kept to what a table can get wrong as a whole; a factor for every point
- * was tried: noise made single points look cheap, and the policy went there. A few numbers (struct
- * sv_pace) are followed by a Kalman filter: the first changes all the time - whatever else the
- * machine does slows all steps alike - and the others, how drafting steps of so many rows compare
- * with plain ones, hardly ever. A step tells of the sum of its kind's, and the covariances say
- * whose share a surprise is: while one kind goes on it is the machine's, where kinds take turns it
- * is the comparison's, and later steps set right what a busy moment was mistaken for. Pure
- * arithmetic; must not allocate.
+ * Called for every step that was measured. A Kalman filter follows a few numbers (struct sv_pace):
+ * the pace of all steps, which whatever else the machine does changes all the time, and how
+ * drafting steps of so many rows compare with plain ones, which hardly changes. A step tells of the
+ * sum of its kind's, and the covariances say whose share a surprise is. Pure arithmetic; must not
+ * allocate.
  */
 #include "policy/cost.h"
 
