@@ -15,8 +15,7 @@ enum {
     STEPS = 12,        /* of one trial of the other way, */
     SIZE_STEPS = 4,    /* and of another size, */
     SETTLING = 4,      /* behind those that find caches as other kinds of steps left them */
-    YOUNG = 256,       /* choices of a process that knows its table only; */
-    MOST_TELL = 3,     /* of some sequences each tells more, as that of so many */
+    YOUNG = 256,       /* choices times sequences: before, a process knows its table only; */
     VERIFIED = 6,      /* verify steps of its own, */
     CHOICES = 48,      /* and choices, before a request's drafter is given up; */
     VAIN_STEPS = 16,   /* or so many in a row, */
@@ -101,7 +100,7 @@ static double doubt_of(const struct sv_policy *p, const struct sv_candidate *use
 /* 1 for a process that knows its table only, 0 once it has seen enough. */
 static double young(const struct sv_policy *p)
 {
-    const int32_t told = p->trial.n_steps * (p->n < MOST_TELL ? p->n : MOST_TELL);
+    const int32_t told = p->trial.n_steps * p->n;
     return told < YOUNG ? (double)(YOUNG - told) / YOUNG : 0;
 }
 
