@@ -102,13 +102,13 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 4)
             products<PARTS, WHOLE>(s, m.c, keys, keys + stage<PARTS>::QUERIES,
                                    k_dim<WHOLE>(gpu_args(a)));
         __syncthreads();
-        if (wave == gpu_afresh((int)blockIdx.x) % STATE_WAVES)
+        if (wave == gpu_afresh((int)blockIdx.x) % STATE_WAVES) {
             solve<PARTS, true>(c, m.c, (float(*)[COLS])(tile_bytes + stage_of(c) + stage<PARTS>::V),
                                folded);
+            m.decay = m.c.decay[GDN_CHUNK - 1];
+        }
         float out[LINES<SHARES>];
         start_outputs<SHARES>(m.c, share, col, out);
-        if (threadIdx.x == 0)
-            m.decay = m.c.decay[GDN_CHUNK - 1];
         __syncthreads();
         end_outputs<WHOLE, SHARES>(gpu_args(a), w, c, m.c, m.qk[c.first / GDN_CHUNK % 2], share,
                                    col, out);
