@@ -156,13 +156,15 @@ int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
 int sv_memory_check_weights(struct sv_dev *dev, const char *what, int64_t n_bytes,
                             struct sv_err *err)
 {
+    const int32_t n = sv_dev_ranks(dev).n;
+    const int64_t own = n_bytes / n; /* at least: some tensors are whole on every rank */
     int64_t n_free, n_total;
     sv_dev_memory(dev, &n_free, &n_total);
-    if (!n_total || n_bytes <= n_free)
+    if (!n_total || own <= n_free)
         return SV_OK;
-    return sv_fail(err, SV_ENOMEM, -1,
-                   "%s: the weights take %lld MiB and %lld of the device's %lld MiB are free", what,
-                   mib(n_bytes), mib(n_free), mib(n_total));
+    return sv_fail(err, SV_ENOMEM, -1, "%s: %s %lld MiB and %lld of the device's %lld MiB are free",
+                   what, n > 1 ? "a rank's part of the weights takes" : "the weights take",
+                   mib(own), mib(n_free), mib(n_total));
 }
 
 void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t max_rows)

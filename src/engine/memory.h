@@ -31,7 +31,8 @@ struct sv_memory_ask {
  * windows of as many sequences take, states the slots' and a share for snapshots. Refuses, and says
  * what would fit, when one full sequence does not. */
 int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err);
-/* Before weights are loaded onto a device with memory of its own: do they fit at all? */
+/* Before weights of n_bytes, those of all ranks, are loaded onto a device with memory of its own:
+ * does its rank's part fit at all? */
 int sv_memory_check_weights(struct sv_dev *dev, const char *what, int64_t n_bytes,
                             struct sv_err *err);
 /* What the device has, once weights and buffers are in place. */

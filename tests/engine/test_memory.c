@@ -376,7 +376,33 @@ static void share_of_a_gpu(void **state)
     }
 }
 
+/* A device of 80 GiB with 78 of them free. */
+static void some_free(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
+{
+    (void)dev;
+    *n_free = 78 * GIB;
+    *n_total = 80 * GIB;
+}
+
+static void weights_of_all_ranks(void **state)
+{
+    (void)state;
+    static const struct sv_backend be = {.memory = some_free};
+    struct sv_dev dev = {.be = &be, .ranks = {.n = 1}};
+    struct sv_err err = {0};
+    assert_int_equal(sv_memory_check_weights(&dev, "m", 78 * GIB, &err), SV_OK);
+    assert_int_equal(sv_memory_check_weights(&dev, "m", 131 * GIB, &err), SV_ENOMEM);
+    assert_string_equal(err.msg,
+                        "m: the weights take 134144 MiB and 79872 of the device's 81920 MiB are "
+                        "free");
+    dev.ranks.n = 2; /* one device alone could not have them */
+    assert_int_equal(sv_memory_check_weights(&dev, "m", 131 * GIB, &err), SV_OK);
+    assert_int_equal(sv_memory_check_weights(&dev, "m", 160 * GIB, &err), SV_ENOMEM);
+    assert_non_null(strstr(err.msg, "a rank's part of the weights takes"));
+}
+
 SV_TEST_MAIN(cmocka_unit_test(shared_with_the_host), cmocka_unit_test(memory_of_its_own),
              cmocka_unit_test(windows_take_less), cmocka_unit_test(states_and_snapshots),
              cmocka_unit_test(quantized_weights_count_as_kept), cmocka_unit_test(rows_add_up),
-             cmocka_unit_test(ledger), cmocka_unit_test(share_of_a_gpu))
+             cmocka_unit_test(ledger), cmocka_unit_test(share_of_a_gpu),
+             cmocka_unit_test(weights_of_all_ranks))
