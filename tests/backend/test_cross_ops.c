@@ -634,7 +634,8 @@ static void attention_on(struct cross *c)
 /* ---------------------------------------------------------------- caches in e4m3 */
 
 /* Rows are written, neither normalised nor rotated, so that both sides store the same bytes; then
- * they are read, those of the pass among them, all together and each segment alone. */
+ * they are read, those of the pass among them, all together and each segment alone. fixed: four
+ * bits, so that a code's value times it is a number of bf16. */
 static void f8_case(struct cross *c, struct heads s, struct view v, int32_t page, int32_t reach,
                     float fixed)
 {
@@ -718,7 +719,7 @@ static void f8_on(struct cross *c)
     for (int i = 0; i < (c->quick ? 2 : 4); i++)
         for (int k = 0; k < 3; k++)
             f8_case(c, shapes[i], views[k], (int32_t[]){16, 64, 1}[(i + k) % 3],
-                    c->quick ? 200 : 720, k == 1 ? 0.013f : 0);
+                    c->quick ? 200 : 720, k == 1 ? 13 / 1024.0f : 0);
 }
 
 /* ---------------------------------------------------------------- draft_context_kv */
