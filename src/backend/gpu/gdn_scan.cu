@@ -1,10 +1,10 @@
 /*
- * gdn_scan.cu - the gated delta rule over the rows of a pass that has few of each segment: single
- * rows and verify blocks. Its arithmetic: gdn_scan.cuh.
+ * gdn_scan.cu - the gated delta rule over the rows of a pass: prompts, verify blocks and single
+ * rows. Its arithmetic: gdn_scan.cuh.
  *
  * Entered through the table in device.cu. A thread block takes one chunk after the other, and all
  * its waves do everything: several thread blocks a multiprocessor hide what one waits for. Must
- * not: do arithmetic that gdn_prompt.cu does not do alike.
+ * not: do other arithmetic for many rows than for one.
  */
 #include "backend/gpu/gdn_scan.cuh"
 
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 4)
             __syncthreads(); /* the chunk before is done */
             bring_chunk(w, c);
         }
-        put_weights<THREADS, true>(f, threadIdx.x, m.c, m.qk[c.first / GDN_CHUNK % 2]);
+        put_weights<THREADS>(f, threadIdx.x, m.c, m.qk[c.first / GDN_CHUNK % 2]);
         gpu_copy_wait<0>(0, 0);
         __syncthreads();
         if (next < w.seg.end) {
@@ -103,8 +103,8 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 4)
                                    k_dim<WHOLE>(gpu_args(a)));
         __syncthreads();
         if (wave == gpu_afresh((int)blockIdx.x) % STATE_WAVES) {
-            solve<PARTS, true>(c, m.c, (float(*)[COLS])(tile_bytes + stage_of(c) + stage<PARTS>::V),
-                               folded);
+            solve<PARTS>(c, m.c, (float(*)[COLS])(tile_bytes + stage_of(c) + stage<PARTS>::V),
+                         folded);
             m.decay = m.c.decay[GDN_CHUNK - 1];
         }
         float out[LINES<SHARES>];
@@ -145,10 +145,7 @@ void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
     const dim3 grid((unsigned)(s.n_v_heads * ((s.v_dim + COLS - 1) / COLS)),
                     (unsigned)p->rows.n_segs);
     const bool half = cu->act == SV_BF16, whole = s.k_dim == GDN_KEY && s.v_dim == GDN_KEY;
-    if (GPU_WAVE == 32 && half && whole &&
-        p->rows.n_rows > 4 * GDN_CHUNK * p->rows.n_segs) /* chunks a segment */
-        sv_cuda_gdn_prompt(cu, a, grid);
-    else if (half)
+    if (half)
         launch_scan(cu, whole ? scan_kernel<2, true> : scan_kernel<2, false>, grid, THREADS,
                     stage<2>::ALL, a);
     else

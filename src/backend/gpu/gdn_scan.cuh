@@ -1,14 +1,13 @@
 /*
- * gdn_scan.cuh - what the kernels of the gated delta rule's scan share: chunks, where their numbers
- * lie, and the arithmetic of a row, which is one however rows come.
+ * gdn_scan.cuh - the pieces of the gated delta rule's scan: chunks, where their numbers lie, and
+ * the arithmetic of a row, which is one however rows come.
  *
- * Included by gdn_scan.cu (few rows a segment) and gdn_prompt.cu (many). A thread block has 32
- * columns of one value head's state of one segment. Four waves hold them in registers, transposed
- * (a column of the state is a row of a product), two of them each half of the key's numbers. Row i
- * of a chunk is always line i of the products with its keys and queries, and lines do not meet, so
- * a row's bits do not depend on which others are there. Operands are f32 numbers cut into bf16
- * parts; of two numbers the products are added whose parts are not both small. The state itself is
- * f32 and is added to with one rounding.
+ * Included by gdn_scan.cu. A thread block has 32 columns of one value head's state of one segment.
+ * Four waves hold them in registers, transposed (a column of the state is a row of a product), two
+ * of them each half of the key's numbers. Row i of a chunk is always line i of the products with
+ * its keys and queries, and lines do not meet, so a row's bits do not depend on which others are
+ * there. Operands are f32 numbers cut into bf16 parts; of two numbers the products are added whose
+ * parts are not both small. The state itself is f32 and is added to with one rounding.
  *
  * A chunk is folded into the state when all its rows are committed; a verify block that crosses its
  * end folds it into the registers only. Keys, G and the position in the slot's block are read by
@@ -72,7 +71,7 @@ static __device__ __forceinline__ struct chunk chunk_at(const struct scan_args &
 /* ---------------------------------------------------------------- what a chunk needs */
 
 struct chunk_shared {
-    float kk[GDN_CHUNK][GDN_CHUNK];   /* exp(G_i - G_j) k_i . k_j: see put_weights */
+    float kk[GDN_CHUNK][GDN_CHUNK];   /* [i][j]: exp(G_i - G_j) k_i . k_j */
     float x[2][2][GDN_CHUNK][X_LINE]; /* of each half: lines of keys, of queries times S */
     float u[GDN_CHUNK][COLS];
     float decay[GDN_CHUNK], beta[GDN_CHUNK], to_end[GDN_CHUNK]; /* exp(G_i), exp(G_last - G_i) */
@@ -149,8 +148,8 @@ static __device__ __forceinline__ void fetch_weights(const struct scan_args &a,
         f.qk[m] = dot[GDN_CHUNK];
     }
 }
-/* By whole waves. kk: by its key j, or BY_ROW; qk is by row. */
-template <int THREADS, bool BY_ROW>
+/* By whole waves. */
+template <int THREADS>
 static __device__ __forceinline__ void put_weights(const struct weights<THREADS> &f, int32_t t,
                                                    struct chunk_shared &m, float (*qk)[GDN_CHUNK])
 {
@@ -161,7 +160,7 @@ static __device__ __forceinline__ void put_weights(const struct weights<THREADS>
         if (GDN_CHUNK * GDN_CHUNK % THREADS && i >= GDN_CHUNK)
             break;
         const float weight = expf(__fsub_rn(__shfl_sync(0xffffffffu, f.g, i), f.g));
-        m.kk[BY_ROW ? i : j][BY_ROW ? j : i] = __fmul_rn(weight, f.kk[n]);
+        m.kk[i][j] = __fmul_rn(weight, f.kk[n]);
         qk[i][j] = __fmul_rn(weight, f.qk[n]);
     }
     const float last = __shfl_sync(0xffffffffu, f.g, GDN_CHUNK - 1);
@@ -420,28 +419,10 @@ static __device__ __forceinline__ float solved(const struct chunk_shared &m, flo
     return __fmul_rn(m.beta[j], __fsub_rn(__fmaf_rn(-m.decay[j], sk, v), sum));
 }
 
-/* u of one column. Of a whole chunk each u goes into the sums of all that follow; of some rows
- * each sum is formed when it is needed, in the same order. */
-static __device__ __forceinline__ void
-solve_all(float (&u)[GDN_CHUNK], const struct chunk_shared &m, float (*v)[COLS], int32_t col)
-{
-    float sum[GDN_CHUNK];
-#pragma unroll
-    for (int i = 0; i < GDN_CHUNK; i++)
-        sum[i] = 0;
-#pragma unroll
-    for (int j = 0; j < GDN_CHUNK; j++) {
-        u[j] = solved(m, v_at(v, j, col), col, j, sum[j]);
-#pragma unroll
-        for (int i = 0; i < GDN_CHUNK; i++)
-            if (i > j)
-                sum[i] = __fmaf_rn(m.kk[j][i], u[j], sum[i]);
-    }
-}
-template <bool BY_ROW>
-static __device__ __forceinline__ void solve_some(float (&u)[GDN_CHUNK], const struct chunk &c,
-                                                  const struct chunk_shared &m, float (*v)[COLS],
-                                                  int32_t col)
+/* u of one column: each sum is formed when it is needed, in ascending order. */
+static __device__ __forceinline__ void solve_column(float (&u)[GDN_CHUNK], const struct chunk &c,
+                                                    const struct chunk_shared &m, float (*v)[COLS],
+                                                    int32_t col)
 {
 #pragma unroll
     for (int i = 0; i < GDN_CHUNK; i++)
@@ -457,14 +438,14 @@ static __device__ __forceinline__ void solve_some(float (&u)[GDN_CHUNK], const s
 #pragma unroll
         for (int j = 0; j < GDN_CHUNK; j++)
             if (j < i)
-                sum = __fmaf_rn(m.kk[BY_ROW ? i : j][BY_ROW ? j : i], u[j], sum);
+                sum = __fmaf_rn(m.kk[i][j], u[j], sum);
         u[i] = solved(m, u[i], col, i, sum);
     }
 }
 
 /* u of a chunk, and in parts what is to be folded, to shared memory; by a wave, a lane a column.
- * BY_ROW: how kk lies. */
-template <int PARTS, bool BY_ROW>
+ */
+template <int PARTS>
 static __device__ __forceinline__ void solve(const struct chunk &c, struct chunk_shared &m,
                                              float (*v)[COLS], uint32_t folded)
 {
@@ -472,10 +453,7 @@ static __device__ __forceinline__ void solve(const struct chunk &c, struct chunk
     if (col >= COLS)
         return;
     float u[GDN_CHUNK];
-    if (!BY_ROW && GPU_WAVE == 32 && c.lo == 0 && c.hi == GDN_CHUNK)
-        solve_all(u, m, v, col);
-    else
-        solve_some<BY_ROW>(u, c, m, v, col);
+    solve_column(u, c, m, v, col);
 #pragma unroll
     for (int i = 0; i < GDN_CHUNK; i++)
         m.u[i][col] = u[i];
@@ -571,9 +549,5 @@ static inline void launch_scan(struct sv_cuda *cu, void (*kernel)(struct scan_ar
                       "gdn_scan"))
         sv_cuda_launch_in_pass(cu, "gdn_scan", kernel, grid, threads, (size_t)smem, a);
 }
-
-/* gdn_prompt.cu: the launch where segments have many rows, keys and values GDN_KEY numbers, and
- * operands two parts. */
-void sv_cuda_gdn_prompt(struct sv_cuda *cu, const struct scan_args &a, dim3 grid);
 
 #endif
