@@ -114,11 +114,6 @@ static SV_HD constexpr bool takes_few(int n)
 
 enum { X_ROW_BYTES = SV_TILE * 2, X_COLS = FP8 ? X_ROW_BYTES : SV_TILE };
 
-/* Warps that fill the ring by turns. One has some 90 instructions for a stage, each waiting for the
- * one before, and where weights have few bits a stage is multiplied in less. A ring has at least as
- * many stages, so that who waits for a stage to be empty knows that it was filled before. */
-enum { PRODUCERS = WCOMP ? 4 : 1 };
-
 /* Where copies of one and a half tiles do not begin on 128 bytes in memory, they shall not in
  * shared memory either. */
 enum { HALF_GAP = W_BYTES / 2 % 128 };
@@ -219,21 +214,6 @@ static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv
     walk_enter<WAY>(v, a, half);
 }
 
-template <enum way WAY>
-static __device__ __forceinline__ void walk_on(struct walk &v, const struct sv_gemm_args &a,
-                                               int half, int32_t n)
-{
-    if (v.kk + n < a.split.n_k && v.t + n < v.t1) {
-        v.w += n * W_BYTES;
-        v.t += n;
-        v.kk += n;
-        return;
-    }
-#pragma unroll 1
-    for (; n > 0; n--)
-        walk_next<WAY>(v, a, half);
-}
-
 /* x_bytes: what will come beside them. */
 template <enum way WAY>
 static __device__ __forceinline__ void load_weights(const struct walk &v, bool gated,
@@ -294,19 +274,18 @@ static __device__ __forceinline__ uint64_t stream_policy(void)
     return once;
 }
 
-/* A unit whose first tiles are on their way: where the walk goes on, at which tile, how many, and
- * where they began. */
+/* A unit whose first tiles are on their way: where the walk goes on, how many, and where they
+ * began. */
 struct begun {
     struct walk v;
-    int32_t i, n, t, kk;
+    int32_t n, t, kk;
 };
 
-/* One thread of each producer, as soon as barriers are made: asks for the weights of the unit's
- * first tiles, of which it has each PRODUCERS-th from `own` on. */
+/* One thread, as soon as barriers are made: asks for the weights of the unit's first tiles. */
 template <int N, enum way WAY>
 static __device__ __forceinline__ struct begun begin_unit(const struct sv_gemm_args &a,
                                                           uint32_t smem, struct tail *tail,
-                                                          int32_t t0, int32_t t1, int half, int own)
+                                                          int32_t t0, int32_t t1, int half)
 {
     typedef ring<N, WAY> R;
     const uint64_t once = stream_policy();
@@ -322,28 +301,24 @@ static __device__ __forceinline__ struct begun begin_unit(const struct sv_gemm_a
     b.kk = v.kk;
     const uint32_t x_bytes = (uint32_t)(a.x_rows * X_ROW_BYTES);
     const int32_t apart = n_early<N, WAY>(a, v.t, t1);
-    if (own)
-        walk_on<WAY>(v, a, half, own);
-    int32_t i = own;
 #pragma unroll 1
-    for (; i < b.n; i += PRODUCERS) {
+    for (int32_t i = 0; i < b.n; i++) {
         const bool together = i >= apart;
         load_weights<WAY>(v, a.mode == SV_GEMM_GATED, smem + i * R::STAGE,
                           smem_u32(together ? &tail->full[i] : &tail->early[i]),
                           together ? x_bytes : 0, once);
         if (!together)
             bar_expect(smem_u32(&tail->full[i]), x_bytes);
-        walk_on<WAY>(v, a, half, PRODUCERS);
+        walk_next<WAY>(v, a, half);
     }
-    b.i = i;
     return b;
 }
 
-/* The same threads: the rest. */
+/* The same thread: the rest. */
 template <int N, enum way WAY>
 static __device__ __forceinline__ void produce(const CUtensorMap *map, const struct sv_gemm_args &a,
                                                uint32_t smem, struct tail *tail, struct begun &b,
-                                               int half, int own)
+                                               int half)
 {
     typedef ring<N, WAY> R;
     struct walk &v = b.v;
@@ -355,28 +330,27 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     SV_MARK(a, 6);
 #pragma unroll 1
     for (int32_t i = 0; i < b.n; i++) {
-        if (i % PRODUCERS == own)
-            load_x<1>(map, b.kk, 0, a.x_rows, smem + i * R::STAGE + R::W, smem_u32(&tail->full[i]),
-                      half, keep);
+        load_x<1>(map, b.kk, 0, a.x_rows, smem + i * R::STAGE + R::W, smem_u32(&tail->full[i]),
+                  half, keep);
         if (++b.t == v.t1)
             b.kk = v.t0 % a.split.n_k;
         else if (++b.kk == a.split.n_k)
             b.kk = 0;
     }
     const uint64_t once = stream_policy();
-    int32_t s = b.i - b.n;
+    int32_t s = 0;
     uint32_t parity = 0;
 #pragma unroll 1
-    for (int32_t left = v.t1 - v.t0 - b.i; left > 0; left -= PRODUCERS, s += PRODUCERS) {
-        if (s >= a.n_stages) {
-            s -= a.n_stages;
-            parity ^= 1;
-        }
+    for (int32_t left = v.t1 - v.t0 - b.n; left > 0; left--) {
         const uint32_t full = smem_u32(&tail->full[s]);
         bar_wait(smem_u32(&tail->empty[s]), parity);
         load_weights<WAY>(v, a.mode == SV_GEMM_GATED, smem + s * R::STAGE, full, x_bytes, once);
         load_x<1>(map, v.kk, 0, a.x_rows, smem + s * R::STAGE + R::W, full, half, keep);
-        walk_on<WAY>(v, a, half, PRODUCERS);
+        walk_next<WAY>(v, a, half);
+        if (++s == a.n_stages) {
+            s = 0;
+            parity ^= 1;
+        }
     }
 }
 

@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
         if (smem & 1023)
             __trap(); /* swizzled tiles must lie on 1024 */
         if (AT_ONCE)
-            begun = begin_unit<N, WAY>(a, smem, tail, t0, t1, half, 0);
+            begun = begin_unit<N, WAY>(a, smem, tail, t0, t1, half);
     }
     if (CL > 1 || HALF_K)
         cluster_sync();
@@ -144,16 +144,15 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
     if (threadIdx.x >= CONSUMERS) {
         if (moves_registers(N))
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers_of(N, WAY, true)));
-        const int own = (int)threadIdx.x / 32 - CONSUMERS / 32;
-        if (threadIdx.x % 32 == 0 && own < PRODUCERS) {
+        if (threadIdx.x == CONSUMERS) {
             if constexpr (HALF_K)
                 produce_half<N, WAY>(&map, a, smem, tail, slab_of<WAY>(a));
             else if constexpr (is_whole(WAY))
                 produce_whole<N, WAY>(&map, a, smem, tail, n_items, half);
             else {
                 if (!AT_ONCE)
-                    begun = begin_unit<N, WAY>(a, smem, tail, t0, t1, half, own);
-                produce<N, WAY>(&map, a, smem, tail, begun, half, own);
+                    begun = begin_unit<N, WAY>(a, smem, tail, t0, t1, half);
+                produce<N, WAY>(&map, a, smem, tail, begun, half);
             }
         }
         __syncwarp();
@@ -407,7 +406,6 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
     a->n_stages = g->tune_stages ? g->tune_stages : way == TALL ? w->tall_stages : w->stages;
     while (a->n_stages > MAX_STAGES || smem_of(w->n, way, a->n_stages) > SMEM_MAX)
         a->n_stages--;
-    SV_REQUIRE(a->n_stages >= PRODUCERS);
     /* Rows that are not there take the copy longer than rows that are. */
     a->x_rows = (a->n_rows + 7) / 8 * 8;
     int32_t n_blocks = 2 * a->split.n_units;
