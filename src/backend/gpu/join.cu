@@ -60,7 +60,8 @@ void sv_cuda_join_empty(struct sv_cuda *cu, enum sv_join kind)
 /* ---------------------------------------------------------------- sums */
 
 /* From how many bytes of a rank's part on two shots take less time, by the number of ranks: one
- * shot sends a part to all others, two shots a share of it to each and then the share's sums. */
+ * shot sends a part to all others, two shots a share of it to each and then the share's sums.
+ * Measured on H100s with three and four (bench/join.c), guessed from five on. */
 static const struct {
     int32_t n_ranks;
     int64_t n_bytes;
