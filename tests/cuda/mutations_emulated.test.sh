@@ -51,7 +51,7 @@ fault 'keys read before their copy is waited for' attention_portable.cu 's/tile_
 fault 'addresses of the tile after the next' attention_portable.cu 's/\(ahead - 1\) % N_OFFSETS/(ahead - 1 + FAULT) % N_OFFSETS/'
 fault 'keys behind the query not masked' attention_portable.cu 's/pos < lo_all \|\| (pos \+ SV_ATTN_TILE > hi_all)/pos < lo_all || (!FAULT \&\& \1)/'
 fault 'earlier sums not rescaled' attention_portable.cu 's/if \(!fresh\)$/if (!fresh \&\& !FAULT)/'
-fault 'a copy into the stage that is being read' attention_portable.cu 's/free_stage = stage;/free_stage = FAULT ? (stage + 1) % a.n_stages : stage;/'
+fault 'a copy into the stage that is being read' attention_portable.cu 's/ring \+ free_stage/ring + (FAULT ? stage : free_stage)/'
 run 'd64 short' tests/cuda/attention_emulated.cpp src/backend/cuda/attention.cu src/backend/gpu/attention_{portable,latent,plain}.cu \
     src/backend/hip/no_tuned.cu
 

@@ -390,7 +390,7 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
                                                                min(a.n_stages - 2, it.to - 1 - t));
             __syncthreads(); /* tile t is there for all, and nobody needs tile t - 1 any more */
             const int32_t ahead = t - it.from + a.n_stages;
-            /* On sm_80 one register more is spilled: of bf16 what can be found again is. */
+            /* Computed again, not kept: on sm_80 no register is left. */
             if (!F8)
                 free_stage = stage ? stage - 1 : a.n_stages - 1;
             if (t + a.n_stages - 1 < it.to)
