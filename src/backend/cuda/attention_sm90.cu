@@ -110,12 +110,6 @@ first_line(int i)
     return threadIdx.x / 32 % LOADERS * 4 + 16 * i;
 }
 
-/* The scales of a row's key and value. */
-static __device__ __forceinline__ uint16_t scales_of(const struct sv_attn_args &a, uint32_t row)
-{
-    return (uint16_t)(row == ATTN_NONE ? KV_F8_ONE : a.p.kv.k_own[row] | a.p.kv.v_own[row] << 8);
-}
-
 /* Starts to bring stage j of a chunk whose rows are in `rows`. */
 template <int HD>
 static __device__ __forceinline__ void bring(const struct sv_attn_args &a, uint32_t to, int j,
@@ -181,7 +175,7 @@ static __device__ __forceinline__ void load_f8(const struct sv_attn_args &a,
         attn_group_sync(GROUP); /* the item before needs no rows any more */
         uint32_t row = attn_key_row(a, it, first);
         rows[t] = row;
-        uint16_t next = scales_of(a, row);
+        uint16_t next = sv_kv_f8_scales(a.p.kv, row);
         attn_group_sync(GROUP);
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
@@ -195,7 +189,7 @@ static __device__ __forceinline__ void load_f8(const struct sv_attn_args &a,
             if (c + 1 < n) {
                 row = attn_key_row(a, it, first + (c + 1) * KEYS);
                 rows[(c + 1) % ROW_CHUNKS * KEYS + t] = row;
-                next = scales_of(a, row);
+                next = sv_kv_f8_scales(a.p.kv, row);
             }
             attn_group_sync(GROUP);
 #pragma unroll

@@ -96,11 +96,6 @@ static __device__ __forceinline__ uint32_t tile_key(const struct sv_attn_args &a
 {
     return F8 ? attn_key_row(a, it, pos) : attn_key_at(a, it, pos);
 }
-/* The scales of a row's key and value. */
-static __device__ __forceinline__ uint16_t tile_scales(const struct sv_attn_args &a, uint32_t row)
-{
-    return (uint16_t)(row == ATTN_NONE ? KV_F8_ONE : a.p.kv.k_own[row] | a.p.kv.v_own[row] << 8);
-}
 
 /* The values of a stage's codes, to the places where a stage of bf16 has them. */
 template <int HD, int WARPS>
@@ -289,7 +284,7 @@ load_first(const struct sv_attn_args &a, const struct attn_items *plan, const st
     for (int32_t j = 0; j < a.n_stages - 1; j++)
         gpu_copy_commit(); /* all is in the first group */
     for (int32_t j = threadIdx.x; F8 && j < (a.n_stages - 1) * SV_ATTN_TILE; j += WARPS * GPU_WAVE)
-        scales[j] = tile_scales(a, offsets[j]);
+        scales[j] = sv_kv_f8_scales(a.p.kv, offsets[j]);
 }
 
 /* Lanes beyond the last query double it: they take part and write nothing. */
@@ -403,7 +398,8 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
                 offset =
                     tile_key<F8>(gpu_args(a), it, (t + a.n_stages) * SV_ATTN_TILE + threadIdx.x);
             if (F8 && threadIdx.x < SV_ATTN_TILE && t + a.n_stages - 1 < it.to)
-                scale = tile_scales(gpu_args(a),
+                scale =
+                    sv_kv_f8_scales(gpu_args(a).p.kv,
                                     offsets[(ahead - 1) % N_OFFSETS * SV_ATTN_TILE + threadIdx.x]);
             if constexpr (F8) {
                 expand_tile<HD, WARPS>(gpu_args(a), ring + stage * STAGE_BYTES, values_at,

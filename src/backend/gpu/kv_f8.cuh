@@ -71,6 +71,12 @@ static __device__ __forceinline__ uint32_t sv_kv_f8_codes(const struct sv_kv_f8_
 
 /* ---------------------------------------------------------------- reading */
 
+/* The own scales of a row's key and, in the upper byte, of its value; UINT32_MAX: no row. */
+static __device__ __forceinline__ uint16_t sv_kv_f8_scales(const struct sv_kv &kv, uint32_t row)
+{
+    return (uint16_t)(row == UINT32_MAX ? KV_F8_ONE : kv.k_own[row] | kv.v_own[row] << 8);
+}
+
 static __device__ __forceinline__ float sv_kv_f8_scale(uint8_t own, float fixed)
 {
     const float scale = own == KV_F8_NAN ? __uint_as_float(0x7fc00000u)
