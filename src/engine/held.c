@@ -329,19 +329,19 @@ static int32_t rows_to_hold(const struct sv_engine *e, bool far)
     return n <= most ? n : -1;
 }
 
-enum whom { THOSE_WHO_LOST, PROMPTS_TOO, ALL_BUT_SAMPLES };
+enum left_out { INCOMPLETE, PROMPTS_TOO, ALL_BUT_SAMPLES };
 
 /* Who has lost something by now has its rows left out; so have, where nobody is going to draft,
  * prompts that find no room, or all. */
-static void leave_out(struct sv_engine *e, enum whom whom)
+static void leave_out(struct sv_engine *e, enum left_out which)
 {
     struct sv_plan *p = &e->plan;
     bool taps = false;
     for (int32_t i = 0; i < p->n_segs; i++) {
         struct sv_plan_seg *g = &p->seg[i];
         struct sv_seq *q = e->sched.slot[g->slot];
-        bool out = (whom == ALL_BUT_SAMPLES && !is_sample(e, q)) ||
-                   (whom == PROMPTS_TOO && g->kind == SV_SEG_PREFILL);
+        bool out = (which == ALL_BUT_SAMPLES && !is_sample(e, q)) ||
+                   (which == PROMPTS_TOO && g->kind == SV_SEG_PREFILL);
         if (out && !g->gave_up && !q->fixed_width) {
             e->sched.policy->n_dropped += !sv_sched_lacks_draft(&e->cache, q);
             sv_sched_lacks(&e->cache, q, g->first);
@@ -374,7 +374,7 @@ static bool make_room(struct sv_engine *e, bool far, int32_t n_seqs, int32_t *n)
         return true;
     }
     drop_oldest(e, *n);
-    leave_out(e, THOSE_WHO_LOST);
+    leave_out(e, INCOMPLETE);
     *n = rows_to_hold(e, far);
     if (h->n_rows + *n > h->cap_rows) /* of samples alone */
         sv_held_flush(e);
@@ -434,7 +434,7 @@ void sv_held_plan(struct sv_engine *e)
     }
     h->now = n >= 0 && make_room(e, far, n_seqs, &n) && n > 0;
     h->n_more = h->now ? n : 0;
-    leave_out(e, THOSE_WHO_LOST);
+    leave_out(e, INCOMPLETE);
     if (h->now)
         place(e);
     policy->held_us = h->row_us * (h->n_rows - h->n_dead);

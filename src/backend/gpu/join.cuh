@@ -66,7 +66,8 @@ static __device__ __forceinline__ void sv_join_send(const struct sv_join_site &s
 }
 
 /* After so many looks for rank r's part of row `row`, or for the sum that it adds up: whether to
- * give up; on a sum later, as whoever adds up may wait for another rank, and says so. */
+ * give up; on a sum later, as the rank that adds it up may itself wait for another, and reports
+ * that. */
 static __device__ __forceinline__ bool sv_join_ends(const struct sv_join_site &s, uint32_t n_looks,
                                                     int32_t r, bool sum, int32_t row,
                                                     uint64_t *begin)
@@ -140,7 +141,7 @@ static __device__ __forceinline__ int32_t sv_join_adder(const struct sv_join_sit
     return s.share ? g / s.share : s.rank;
 }
 
-/* To whoever adds it up: place g of a row that begins at place `at`. */
+/* To the rank that adds it up: place g of a row that begins at place `at`. */
 static __device__ __forceinline__ void sv_join_send_part(const struct sv_join_site &s, int32_t at,
                                                          int32_t g, uint4 v)
 {
@@ -184,7 +185,7 @@ static __device__ __forceinline__ void sv_join_look(uint4 seen[LOOKS], const str
 }
 
 /* The sum of all parts of place g of a row that begins at place `at`, rounded once: added up here,
- * and sent to the others where they wait for it, or taken from whoever does that, as a part that
+ * and sent to the others where they wait for it, or taken from the rank that does, as a part that
  * nothing is added to. own: this rank's part. */
 template <typename T>
 static __device__ __forceinline__ uint4 sv_join_sum(const struct sv_join_site &s, int32_t at,
