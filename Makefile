@@ -83,10 +83,11 @@ accepts = $(shell echo 'int x;' | $(CC) $(1) -x c -c -o /dev/null - 2>/dev/null 
 found = $(shell command -v $(1) >/dev/null 2>&1 && echo yes)
 library = $(shell pkg-config $(1) $(2) 2>/dev/null || echo $(3))
 
-# Nearly two hundred programs of tests take another linker half the time.
+# Nearly two hundred programs of tests take another linker half the time. Under ASan each of their tests is a process,
+# which has the addresses of a third of a million descriptors to fill in unless they are fixed.
 LINKER :=
 ifneq ($(filter asan tsan,$(FLAVOUR)),)
-LINKER := $(if $(call found,ld.lld),-fuse-ld=lld)
+LINKER := $(if $(filter asan,$(FLAVOUR)),-no-pie) $(if $(call found,ld.lld),-fuse-ld=lld)
 endif
 
 AVX2_FLAGS := -mavx2 -mfma -mf16c
