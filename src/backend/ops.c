@@ -403,6 +403,7 @@ void sv_op_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
     if (p->join)
         begin_join(dev, p->join);
     SV_REQUIRE(!p->join || p->delta);
+    SV_REQUIRE(!p->own_rows || (p->join && !p->row_index && dev->be->joins_own_rows));
     SV_REQUIRE(p->n_rows >= 0 && p->d > 0 && p->x && p->out && p->weight.data);
     SV_REQUIRE(sv_vector_ok(&p->weight, p->d));
     SV_REQUIRE(!p->tap || (!p->row_index && p->tap_stride >= p->d));

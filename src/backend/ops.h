@@ -38,7 +38,7 @@ struct sv_rows {
     const int32_t *row_rope;
 };
 
-/* One layer's keys and values of one cache group. */
+/* A layer's keys and values of one cache group. */
 struct sv_kv {
     void *k, *v; /* (n_pages, n_kv_heads, page_size, head_dim) each; v NULL: latents */
     /* SV_F32, SV_BF16, or SV_F8: e4m3 codes, whose rows have a scale each in k_own and v_own. Every
@@ -91,7 +91,8 @@ struct sv_p_embed {
  * rms = sqrt(mean(x^2) + eps), sums in f32. With row_index only those rows are normalised and x is
  * not written back; row(i) = row_index[i], else i. delta and x have the same row numbering. An
  * index below 0 is padding and reads row 0, so that what follows it meets real numbers. With a join
- * delta is this rank's part: what is added is the sum of all, in f32 and rank order. */
+ * delta is this rank's part: what is added is the sum of all, in f32 and rank order. Its part of
+ * rows that are not its own_rows is -0.0: as v + -0.0 is v, a row of one rank keeps its bits. */
 struct sv_p_add_rms_norm {
     int32_t n_rows, d; /* n_rows: rows of out */
     void *x;           /* (*, d) act, updated in place when delta is set and row_index is not */
@@ -104,8 +105,9 @@ struct sv_p_add_rms_norm {
     int64_t tap_stride;
     /* (n_rows) where instead row r's tap goes, < 0: nowhere; NULL. The CPU's alone */
     const int32_t *tap_row;
-    bool quantized;    /* a hint: a product with quantized weights reads out next */
-    enum sv_join join; /* needs delta */
+    bool quantized;                  /* a hint: a product with quantized weights reads out next */
+    enum sv_join join;               /* needs delta */
+    const struct sv_slice *own_rows; /* of a join, where joins_own_rows; NULL: all */
 };
 
 /* y[:, off_p : off_p + n_p] = x * W_p^T + bias_p for each part p; the parts lie side by side in y.
@@ -203,8 +205,7 @@ struct sv_p_act_mul {
 };
 
 /* out = silu(gate) * up with gate = x W_gate^T + bias_gate and up likewise, both rounded to act as
- * a gemm's result is. Not more exact and not less than the two ops, but a device may cut its sums
- * elsewhere. */
+ * a gemm's result is. As exact as the two ops, but a device may cut its sums elsewhere. */
 struct sv_p_gemm_act_mul {
     int32_t n_rows, k;
     const void *x; /* (n_rows, k) act */
@@ -280,8 +281,7 @@ struct sv_p_draft_context_kv {
     void *y;                /* (n_rows, n_layers * 2 * n_kv * head_dim) act, scratch */
 };
 
-/* Checked wrappers around the backend's table (ops.c). Zero rows are a no-op everywhere but at a
- * join. */
+/* Checked wrappers around the backend's table (ops.c). Zero rows are a no-op but at a join. */
 void sv_op_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p);
 void sv_op_embed(struct sv_dev *dev, const struct sv_p_embed *p);
 void sv_op_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p);

@@ -292,6 +292,74 @@ static void sums(void **state)
         }
 }
 
+/* ---------------------------------------------------------------- rows of one rank */
+
+/* Rank r's of n rows: none of rank 1, and none of the last row, which is padding. */
+static struct sv_slice own_rows(int32_t r, int32_t n, int32_t n_rows)
+{
+    const int32_t first = r ? n_rows / n : 0, end = r == n - 1 ? n_rows - 1 : n_rows / n;
+    return r == 0 || r == n - 1 ? (struct sv_slice){first, end > first ? end - first : 0}
+                                : (struct sv_slice){n_rows, 0};
+}
+
+static void *own_main(void *arg)
+{
+    struct rank *k = arg;
+    const struct sv_slice own = own_rows(k->rank, k->rig->n, k->rig->n_rows);
+    sv_op_add_rms_norm(k->dev, &(struct sv_p_add_rms_norm){
+                                   .n_rows = k->rig->n_rows,
+                                   .d = D,
+                                   .x = k->x,
+                                   .delta = part_of(k->rig, k->rank, 0, 0),
+                                   .weight = host_weight(k->rig->weight, 1, D, SV_ROLE_IN_NORM),
+                                   .eps = 1e-6f,
+                                   .out = k->out,
+                                   .join = SV_JOIN_MIXER,
+                                   .own_rows = &own,
+                               });
+    k->rc = sv_dev_sync(k->dev, &k->err);
+    return NULL;
+}
+
+/* A row that one rank has is joined with its bits, those of zeros, subnormals and infinities among
+ * them, whatever the others have in its place; one that none has leaves the stream as it was. The
+ * stream is -0 where the sign of what is added to it shows. */
+static void rows_of_one_rank(void **state)
+{
+    static const float odd[] = {-0.0f, 0.0f, 1e-45f, -1e-45f, 3e38f, -1e-38f, 1.0f / 3, INFINITY};
+    (void)state;
+    for (int32_t n = 2; n <= BIG; n++) {
+        struct rig g;
+        float want[ROWS * D];
+        rig_open(&g, n, n == 4 ? 0 : 5 * n - 3, (uint64_t)n, n % 2, 20000000);
+        for (int32_t r = 0; r < n; r++)
+            for (int32_t i = 0; i < g.n_rows * D; i++) {
+                const struct sv_slice own = own_rows(r, n, g.n_rows);
+                const int32_t row = i / D;
+                const bool mine = row >= own.first && row < own.first + own.n;
+                if (i % 3 == 0)
+                    part_of(&g, r, 0, 0)[i] = odd[(i / 3 + r) % 8];
+                if (!mine && i % 5 == 0)
+                    part_of(&g, r, 0, 0)[i] = NAN;
+                g.rank[r].x[i] = i % 2 ? -0.0f : 0.5f;
+                if (r == 0)
+                    want[i] = g.rank[r].x[i];
+            }
+        for (int32_t r = 0; r < n; r++) {
+            const struct sv_slice own = own_rows(r, n, g.n_rows);
+            for (int32_t i = own.first * D; i < (own.first + own.n) * D; i++)
+                want[i] += part_of(&g, r, 0, 0)[i];
+        }
+        rig_run(&g, own_main);
+        for (int32_t r = 0; r < n; r++) {
+            if (g.rank[r].rc)
+                fail_msg("rank %d: %s", r, g.rank[r].err.msg);
+            assert_memory_equal(g.rank[r].x, want, (size_t)g.n_rows * D * sizeof(float));
+        }
+        rig_close(&g);
+    }
+}
+
 /* ---------------------------------------------------------------- ties */
 
 /* Logits that are equal on several ranks, and none at all. */
@@ -422,5 +490,5 @@ static void passes(void **state)
     rig_close(&g);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(sums), cmocka_unit_test(ties), cmocka_unit_test(faults),
-             cmocka_unit_test(passes))
+SV_TEST_MAIN(cmocka_unit_test(sums), cmocka_unit_test(rows_of_one_rank), cmocka_unit_test(ties),
+             cmocka_unit_test(faults), cmocka_unit_test(passes))

@@ -67,7 +67,7 @@ static void sum_parts(const struct context_job *job)
 {
     const struct sv_p_draft_context_kv *p = job->p;
     const int32_t d = p->fc.rows;
-    sv_cpu_join_rows(job->cpu, p->join, p->z, NULL, job->n, d);
+    sv_cpu_join_rows(job->cpu, p->join, p->z, NULL, NULL, job->n, d);
     for (int32_t i = 0; i < job->n; i++)
         sv_cpu_join_sum(job->cpu, p->join, i, d, (float *)p->z + (int64_t)i * d);
 }

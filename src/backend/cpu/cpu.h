@@ -127,10 +127,12 @@ int sv_cpu_window_open(struct sv_dev *dev, const struct sv_window_need *need,
 int sv_cpu_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err);
 void sv_cpu_window_close(struct sv_cpu *cpu);
 void sv_cpu_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p);
-/* Leaves rows row_index[i] (NULL: i; below 0: row 0) of x, d wide, and waits for the others'; then
- * row i's sum over the ranks can be asked for, by any thread. */
+/* Leaves rows row_index[i] (NULL: i; below 0: row 0) of x, d wide, or -0.0 for those that are not
+ * its own (NULL: all are), and waits for the others'; then row i's sum over the ranks can be asked
+ * for, by any thread. */
 void sv_cpu_join_rows(struct sv_cpu *cpu, enum sv_join kind, const float *x,
-                      const int32_t *row_index, int32_t n_rows, int32_t d);
+                      const int32_t *row_index, const struct sv_slice *own, int32_t n_rows,
+                      int32_t d);
 void sv_cpu_join_sum(const struct sv_cpu *cpu, enum sv_join kind, int32_t row, int32_t d,
                      float *sum);
 /* Leaves the best logit of a row and its id (-1: none), of each row before the wait for the others'

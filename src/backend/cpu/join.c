@@ -219,6 +219,7 @@ struct leave_job {
     float *to;
     const float *x;
     const int32_t *row_index;
+    const struct sv_slice *own; /* NULL: all rows */
     int32_t n_rows, d;
 };
 
@@ -229,15 +230,22 @@ static void leave_rows(void *arg, int thread, int n)
     sv_cpu_share(j->n_rows, thread, n, &begin, &end);
     for (int32_t i = begin; i < end; i++) {
         const int64_t row = !j->row_index ? i : j->row_index[i] < 0 ? 0 : j->row_index[i];
-        memcpy(j->to + (int64_t)i * j->d, j->x + row * j->d, (size_t)j->d * sizeof(float));
+        float *to = j->to + (int64_t)i * j->d;
+        if (!j->own || (i >= j->own->first && i < j->own->first + j->own->n))
+            memcpy(to, j->x + row * j->d, (size_t)j->d * sizeof(float));
+        else
+            for (int32_t k = 0; k < j->d; k++)
+                to[k] = -0.0f; /* 0 would make +0 of another rank's -0 */
     }
 }
 
 void sv_cpu_join_rows(struct sv_cpu *cpu, enum sv_join kind, const float *x,
-                      const int32_t *row_index, int32_t n_rows, int32_t d)
+                      const int32_t *row_index, const struct sv_slice *own, int32_t n_rows,
+                      int32_t d)
 {
     const size_t n_bytes = (size_t)n_rows * (size_t)d * sizeof(float);
-    struct leave_job job = {part_of(cpu, cpu->ranks.rank, kind, n_bytes), x, row_index, n_rows, d};
+    struct leave_job job = {
+        part_of(cpu, cpu->ranks.rank, kind, n_bytes), x, row_index, own, n_rows, d};
     if (cpu->peers->dead)
         return;
     sv_cpu_run(cpu, leave_rows, &job, (int64_t)n_rows * (10 + d / 16));

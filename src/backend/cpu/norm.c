@@ -46,6 +46,6 @@ void sv_cpu_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
     struct sv_cpu *cpu = sv_cpu_of(dev);
     struct norm_job job = {cpu, p};
     if (p->join)
-        sv_cpu_join_rows(cpu, p->join, p->delta, p->row_index, p->n_rows, p->d);
+        sv_cpu_join_rows(cpu, p->join, p->delta, p->row_index, p->own_rows, p->n_rows, p->d);
     sv_cpu_run(cpu, norm_rows, &job, (int64_t)p->n_rows * (20 + p->d / 6));
 }
