@@ -97,7 +97,7 @@ void sv_sim_accept_set(struct sv_sim_accept *a, const struct sv_accept_profile *
                        uint64_t first)
 {
     /* Drawn tokens are not those that the K/V were made of: no prefix may be published. */
-    SV_REQUIRE(a->e->n_flight == 0 && (!profile || !a->e->cache.prefix));
+    SV_REQUIRE(a->e->n_flight == 0 && (!profile || !a->e->cache.prefix[0]));
     a->profile = profile;
     a->e->hooks = profile ? &a->hooks : NULL;
     a->first = first;

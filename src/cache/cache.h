@@ -39,10 +39,14 @@ struct sv_cache_group_desc {
     int32_t window;      /* paged: 0 = every position stays; W = the last W - 1 before a row do */
     int64_t state_bytes; /* state: of a slot in a layer, a multiple of SV_ALIGN */
     int32_t page_size;   /* positions in a page; state: snapshots are of multiples of it */
-    int32_t n_pages;     /* pool size; state: snapshots, may be 0 */
+    int32_t n_pages;     /* of the device's pool; state: snapshots, may be 0 */
+    /* Slots are divided among so many parts in order, each with a pool and an index of prefixes of
+     * its own (DP attention: a part is a rank's); 0: one. The same of all groups; not of states. */
+    int32_t n_parts;
+    bool own_part; /* a device has the pages of one part alone, else all of them */
 };
 
-/* A page, or a snapshot of a state. */
+/* A page, or a snapshot of a state. Pages have numbers in all parts together, part by part. */
 struct sv_cache_page {
     int32_t n_refs;       /* users, slots and the prefix index; 0 = free */
     int32_t node;         /* of the prefix index, -1 = none */
@@ -57,11 +61,14 @@ struct sv_cache_group {
     int32_t *table;     /* host: (n_slots, stride), -1 = no page; NULL for states */
     int32_t *dev_table; /* device mirror */
     int32_t stride;     /* pages a slot can have */
-    struct sv_cache_page *page; /* (n_pages) */
-    int32_t *free_page;         /* host stack of free pages */
-    int32_t n_free;
-    int32_t n_kept; /* pages that the prefix index alone uses */
-    int32_t oldest, newest;
+    int32_t n_pages, part_pages; /* of all parts, of one */
+    struct sv_cache_page *page;  /* (n_pages) */
+    struct sv_cache_pool {
+        int32_t *free_page; /* host stack of free pages */
+        int32_t n_free;
+        int32_t n_kept; /* pages that the prefix index alone uses */
+        int32_t oldest, newest;
+    } part[SV_MAX_RANKS];
     int32_t *n_dropped; /* (n_slots) pages at the front given back by slide */
     int32_t *valid_to;  /* (n_slots) positions below it are valid; INT32_MAX: all that are backed */
     int32_t *snapshot;  /* state: (n_slots) taken, to be published; -1 = none */
@@ -76,7 +83,7 @@ struct sv_prefix;
 struct sv_cache {
     struct sv_dev *dev;
     struct sv_cache_group group[SV_MAX_GROUPS];
-    int32_t n_groups, n_slots, max_positions;
+    int32_t n_groups, n_slots, n_parts, max_positions;
     int32_t main; /* the group by which fullness is told: the first one that keeps all positions */
     uint32_t owned[SV_CACHE_OWNERS]; /* groups of each owner, as bits */
     bool has_state;
@@ -91,7 +98,7 @@ struct sv_cache {
     int32_t *stage;
     size_t stage_words;
     int32_t stage_use;
-    struct sv_prefix *prefix; /* NULL: nothing is kept for reuse */
+    struct sv_prefix *prefix[SV_MAX_RANKS]; /* of each part; NULL: nothing is kept for reuse */
     struct sv_arena arena;
 };
 
@@ -110,6 +117,12 @@ int64_t sv_cache_group_bytes(const struct sv_cache_group_desc *d, int32_t n_slot
 
 /* ---------------------------------------------------------------- pages */
 
+/* The part that a slot belongs to: it has slots [n_slots p / n_parts, n_slots (p + 1) / n_parts).
+ */
+static inline int32_t sv_cache_part(const struct sv_cache *c, int32_t slot)
+{
+    return (int32_t)((((int64_t)slot + 1) * c->n_parts - 1) / c->n_slots);
+}
 /* Pages that positions to come will take, by group. */
 struct sv_cache_need {
     int32_t n_pages[SV_MAX_GROUPS];
@@ -118,8 +131,9 @@ struct sv_cache_need {
  * positions are added at a time: a sliding group gives back what it has passed. */
 void sv_cache_add_need(const struct sv_cache *c, int32_t slot, int32_t n_positions, int32_t n_rows,
                        struct sv_cache_need *need);
-/* Whether every group can hand out as many pages, and `spare` more. */
-bool sv_cache_can_back(const struct sv_cache *c, const struct sv_cache_need *need, int32_t spare);
+/* Whether every group can hand out as many pages of a part, and `spare` more. */
+bool sv_cache_can_back(const struct sv_cache *c, int32_t part, const struct sv_cache_need *need,
+                       int32_t spare);
 /* Backs positions [0, n_positions) of a slot; what was kept longest without use makes room. False
  * and nothing changed when a pool is short even so. */
 bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions);
@@ -134,8 +148,10 @@ int32_t sv_cache_n_unseen(const struct sv_cache_group *g, int32_t first_row);
 void sv_cache_release(struct sv_cache *c, int32_t slot);
 /* Both slots have the same page of the main group for this position. */
 bool sv_cache_same_page(const struct sv_cache *c, int32_t slot, int32_t other, int32_t position);
-/* Pages of the main group that can still be handed out, those kept for reuse only included. */
+/* Pages of the main group that can still be handed out, those kept for reuse only included: in all
+ * parts, in one. */
 int32_t sv_cache_n_available(const struct sv_cache *c);
+int32_t sv_cache_n_available_in(const struct sv_cache *c, int32_t part);
 /* Pages of a group that are free, and that are kept for reuse only. */
 int32_t sv_cache_n_free(const struct sv_cache *c, int32_t group);
 int32_t sv_cache_n_kept(const struct sv_cache *c, int32_t group);
@@ -215,9 +231,12 @@ void sv_cache_set_salt(struct sv_cache *c, int32_t slot, const uint64_t salt[2])
  * below them. Returns how many. */
 int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_tokens,
                         uint32_t required);
-/* How many positions attach would give a slot of this salt just now. Any thread may ask. */
+/* How many positions attach would give a slot of this salt just now, at most; a slot of this part.
+ * Any thread may ask. */
 int32_t sv_cache_known(const struct sv_cache *c, const uint64_t salt[2], const int32_t *tokens,
                        int32_t n_tokens);
+int32_t sv_cache_known_in(const struct sv_cache *c, int32_t part, const uint64_t salt[2],
+                          const int32_t *tokens, int32_t n_tokens);
 /* Makes the slot's full pages below n_positions findable: they are committed and say tokens. Before
  * sv_cache_slide. Pages that another sequence published meanwhile replace the slot's own. */
 void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_positions);

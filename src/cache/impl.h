@@ -19,6 +19,11 @@ static inline bool sv_cache_is_apart(const struct sv_cache_group *g)
     return g->d.window || g->d.kind == SV_CACHE_STATE;
 }
 
+static inline struct sv_prefix *sv_prefix_of(const struct sv_cache *c, int32_t slot)
+{
+    return c->prefix[sv_cache_part(c, slot)];
+}
+
 static inline int32_t *sv_cache_row(const struct sv_cache_group *g, int32_t slot)
 {
     return g->table + (size_t)slot * (size_t)g->stride;
@@ -26,8 +31,8 @@ static inline int32_t *sv_cache_row(const struct sv_cache_group *g, int32_t slot
 
 /* ---------------------------------------------------------------- pool.c: pages and their users */
 
-/* A free page, with one user. There is one. */
-int32_t sv_cache_take_page(struct sv_cache_group *g);
+/* A free page of a part, with one user. There is one. */
+int32_t sv_cache_take_page(struct sv_cache_group *g, int32_t part);
 /* One user more. */
 void sv_cache_ref_page(struct sv_cache_group *g, int32_t page);
 /* One user fewer; a page without users is free. */
@@ -35,8 +40,8 @@ void sv_cache_drop_page(struct sv_cache_group *g, int32_t page);
 /* The prefix index as one more user, and as one user fewer. */
 void sv_cache_enter_page(struct sv_cache_group *g, int32_t page, int32_t node);
 void sv_cache_leave_page(struct sv_cache_group *g, int32_t page);
-/* Evicts what was kept longest without use until the group has n free pages. False: cannot. */
-bool sv_cache_make_room(struct sv_cache *c, int32_t group, int32_t n);
+/* Evicts what was kept longest without use until the part has n free pages. False: cannot. */
+bool sv_cache_make_room(struct sv_cache *c, int32_t group, int32_t part, int32_t n);
 
 /* ---------------------------------------------------------------- state.c */
 
@@ -52,7 +57,8 @@ void sv_state_count(const struct sv_cache *c, int32_t group, int32_t *n_users);
 
 /* All of them do nothing useful, cheaply, when no prefixes are kept. */
 void sv_prefix_close(struct sv_cache *c);
-void sv_prefix_evict(struct sv_cache *c); /* the oldest unused node, with its pages in all groups */
+/* A part's oldest unused node, with its pages in all groups. */
+void sv_prefix_evict(struct sv_cache *c, int32_t part);
 void sv_prefix_evict_page(struct sv_cache *c, int32_t group, int32_t page); /* that page alone */
 void sv_prefix_leave(struct sv_cache *c, int32_t slot); /* before a slot's pages are released */
 /* Positions of the slot in the index. */

@@ -53,6 +53,7 @@ static int check_desc(const struct sv_cache_group_desc *d, struct sv_err *err)
         ok = ok && d->state_bytes > 0 && d->state_bytes % SV_ALIGN == 0 && !d->window;
     else
         ok = ok && d->n_kv_heads >= 1 && d->head_dim >= 1;
+    ok = ok && (d->n_parts <= 1 || (!state && (d->own_part || d->n_pages % d->n_parts == 0)));
     if (d->kind == SV_CACHE_LATENT)
         ok = ok && d->n_kv_heads == 1;
     return ok ? SV_OK
@@ -67,21 +68,28 @@ static int check_desc(const struct sv_cache_group_desc *d, struct sv_err *err)
  * of it. */
 static int open_pages(struct sv_cache *c, struct sv_cache_group *g, struct sv_err *err)
 {
-    const size_t n = (size_t)g->d.n_pages, slots = (size_t)c->n_slots;
+    g->n_pages = g->d.n_pages * (g->d.own_part ? c->n_parts : 1);
+    g->part_pages = g->n_pages / c->n_parts;
+    const size_t n = (size_t)g->n_pages, slots = (size_t)c->n_slots;
     g->page = sv_arena_alloc(&c->arena, n * sizeof *g->page);
-    g->free_page = sv_arena_alloc(&c->arena, n * sizeof *g->free_page);
+    int32_t *free_page = sv_arena_alloc(&c->arena, n * sizeof *free_page);
     g->n_users = sv_arena_alloc(&c->arena, n * sizeof *g->n_users);
     g->n_dropped = sv_arena_alloc(&c->arena, slots * sizeof *g->n_dropped);
     g->valid_to = sv_arena_alloc(&c->arena, slots * sizeof *g->valid_to);
-    if (!g->page || !g->free_page || !g->n_users || !g->n_dropped || !g->valid_to)
+    if (!g->page || !free_page || !g->n_users || !g->n_dropped || !g->valid_to)
         return sv_fail(err, SV_ENOMEM, -1, "cache group %s: pages", sv_cache_group_name(&g->d));
-    for (int32_t i = 0; i < g->d.n_pages; i++)
+    for (int32_t i = 0; i < g->n_pages; i++)
         g->page[i] = (struct sv_cache_page){.node = SV_NO_NODE};
-    /* The stack hands out low pages first: a short run touches little memory. */
-    for (int32_t i = 0; i < g->d.n_pages; i++)
-        g->free_page[i] = g->d.n_pages - 1 - i;
-    g->n_free = g->d.n_pages;
-    g->oldest = g->newest = SV_NO_PAGE;
+    for (int32_t p = 0; p < c->n_parts; p++) {
+        const int32_t first = p * g->part_pages;
+        g->part[p] = (struct sv_cache_pool){.free_page = free_page + first,
+                                            .n_free = g->part_pages,
+                                            .oldest = SV_NO_PAGE,
+                                            .newest = SV_NO_PAGE};
+        /* The stack hands out low pages first: a short run touches little memory. */
+        for (int32_t i = 0; i < g->part_pages; i++)
+            free_page[first + i] = first + g->part_pages - 1 - i;
+    }
     for (int32_t s = 0; s < c->n_slots; s++)
         g->valid_to[s] = INT32_MAX;
     return SV_OK;
@@ -144,6 +152,8 @@ int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_
     c->dev = dev;
     c->n_groups = n_groups;
     c->n_slots = n_slots;
+    c->n_parts = groups[0].n_parts > 1 ? groups[0].n_parts : 1;
+    SV_REQUIRE(c->n_parts <= SV_MAX_RANKS);
     c->max_positions = max_positions;
     c->main = main_group(groups, n_groups);
     sv_arena_init(&c->arena);
@@ -194,28 +204,37 @@ static bool is_kept(const struct sv_cache_page *p)
     return p->n_refs == 1 && p->node != SV_NO_NODE;
 }
 
+static struct sv_cache_pool *pool_of(struct sv_cache_group *g, int32_t page)
+{
+    SV_REQUIRE(page >= 0 && page < g->n_pages);
+    return &g->part[page / g->part_pages];
+}
+
 /* Between two pages that are side by side in the list. */
 static void kept_insert(struct sv_cache_group *g, int32_t page, int32_t older, int32_t newer)
 {
+    struct sv_cache_pool *pool = pool_of(g, page);
     g->page[page].older = older;
     g->page[page].newer = newer;
-    *(older == SV_NO_PAGE ? &g->oldest : &g->page[older].newer) = page;
-    *(newer == SV_NO_PAGE ? &g->newest : &g->page[newer].older) = page;
-    g->n_kept++;
+    *(older == SV_NO_PAGE ? &pool->oldest : &g->page[older].newer) = page;
+    *(newer == SV_NO_PAGE ? &pool->newest : &g->page[newer].older) = page;
+    pool->n_kept++;
 }
 
 static void kept_remove(struct sv_cache_group *g, int32_t page)
 {
+    struct sv_cache_pool *pool = pool_of(g, page);
     struct sv_cache_page *p = &g->page[page];
-    *(p->older == SV_NO_PAGE ? &g->oldest : &g->page[p->older].newer) = p->newer;
-    *(p->newer == SV_NO_PAGE ? &g->newest : &g->page[p->newer].older) = p->older;
-    g->n_kept--;
+    *(p->older == SV_NO_PAGE ? &pool->oldest : &g->page[p->older].newer) = p->newer;
+    *(p->newer == SV_NO_PAGE ? &pool->newest : &g->page[p->newer].older) = p->older;
+    pool->n_kept--;
 }
 
-int32_t sv_cache_take_page(struct sv_cache_group *g)
+int32_t sv_cache_take_page(struct sv_cache_group *g, int32_t part)
 {
-    SV_REQUIRE(g->n_free > 0);
-    int32_t page = g->free_page[--g->n_free];
+    struct sv_cache_pool *pool = &g->part[part];
+    SV_REQUIRE(pool->n_free > 0);
+    int32_t page = pool->free_page[--pool->n_free];
     struct sv_cache_page *p = &g->page[page];
     SV_REQUIRE(p->n_refs == 0 && p->node == SV_NO_NODE);
     p->n_refs = 1;
@@ -225,7 +244,7 @@ int32_t sv_cache_take_page(struct sv_cache_group *g)
 void sv_cache_ref_page(struct sv_cache_group *g, int32_t page)
 {
     struct sv_cache_page *p = &g->page[page];
-    SV_REQUIRE(page >= 0 && page < g->d.n_pages && p->n_refs > 0);
+    SV_REQUIRE(page >= 0 && page < g->n_pages && p->n_refs > 0);
     if (is_kept(p))
         kept_remove(g, page);
     p->n_refs++;
@@ -233,23 +252,25 @@ void sv_cache_ref_page(struct sv_cache_group *g, int32_t page)
 
 void sv_cache_drop_page(struct sv_cache_group *g, int32_t page)
 {
+    struct sv_cache_pool *pool = pool_of(g, page);
     struct sv_cache_page *p = &g->page[page];
-    SV_REQUIRE(page >= 0 && page < g->d.n_pages && p->n_refs > 0 && !is_kept(p));
+    SV_REQUIRE(p->n_refs > 0 && !is_kept(p));
     if (--p->n_refs == 0)
-        g->free_page[g->n_free++] = page;
+        pool->free_page[pool->n_free++] = page;
     else if (is_kept(p))
-        kept_insert(g, page, g->newest, SV_NO_PAGE);
+        kept_insert(g, page, pool->newest, SV_NO_PAGE);
 }
 
 /* The same of a page that its last user has passed: it is the next to be evicted, since prefixes
  * are gone on from at their ends more than in between. */
 static void pass_page(struct sv_cache_group *g, int32_t page)
 {
+    const struct sv_cache_pool *pool = pool_of(g, page);
     sv_cache_drop_page(g, page);
-    if (g->newest != page)
+    if (pool->newest != page)
         return;
     kept_remove(g, page);
-    kept_insert(g, page, SV_NO_PAGE, g->oldest);
+    kept_insert(g, page, SV_NO_PAGE, pool->oldest);
 }
 
 void sv_cache_enter_page(struct sv_cache_group *g, int32_t page, int32_t node)
@@ -269,16 +290,17 @@ void sv_cache_leave_page(struct sv_cache_group *g, int32_t page)
     sv_cache_drop_page(g, page);
 }
 
-bool sv_cache_make_room(struct sv_cache *c, int32_t group, int32_t n)
+bool sv_cache_make_room(struct sv_cache *c, int32_t group, int32_t part, int32_t n)
 {
-    struct sv_cache_group *g = &c->group[group];
-    if (n > g->n_free + g->n_kept)
+    const struct sv_cache_group *g = &c->group[group];
+    const struct sv_cache_pool *pool = &g->part[part];
+    if (n > pool->n_free + pool->n_kept)
         return false;
-    while (g->n_free < n)
+    while (pool->n_free < n)
         if (sv_cache_is_apart(g))
-            sv_prefix_evict_page(c, group, g->oldest);
+            sv_prefix_evict_page(c, group, pool->oldest);
         else
-            sv_prefix_evict(c);
+            sv_prefix_evict(c, part);
     return true;
 }
 
@@ -307,26 +329,28 @@ void sv_cache_add_need(const struct sv_cache *c, int32_t slot, int32_t n_positio
     }
 }
 
-static int32_t n_available(const struct sv_cache_group *g)
+static int32_t n_available(const struct sv_cache_group *g, int32_t part)
 {
-    return g->n_free + g->n_kept;
+    return g->part[part].n_free + g->part[part].n_kept;
 }
 
-bool sv_cache_can_back(const struct sv_cache *c, const struct sv_cache_need *need, int32_t spare)
+bool sv_cache_can_back(const struct sv_cache *c, int32_t part, const struct sv_cache_need *need,
+                       int32_t spare)
 {
     for (int32_t i = 0; i < c->n_groups; i++)
-        if (sv_cache_is_paged(&c->group[i]) && need->n_pages[i] + spare > n_available(&c->group[i]))
+        if (sv_cache_is_paged(&c->group[i]) &&
+            need->n_pages[i] + spare > n_available(&c->group[i], part))
             return false;
     return true;
 }
 
 /* Whole nodes first: that makes room in all groups, and spoils fewer prefixes. */
-static void make_room(struct sv_cache *c, const struct sv_cache_need *need)
+static void make_room(struct sv_cache *c, int32_t part, const struct sv_cache_need *need)
 {
     for (int32_t apart = 0; apart < 2; apart++)
         for (int32_t i = 0; i < c->n_groups; i++)
             if (sv_cache_is_apart(&c->group[i]) == (apart > 0))
-                SV_REQUIRE(sv_cache_make_room(c, i, need->n_pages[i]));
+                SV_REQUIRE(sv_cache_make_room(c, i, part, need->n_pages[i]));
 }
 
 bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)
@@ -334,16 +358,16 @@ bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)
     SV_REQUIRE(slot >= 0 && slot < c->n_slots);
     if (n_positions > c->max_positions)
         return false;
-    const int32_t have = c->n_backed[slot];
+    const int32_t have = c->n_backed[slot], part = sv_cache_part(c, slot);
     if (n_positions <= have)
         return true;
     struct sv_cache_need need = {{0}};
     for (int32_t i = 0; i < c->n_groups; i++)
         if (sv_cache_is_paged(&c->group[i]))
             need.n_pages[i] = pages_for(&c->group[i], n_positions) - pages_for(&c->group[i], have);
-    if (!sv_cache_can_back(c, &need, 0))
+    if (!sv_cache_can_back(c, part, &need, 0))
         return false;
-    make_room(c, &need);
+    make_room(c, part, &need);
     for (int32_t i = 0; i < c->n_groups; i++) {
         struct sv_cache_group *g = &c->group[i];
         if (!sv_cache_is_paged(g))
@@ -351,7 +375,7 @@ bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)
         int32_t *row = sv_cache_row(g, slot);
         for (int32_t p = pages_for(g, have); p < pages_for(g, n_positions); p++) {
             SV_REQUIRE(row[p] == SV_NO_PAGE);
-            row[p] = sv_cache_take_page(g);
+            row[p] = sv_cache_take_page(g, part);
         }
     }
     c->n_backed[slot] = n_positions;
@@ -407,7 +431,7 @@ void sv_cache_slide(struct sv_cache *c, int32_t slot, int32_t first_row)
 
 void sv_cache_release(struct sv_cache *c, int32_t slot)
 {
-    if (c->has_state && c->prefix)
+    if (c->has_state && c->prefix[0])
         sv_prefix_take_snapshot(c, slot, c->snapshot_at[slot]);
     sv_prefix_leave(c, slot);
     sv_cache_trim(c, slot, 0);
@@ -426,19 +450,30 @@ bool sv_cache_same_page(const struct sv_cache *c, int32_t slot, int32_t other, i
     return sv_cache_row(g, slot)[p] == sv_cache_row(g, other)[p];
 }
 
+int32_t sv_cache_n_available_in(const struct sv_cache *c, int32_t part)
+{
+    return n_available(&c->group[c->main], part);
+}
+
 int32_t sv_cache_n_available(const struct sv_cache *c)
 {
-    return n_available(&c->group[c->main]);
+    return sv_cache_n_free(c, c->main) + sv_cache_n_kept(c, c->main);
 }
 
 int32_t sv_cache_n_kept(const struct sv_cache *c, int32_t group)
 {
-    return c->group[group].n_kept;
+    int32_t n = 0;
+    for (int32_t p = 0; p < c->n_parts; p++)
+        n += c->group[group].part[p].n_kept;
+    return n;
 }
 
 int32_t sv_cache_n_free(const struct sv_cache *c, int32_t group)
 {
-    return c->group[group].n_free;
+    int32_t n = 0;
+    for (int32_t p = 0; p < c->n_parts; p++)
+        n += c->group[group].part[p].n_free;
+    return n;
 }
 
 /* ---------------------------------------------------------------- the step */
@@ -461,6 +496,9 @@ static void upload_tables(struct sv_cache *c)
             continue;
         size_t at = (size_t)lo * (size_t)g->stride, n = (size_t)(hi - lo) * (size_t)g->stride;
         memcpy(stage, g->table + at, n * sizeof *stage);
+        /* As the device that has them numbers them; no other looks for them. */
+        for (size_t k = 0; k < n && g->d.own_part; k++)
+            stage[k] = stage[k] == SV_NO_PAGE ? SV_NO_PAGE : stage[k] % g->part_pages;
         sv_dev_upload(c->dev, g->dev_table + at, stage, n * sizeof *stage);
         stage += n;
     }
@@ -508,46 +546,54 @@ static void check_table(const struct sv_cache *c, const struct sv_cache_group *g
         int32_t first = g->n_dropped[s], end = pages_for(g, c->n_backed[s]);
         for (int32_t p = 0; p < g->stride; p++) {
             SV_REQUIRE((row[p] >= 0) == (p >= first && p < end));
-            if (row[p] >= 0)
-                g->n_users[row[p]]++;
+            if (row[p] < 0)
+                continue;
+            SV_REQUIRE(row[p] / g->part_pages == sv_cache_part(c, s));
+            g->n_users[row[p]]++;
         }
     }
 }
 
-static void check_kept(const struct sv_cache_group *g)
+static void check_kept(const struct sv_cache_group *g, int32_t part)
 {
+    const struct sv_cache_pool *pool = &g->part[part];
+    const int32_t first = part * g->part_pages;
     int32_t n_kept = 0, n_listed = 0, older = SV_NO_PAGE;
-    for (int32_t p = 0; p < g->d.n_pages; p++)
+    for (int32_t p = first; p < first + g->part_pages; p++)
         n_kept += is_kept(&g->page[p]);
-    for (int32_t p = g->oldest; p != SV_NO_PAGE; p = g->page[p].newer, n_listed++) {
+    for (int32_t p = pool->oldest; p != SV_NO_PAGE; p = g->page[p].newer, n_listed++) {
         SV_REQUIRE(is_kept(&g->page[p]) && g->page[p].older == older);
+        SV_REQUIRE(p / g->part_pages == part);
         older = p;
     }
-    SV_REQUIRE(n_kept == g->n_kept && n_listed == g->n_kept && g->newest == older);
+    SV_REQUIRE(n_kept == pool->n_kept && n_listed == n_kept && pool->newest == older);
 }
 
 /* Every page of a group has exactly the users that tables, slots and the index count up to. */
 static void check_group(const struct sv_cache *c, int32_t i)
 {
     const struct sv_cache_group *g = &c->group[i];
+    const int32_t n_free = sv_cache_n_free(c, i);
     int32_t n_used = 0;
-    for (int32_t p = 0; p < g->d.n_pages; p++) {
+    for (int32_t p = 0; p < g->n_pages; p++) {
         g->n_users[p] = 0;
         n_used += g->page[p].n_refs > 0;
     }
-    if (n_used + g->n_free != g->d.n_pages)
+    if (n_used + n_free != g->n_pages)
         sv_panic("cache group %s: %d pages used + %d free != %d", sv_cache_group_name(&g->d),
-                 n_used, g->n_free, g->d.n_pages);
-    for (int32_t f = 0; f < g->n_free; f++)
-        SV_REQUIRE(g->page[g->free_page[f]].n_refs == 0);
+                 n_used, n_free, g->n_pages);
+    for (int32_t part = 0; part < c->n_parts; part++)
+        for (int32_t f = 0; f < g->part[part].n_free; f++)
+            SV_REQUIRE(g->page[g->part[part].free_page[f]].n_refs == 0);
     if (sv_cache_is_paged(g))
         check_table(c, g);
     else
         sv_state_count(c, i, g->n_users);
     sv_prefix_count(c, i, g->n_users);
-    for (int32_t p = 0; p < g->d.n_pages; p++)
+    for (int32_t p = 0; p < g->n_pages; p++)
         SV_REQUIRE(g->n_users[p] == g->page[p].n_refs);
-    check_kept(g);
+    for (int32_t part = 0; part < c->n_parts; part++)
+        check_kept(g, part);
 }
 
 void sv_cache_check(const struct sv_cache *c)

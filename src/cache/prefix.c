@@ -6,7 +6,8 @@
  * boundary of all groups' pages; it holds the pages of these positions in each paged group, target
  * and draft alike, and for state groups a snapshot at its end, or not. Its key is its parent and
  * its token ids, which are compared, not only hashed. What begins a sequence has the sequence's
- * salt in its key, so that trees of different salts have nothing in common.
+ * salt in its key, so that trees of different salts have nothing in common. Each part of the slots
+ * has an index of its own: pages of one part are of no use to the others.
  *
  * Pages of sliding groups and snapshots are evicted apart from their node, since what goes on from
  * a prefix reads the end of these alone. A node is valid for the groups in its mask: what its pages
@@ -67,14 +68,14 @@ int32_t sv_cache_boundary(const struct sv_cache *c)
     return n;
 }
 
-/* Where a group keeps all positions, each node holds pages of its own there. Otherwise paths as
- * long as all slots can have them are remembered, and what the pools hold beside. */
+/* Of a part. Where a group keeps all positions, each node holds pages of its own there. Otherwise
+ * paths as long as all slots can have them are remembered, and what the pools hold beside. */
 static int32_t most_nodes(const struct sv_cache *c, int32_t grid)
 {
     int32_t n = INT32_MAX, n_apart = 0;
     for (int32_t i = 0; i < c->n_groups; i++) {
         const struct sv_cache_group *g = &c->group[i];
-        const int32_t n_own = g->d.n_pages / (grid / g->d.page_size);
+        const int32_t n_own = g->part_pages / (grid / g->d.page_size);
         if (sv_cache_is_apart(g))
             n_apart = n_own > n_apart ? n_own : n_apart;
         else
@@ -85,17 +86,11 @@ static int32_t most_nodes(const struct sv_cache *c, int32_t grid)
     return n > 1 ? n : 1;
 }
 
-int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err)
+static int open_part(struct sv_cache *c, struct sv_prefix **part, int32_t grid, int32_t node_pages,
+                     struct sv_err *err)
 {
-    const int32_t grid = sv_cache_boundary(c), n = most_nodes(c, grid);
-    int32_t node_pages = 0;
+    const int32_t n = most_nodes(c, grid);
     uint32_t n_buckets = 16;
-    for (int32_t i = 0; i < c->n_groups; i++) {
-        struct sv_cache_group *g = &c->group[i];
-        g->node_at = node_pages;
-        g->node_pages = sv_cache_is_paged(g) ? grid / g->d.page_size : 1;
-        node_pages += g->node_pages;
-    }
     while (n_buckets < 2 * (uint32_t)n)
         n_buckets *= 2;
     const size_t nodes = (size_t)n, slots = (size_t)c->n_slots;
@@ -118,17 +113,38 @@ int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err)
     int rc = sv_lock_open(&x->lock, err);
     if (rc)
         return rc;
-    c->prefix = x;
+    *part = x;
     memset(x->salt, 0, slots * sizeof *x->salt);
-    sv_cache_flush(c);
     return SV_OK;
+}
+
+int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err)
+{
+    const int32_t grid = sv_cache_boundary(c);
+    int32_t node_pages = 0;
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        struct sv_cache_group *g = &c->group[i];
+        g->node_at = node_pages;
+        g->node_pages = sv_cache_is_paged(g) ? grid / g->d.page_size : 1;
+        node_pages += g->node_pages;
+    }
+    int rc = SV_OK;
+    for (int32_t p = 0; p < c->n_parts && !rc; p++)
+        rc = open_part(c, &c->prefix[p], grid, node_pages, err);
+    if (rc)
+        sv_prefix_close(c);
+    else
+        sv_cache_flush(c);
+    return rc;
 }
 
 void sv_prefix_close(struct sv_cache *c)
 {
-    if (c->prefix)
-        sv_lock_close(c->prefix->lock);
-    c->prefix = NULL;
+    for (int32_t p = 0; p < c->n_parts; p++) {
+        if (c->prefix[p])
+            sv_lock_close(c->prefix[p]->lock);
+        c->prefix[p] = NULL;
+    }
 }
 
 /* ---------------------------------------------------------------- idle list */
@@ -219,9 +235,10 @@ static void let_go(struct sv_cache_group *g, int32_t *held)
 /* What a slot has computed of its positions up to the end of node p of its path. */
 static uint32_t valid_of(const struct sv_cache *c, int32_t slot, int32_t p)
 {
+    const int32_t end = (p + 1) * sv_prefix_of(c, slot)->grid;
     uint32_t valid = 0;
     for (int32_t g = 0; g < c->n_groups; g++)
-        if (c->group[g].valid_to[slot] >= (p + 1) * c->prefix->grid)
+        if (c->group[g].valid_to[slot] >= end)
             valid |= 1u << g;
     return valid;
 }
@@ -231,9 +248,9 @@ static uint32_t valid_of(const struct sv_cache *c, int32_t slot, int32_t p)
 static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent,
                    const int32_t *tokens)
 {
-    struct sv_prefix *x = c->prefix;
+    struct sv_prefix *x = sv_prefix_of(c, slot);
     if (x->unused == NONE && x->oldest != NONE)
-        sv_prefix_evict(c);
+        sv_prefix_evict(c, sv_cache_part(c, slot));
     int32_t i = x->unused;
     if (i == NONE)
         return NONE;
@@ -267,9 +284,9 @@ static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent,
     return i;
 }
 
-void sv_prefix_evict(struct sv_cache *c)
+void sv_prefix_evict(struct sv_cache *c, int32_t part)
 {
-    struct sv_prefix *x = c->prefix;
+    struct sv_prefix *x = c->prefix[part];
     int32_t i = x->oldest;
     struct node *n = &x->node[i];
     SV_REQUIRE(n->n_seqs == 0 && n->n_children == 0);
@@ -293,12 +310,13 @@ void sv_prefix_evict(struct sv_cache *c)
 void sv_prefix_evict_page(struct sv_cache *c, int32_t group, int32_t page)
 {
     struct sv_cache_group *g = &c->group[group];
-    int32_t *held = held_by(c->prefix, g->page[page].node, g);
+    const struct sv_prefix *x = c->prefix[page / g->part_pages];
+    int32_t *held = held_by(x, g->page[page].node, g);
     while (*held != page)
         held++;
-    sv_lock_take(c->prefix->lock);
+    sv_lock_take(x->lock);
     let_go(g, held);
-    sv_lock_leave(c->prefix->lock);
+    sv_lock_leave(x->lock);
 }
 
 /* ---------------------------------------------------------------- sequences */
@@ -312,17 +330,19 @@ static void enter(struct sv_prefix *x, int32_t i)
 void sv_cache_set_salt(struct sv_cache *c, int32_t slot, const uint64_t salt[2])
 {
     SV_REQUIRE(slot >= 0 && slot < c->n_slots && c->n_backed[slot] == 0);
-    if (c->prefix)
-        memcpy(c->prefix->salt[slot], salt, sizeof c->prefix->salt[slot]);
+    struct sv_prefix *x = sv_prefix_of(c, slot);
+    if (x)
+        memcpy(x->salt[slot], salt, sizeof x->salt[slot]);
 }
 
 /* Pages of each group, up to the end of a node, that can be read without a gap: one node more. */
-static void extend(const struct sv_cache *c, int32_t i, uint32_t required, int32_t *run)
+static void extend(const struct sv_cache *c, const struct sv_prefix *x, int32_t i,
+                   uint32_t required, int32_t *run)
 {
     for (int32_t gi = 0; gi < c->n_groups; gi++) {
         const struct sv_cache_group *g = &c->group[gi];
-        const bool valid = !(required >> gi & 1) || is_valid(c->prefix, i, gi);
-        const int32_t *held = held_by(c->prefix, i, g);
+        const bool valid = !(required >> gi & 1) || is_valid(x, i, gi);
+        const int32_t *held = held_by(x, i, g);
         for (int32_t k = 0; k < g->node_pages; k++)
             run[gi] = valid && held[k] != SV_NO_PAGE ? run[gi] + 1 : 0;
     }
@@ -345,9 +365,10 @@ static bool is_complete(const struct sv_cache *c, int32_t n, const int32_t *run)
  * the snapshot. */
 static void share(struct sv_cache *c, int32_t slot, int32_t p, int32_t i, bool last)
 {
+    const struct sv_prefix *x = sv_prefix_of(c, slot);
     for (int32_t gi = 0; gi < c->n_groups; gi++) {
         struct sv_cache_group *g = &c->group[gi];
-        const int32_t *held = held_by(c->prefix, i, g);
+        const int32_t *held = held_by(x, i, g);
         if (!sv_cache_is_paged(g) && last)
             sv_state_restore(c, slot, gi, *held);
         for (int32_t k = g->node_pages - 1; k >= 0 && sv_cache_is_paged(g); k--) {
@@ -356,8 +377,8 @@ static void share(struct sv_cache *c, int32_t slot, int32_t p, int32_t i, bool l
                 break;
             sv_cache_ref_page(g, held[k]);
             sv_cache_row(g, slot)[at] = held[k];
-            if (!is_valid(c->prefix, i, gi))
-                g->valid_to[slot] = p * c->prefix->grid;
+            if (!is_valid(x, i, gi))
+                g->valid_to[slot] = p * x->grid;
         }
     }
 }
@@ -368,10 +389,10 @@ struct path {
     int32_t n, end, n_known;
 };
 
-static struct path longest(const struct sv_cache *c, const uint64_t *salt, const int32_t *tokens,
-                           int32_t n_tokens, uint32_t required)
+static struct path longest(const struct sv_cache *c, const struct sv_prefix *x,
+                           const uint64_t *salt, const int32_t *tokens, int32_t n_tokens,
+                           uint32_t required)
 {
-    const struct sv_prefix *x = c->prefix;
     struct path path = {.end = NONE};
     int32_t run[SV_MAX_GROUPS] = {0}, i = NONE;
     required |= c->owned[SV_CACHE_TARGET];
@@ -380,7 +401,7 @@ static struct path longest(const struct sv_cache *c, const uint64_t *salt, const
         if (i == NONE)
             break;
         path.n_known = n + 1;
-        extend(c, i, required, run);
+        extend(c, x, i, required, run);
         if (!is_complete(c, (n + 1) * x->grid, run))
             continue;
         path.end = i;
@@ -389,25 +410,37 @@ static struct path longest(const struct sv_cache *c, const uint64_t *salt, const
     return path;
 }
 
+int32_t sv_cache_known_in(const struct sv_cache *c, int32_t part, const uint64_t salt[2],
+                          const int32_t *tokens, int32_t n_tokens)
+{
+    const struct sv_prefix *x = c->prefix[part];
+    if (!x)
+        return 0;
+    sv_lock_take(x->lock);
+    const struct path path = longest(c, x, salt, tokens, n_tokens, 0);
+    sv_lock_leave(x->lock);
+    return path.n * x->grid;
+}
+
 int32_t sv_cache_known(const struct sv_cache *c, const uint64_t salt[2], const int32_t *tokens,
                        int32_t n_tokens)
 {
-    if (!c->prefix)
-        return 0;
-    sv_lock_take(c->prefix->lock);
-    const struct path path = longest(c, salt, tokens, n_tokens, 0);
-    sv_lock_leave(c->prefix->lock);
-    return path.n * c->prefix->grid;
+    int32_t most = 0;
+    for (int32_t p = 0; p < c->n_parts; p++) {
+        const int32_t n = sv_cache_known_in(c, p, salt, tokens, n_tokens);
+        most = n > most ? n : most;
+    }
+    return most;
 }
 
 int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_tokens,
                         uint32_t required)
 {
-    struct sv_prefix *x = c->prefix;
     SV_REQUIRE(slot >= 0 && slot < c->n_slots && c->n_backed[slot] == 0);
+    struct sv_prefix *x = sv_prefix_of(c, slot);
     if (!x)
         return 0;
-    const struct path path = longest(c, x->salt[slot], tokens, n_tokens, required);
+    const struct path path = longest(c, x, x->salt[slot], tokens, n_tokens, required);
     const int32_t n_path = path.n, end = path.end, n_known = path.n_known;
     int32_t i;
     for (int32_t g = 0; g < c->n_groups; g++)
@@ -448,7 +481,7 @@ static bool merge(struct sv_cache_group *g, int32_t *held, int32_t *entry, int32
  * running sequence reads it, the slot's pages take their place. */
 static void meet(struct sv_cache *c, int32_t slot, int32_t p, int32_t i)
 {
-    struct sv_prefix *x = c->prefix;
+    struct sv_prefix *x = sv_prefix_of(c, slot);
     const uint32_t valid = valid_of(c, slot, p);
     sv_lock_take(x->lock);
     for (int32_t gi = 0; gi < c->n_groups; gi++) {
@@ -474,7 +507,7 @@ static void meet(struct sv_cache *c, int32_t slot, int32_t p, int32_t i)
 
 void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_positions)
 {
-    struct sv_prefix *x = c->prefix;
+    struct sv_prefix *x = sv_prefix_of(c, slot);
     if (!x || x->n_path[slot] == LEFT_OUT)
         return;
     SV_REQUIRE(n_positions <= c->n_backed[slot]);
@@ -500,7 +533,7 @@ void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, i
 
 void sv_cache_invalidate(struct sv_cache *c, int32_t slot, uint32_t groups, int32_t from)
 {
-    const struct sv_prefix *x = c->prefix;
+    const struct sv_prefix *x = sv_prefix_of(c, slot);
     uint32_t less = 0;
     for (int32_t g = 0; g < c->n_groups; g++) {
         if (!(groups >> g & 1) || c->group[g].valid_to[slot] <= from)
@@ -528,7 +561,7 @@ int32_t sv_cache_valid_to(const struct sv_cache *c, int32_t slot, uint32_t group
 
 void sv_prefix_leave(struct sv_cache *c, int32_t slot)
 {
-    struct sv_prefix *x = c->prefix;
+    struct sv_prefix *x = sv_prefix_of(c, slot);
     if (!x)
         return;
     for (int32_t i = x->end[slot]; i != NONE; i = x->node[i].parent)
@@ -543,7 +576,7 @@ void sv_prefix_leave(struct sv_cache *c, int32_t slot)
 /* The node of the slot's path that ends at n positions; NONE: it is not published. */
 static int32_t node_ending_at(const struct sv_cache *c, int32_t slot, int32_t n)
 {
-    const struct sv_prefix *x = c->prefix;
+    const struct sv_prefix *x = sv_prefix_of(c, slot);
     int32_t i = n <= x->n_path[slot] * x->grid ? x->end[slot] : NONE;
     for (int32_t p = x->n_path[slot]; i != NONE && p * x->grid > n; p--)
         i = x->node[i].parent;
@@ -552,7 +585,7 @@ static int32_t node_ending_at(const struct sv_cache *c, int32_t slot, int32_t n)
 
 bool sv_prefix_wants_snapshot(const struct sv_cache *c, int32_t slot, int32_t n_positions)
 {
-    const struct sv_prefix *x = c->prefix;
+    const struct sv_prefix *x = sv_prefix_of(c, slot);
     if (!x || x->n_path[slot] == LEFT_OUT || n_positions <= 0)
         return false;
     SV_REQUIRE(n_positions % x->grid == 0);
@@ -570,11 +603,12 @@ void sv_prefix_take_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positio
         struct sv_cache_group *g = &c->group[gi];
         if (sv_cache_is_paged(g) || g->snapshot[slot] == SV_NO_PAGE)
             continue;
-        int32_t *held = held_by(c->prefix, i, g);
-        sv_lock_take(c->prefix->lock);
+        const struct sv_prefix *x = sv_prefix_of(c, slot);
+        int32_t *held = held_by(x, i, g);
+        sv_lock_take(x->lock);
         if (*held == SV_NO_PAGE)
             hold(g, held, g->snapshot[slot], i);
-        sv_lock_leave(c->prefix->lock);
+        sv_lock_leave(x->lock);
         sv_cache_drop_page(g, g->snapshot[slot]);
         g->snapshot[slot] = SV_NO_PAGE;
     }
@@ -582,11 +616,8 @@ void sv_prefix_take_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positio
 
 /* ---------------------------------------------------------------- the whole index */
 
-void sv_cache_flush(struct sv_cache *c)
+static void flush_part(struct sv_cache *c, struct sv_prefix *x)
 {
-    struct sv_prefix *x = c->prefix;
-    if (!x)
-        return;
     sv_lock_take(x->lock);
     for (int32_t i = 0; i < x->n_nodes; i++)
         for (int32_t g = 0; x->node[i].used && g < c->n_groups; g++)
@@ -606,17 +637,21 @@ void sv_cache_flush(struct sv_cache *c)
     }
 }
 
+void sv_cache_flush(struct sv_cache *c)
+{
+    for (int32_t p = 0; p < c->n_parts && c->prefix[p]; p++)
+        flush_part(c, c->prefix[p]);
+}
+
 int32_t sv_prefix_n_published(const struct sv_cache *c, int32_t slot)
 {
-    const struct sv_prefix *x = c->prefix;
+    const struct sv_prefix *x = sv_prefix_of(c, slot);
     return x && x->n_path[slot] > 0 ? x->n_path[slot] * x->grid : 0;
 }
 
-void sv_prefix_count(const struct sv_cache *c, int32_t group, int32_t *n_users)
+static void count_part(const struct sv_prefix *x, const struct sv_cache_group *g, int32_t *n_users)
 {
-    const struct sv_prefix *x = c->prefix;
-    const struct sv_cache_group *g = &c->group[group];
-    for (int32_t i = 0; x && i < x->n_nodes; i++)
+    for (int32_t i = 0; i < x->n_nodes; i++)
         for (int32_t k = 0; k < g->node_pages && x->node[i].used; k++) {
             const int32_t page = held_by(x, i, g)[k];
             SV_REQUIRE(page != SV_NO_PAGE || sv_cache_is_apart(g));
@@ -627,9 +662,15 @@ void sv_prefix_count(const struct sv_cache *c, int32_t group, int32_t *n_users)
         }
 }
 
+void sv_prefix_count(const struct sv_cache *c, int32_t group, int32_t *n_users)
+{
+    for (int32_t p = 0; p < c->n_parts && c->prefix[p]; p++)
+        count_part(c->prefix[p], &c->group[group], n_users);
+}
+
 static void check_path(const struct sv_cache *c, int32_t slot)
 {
-    const struct sv_prefix *x = c->prefix;
+    const struct sv_prefix *x = sv_prefix_of(c, slot);
     int32_t p = x->n_path[slot];
     for (int32_t i = x->end[slot]; i != NONE; i = x->node[i].parent) {
         p--;
@@ -644,11 +685,8 @@ static void check_path(const struct sv_cache *c, int32_t slot)
     SV_REQUIRE(p == 0 || p == LEFT_OUT);
 }
 
-void sv_prefix_check(const struct sv_cache *c)
+static void check_part(const struct sv_prefix *x)
 {
-    const struct sv_prefix *x = c->prefix;
-    if (!x)
-        return;
     int32_t n_used = 0, n_unused = 0, n_idle = 0, n_busy = 0;
     int64_t children = 0, with_parent = 0;
     for (int32_t i = 0; i < x->n_nodes; i++) {
@@ -669,6 +707,12 @@ void sv_prefix_check(const struct sv_cache *c)
     for (int32_t i = x->oldest; i != NONE; i = x->node[i].newer, n_idle++)
         SV_REQUIRE(x->node[i].used && x->node[i].n_seqs == 0);
     SV_REQUIRE(n_used + n_unused == x->n_nodes && n_idle == x->n_idle && n_busy + n_idle == n_used);
-    for (int32_t s = 0; s < c->n_slots; s++)
+}
+
+void sv_prefix_check(const struct sv_cache *c)
+{
+    for (int32_t p = 0; p < c->n_parts && c->prefix[p]; p++)
+        check_part(c->prefix[p]);
+    for (int32_t s = 0; s < c->n_slots && c->prefix[0]; s++)
         check_path(c, s);
 }

@@ -4,9 +4,10 @@
  *
  * Called through cache.h, by pool.c and by prefix.c. A group's blocks and snapshots lie in one
  * array, those of a slot side by side, so that a snapshot is one copy. Snapshots are pages of the
- * group's pool. Copies are enqueued, in the order of the steps: a snapshot at once, since it is of
- * what the steps enqueued so far leave behind; a reset or restore by the next upload, since a slot
- * may be given back before it is used. Must not: run a kernel, or copy a state row by row.
+ * group's pool, of which there is one part. Copies are enqueued, in the order of the steps: a
+ * snapshot at once, since it is of what the steps enqueued so far leave behind; a reset or restore
+ * by the next upload, since a slot may be given back before it is used. Must not: run a kernel, or
+ * copy a state row by row.
  */
 #include "cache/impl.h"
 
@@ -120,9 +121,9 @@ void sv_cache_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions)
         if (sv_cache_is_paged(g))
             continue;
         let_go(g, &g->snapshot[slot]);
-        if (!sv_cache_make_room(c, i, 1))
+        if (!sv_cache_make_room(c, i, 0, 1))
             continue;
-        const int32_t page = g->snapshot[slot] = sv_cache_take_page(g);
+        const int32_t page = g->snapshot[slot] = sv_cache_take_page(g, 0);
         sv_dev_copy(c->dev, block(g, (int64_t)c->n_slots + page), block(g, slot), block_bytes(g));
     }
     c->snapshot_at[slot] = n_positions;
@@ -133,7 +134,8 @@ void sv_cache_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions)
 static bool can_reserve(struct sv_cache *c, int32_t group)
 {
     const struct sv_cache_group *g = &c->group[group];
-    return g->n_free + g->n_kept > g->d.n_pages / 2 && sv_cache_make_room(c, group, 1);
+    return sv_cache_n_free(c, group) + sv_cache_n_kept(c, group) > g->d.n_pages / 2 &&
+           sv_cache_make_room(c, group, 0, 1);
 }
 
 bool sv_cache_reserve_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions)
@@ -146,7 +148,7 @@ bool sv_cache_reserve_snapshot(struct sv_cache *c, int32_t slot, int32_t n_posit
             continue; /* what a step in flight may copy there is overwritten in its turn */
         has = can_reserve(c, i);
         if (has)
-            g->pending[slot] = sv_cache_take_page(g);
+            g->pending[slot] = sv_cache_take_page(g, 0);
     }
     c->pending_at[slot] = n_positions;
     return has;

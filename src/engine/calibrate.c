@@ -70,6 +70,7 @@ static void plan_shape(struct calibration *c, const struct shape *s)
                                   .n_rows = w,
                                   .logit0 = p->n_rows,
                                   .n_logits = w,
+                                  .decode = i,
                                   .first = s->context,
                                   .draft_row0 = p->n_draft_rows,
                                   .draft_out0 = p->n_draft_out};

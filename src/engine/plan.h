@@ -7,6 +7,7 @@
 #ifndef SV_ENGINE_PLAN_H
 #define SV_ENGINE_PLAN_H
 
+#include "backend/device.h"
 #include "base/base.h"
 #include "policy/policy.h"
 
@@ -19,8 +20,9 @@ struct sv_plan_seg {
     int32_t first;            /* position of the first row as the host knows it */
     int32_t draft_row0, n_draft_rows; /* rows of the drafting pass, 0 when it sits out */
     int32_t draft_out0;
-    bool filled; /* its proposals were made on the host */
-    bool probe;  /* by the width policy, to learn from it */
+    int32_t decode; /* its number among the decode segments, which is the policy's; -1: a chunk */
+    bool filled;    /* its proposals were made on the host */
+    bool probe;     /* by the width policy, to learn from it */
     /* proposals that the drafting pass was asked for: those past the rows go nowhere */
     int32_t n_drafts;
     bool gave_up;  /* it cannot draft: its context K/V is not read any more */
@@ -57,8 +59,12 @@ struct sv_plan {
     /* logit rows after the n_logits: prompt rows whose log probability is wanted */
     int32_t n_prompt_logits;
     int32_t n_asked; /* tokens, of the segment that asks for most, to report beside the chosen */
-    struct sv_load load;     /* what the width policy expects of it */
-    struct sv_plan_seg *seg; /* (max_sequences) decode segments first, then prefill chunks */
+    struct sv_load load; /* what the width policy expects of it */
+    /* DP attention: rank r's rows and segments begin here and end where those of r + 1 begin */
+    int32_t own_row0[SV_MAX_RANKS + 1], own_seg0[SV_MAX_RANKS + 1];
+    /* (max_sequences) decode segments, then prefill chunks; with DP attention of one rank after the
+     * other */
+    struct sv_plan_seg *seg;
 };
 
 /* The token of a row of a given plan. With a step that has no divisor in common with the vocabulary

@@ -78,7 +78,7 @@ static void refuse(struct sv_engine *e, int32_t s, int32_t n)
     keep_rows(e, g, n);
     g->refused = true;
     if (e->sched.policy)
-        sv_policy_narrow(e->sched.policy, s, n);
+        sv_policy_narrow(e->sched.policy, g->decode, n);
 }
 
 /* A draft that its grammar forbids cannot be kept, nor can what follows it. */
@@ -109,15 +109,17 @@ static void make_masks(struct sv_engine *e)
     }
 }
 
-/* Decoding segments come first, in the policy's order. */
 static void prune_unsure(struct sv_engine *e)
 {
     struct sv_policy *policy = e->sched.policy;
     sv_policy_prune(policy, (const float *)(const void *)e->batch.confidence.host);
-    for (int32_t s = 0; s < policy->n; s++) {
+    for (int32_t s = 0; s < e->plan.n_segs; s++) {
         struct sv_plan_seg *g = &e->plan.seg[s];
-        g->refused &= policy->seq[s].width == g->n_rows;
-        keep_rows(e, g, policy->seq[s].width);
+        if (g->decode < 0)
+            continue;
+        const int32_t width = policy->seq[g->decode].width;
+        g->refused &= width == g->n_rows;
+        keep_rows(e, g, width);
     }
 }
 

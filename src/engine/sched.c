@@ -6,7 +6,9 @@
  * rows left over. Pages grow with a sequence. When they run out, what is kept for reuse goes first,
  * then the sequence that arrived last gives its pages back and waits; its tokens stay, and it
  * resumes by computing them again as if they were a prompt, which gives the same bits. So the
- * oldest sequence always runs on. Must not allocate, and must not look at token values.
+ * oldest sequence always runs on. Where the cache has parts (DP attention), a sequence belongs to
+ * that of its slot: it takes and loses pages there, and a step's rows are sorted by parts. Must not
+ * allocate, and must not look at token values.
  */
 #include "engine/sched.h"
 
@@ -25,10 +27,10 @@ void sv_sched_push(struct sv_sched *s, struct sv_seq *seq)
     s->n_unfinished++;
 }
 
-static int32_t free_slot(const struct sv_sched *s)
+static int32_t free_slot(const struct sv_sched *s, const struct sv_cache *cache, int32_t part)
 {
     for (int32_t i = 0; i < s->n_slots; i++)
-        if (!s->slot[i])
+        if (!s->slot[i] && sv_cache_part(cache, i) == part)
             return i;
     return -1;
 }
@@ -89,24 +91,24 @@ static bool decodes(const struct sv_seq *q)
     return q->slot >= 0 && reach(q) >= q->n_prefill;
 }
 
-static struct sv_seq *youngest(const struct sv_sched *s)
+static struct sv_seq *youngest(const struct sv_sched *s, const struct sv_cache *cache, int32_t part)
 {
     struct sv_seq *best = NULL;
     for (int32_t i = 0; i < s->n_slots; i++)
-        if (s->slot[i] && (!best || s->slot[i]->id > best->id))
+        if (s->slot[i] && sv_cache_part(cache, i) == part && (!best || s->slot[i]->id > best->id))
             best = s->slot[i];
     return best;
 }
 
-/* Backs n positions of a running sequence, at the cost of younger ones. False: it lost its own
- * seat, or somebody would have to while a step is in flight. */
+/* Backs n positions of a running sequence, at the cost of younger ones of its part. False: it lost
+ * its own seat, or somebody would have to while a step is in flight. */
 static bool back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t n,
                  bool in_flight)
 {
     while (!sv_cache_reserve(cache, q->slot, n)) {
         if (in_flight)
             return false;
-        struct sv_seq *victim = youngest(s);
+        struct sv_seq *victim = youngest(s, cache, sv_cache_part(cache, q->slot));
         preempt(s, cache, victim);
         if (victim == q)
             return false;
@@ -164,23 +166,70 @@ static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_s
     q->n_committed = sv_cache_attach(cache, slot, sv_seq_keys(q), most, draft);
 }
 
+/* What the running sequences of a part will want. */
+static struct sv_cache_need owed_in(const struct sv_sched *s, const struct sv_cache *cache,
+                                    int32_t part)
+{
+    struct sv_cache_need owed = {{0}};
+    for (int32_t i = 0; i < s->n_slots; i++)
+        if (s->slot[i] && sv_cache_part(cache, i) == part)
+            add_need(s, cache, s->slot[i], i, &owed);
+    return owed;
+}
+
 /* Pages that are known for the beginning, and a promise of the rest; or nothing. */
 static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q,
                        int32_t slot)
 {
-    struct sv_cache_need owed = {{0}};
-    for (int32_t i = 0; i < s->n_slots; i++)
-        if (s->slot[i])
-            add_need(s, cache, s->slot[i], i, &owed);
-    if (!sv_cache_can_back(cache, &owed, 1))
+    const int32_t part = sv_cache_part(cache, slot);
+    struct sv_cache_need owed = owed_in(s, cache, part);
+    if (!sv_cache_can_back(cache, part, &owed, 1))
         return false;
     attach(s, cache, q, slot);
     add_need(s, cache, q, slot, &owed);
-    if (sv_cache_can_back(cache, &owed, 0))
+    if (sv_cache_can_back(cache, part, &owed, 0))
         return true;
     sv_cache_release(cache, slot);
     q->n_committed = 0;
     return false;
+}
+
+/* Of the parts that have a free slot and were not tried, the one that knows most of the beginning;
+ * among equals that with the most pages to spare. -1: there is none. */
+static int32_t best_part(const struct sv_sched *s, const struct sv_cache *cache,
+                         const struct sv_seq *q, uint32_t tried)
+{
+    int32_t best = -1, best_known = 0, best_spare = 0;
+    for (int32_t p = 0; p < cache->n_parts; p++) {
+        if (tried >> p & 1 || free_slot(s, cache, p) < 0)
+            continue;
+        if (cache->n_parts == 1)
+            return p;
+        const int32_t known =
+            q->wants_prompt_logits
+                ? 0
+                : sv_cache_known_in(cache, p, q->cache_salt, sv_seq_keys(q), q->n_prefill);
+        const int32_t spare =
+            sv_cache_n_available_in(cache, p) - owed_in(s, cache, p).n_pages[cache->main];
+        if (best >= 0 && (known < best_known || (known == best_known && spare <= best_spare)))
+            continue;
+        best = p;
+        best_known = known;
+        best_spare = spare;
+    }
+    return best;
+}
+
+/* A slot with pages; -1: there is none. */
+static int32_t find_seat(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
+{
+    uint32_t tried = 0;
+    for (int32_t p; (p = best_part(s, cache, q, tried)) >= 0; tried |= 1u << p) {
+        const int32_t slot = free_slot(s, cache, p);
+        if (seat_pages(s, cache, q, slot))
+            return slot;
+    }
+    return -1;
 }
 
 /* Seats waiting sequences in order of arrival while the prompts of all that run still fit: with
@@ -191,12 +240,10 @@ static void admit(struct sv_sched *s, struct sv_cache *cache)
     for (struct sv_seq *q = s->head; q; q = q->next) {
         if (q->state != SV_SEQ_WAITING)
             continue;
-        int32_t slot = free_slot(s);
-        if (slot < 0)
-            return;
         bool resumes = q->n_tokens > q->n_prompt;
         q->n_prefill = resumes ? q->n_tokens - 1 : q->n_prompt;
-        if (!seat_pages(s, cache, q, slot))
+        const int32_t slot = find_seat(s, cache, q);
+        if (slot < 0)
             return;
         s->slot[slot] = q;
         s->new_slot[slot] = true;
@@ -258,7 +305,7 @@ static void grant_rows(struct sv_sched *s)
  * first of these from position `from` on; 0: nowhere. */
 static int32_t snapshot_at(const struct sv_cache *cache, const struct sv_seq *q, int32_t from)
 {
-    const int32_t step = cache->has_state && cache->prefix ? sv_cache_boundary(cache) : 0;
+    const int32_t step = cache->has_state && cache->prefix[0] ? sv_cache_boundary(cache) : 0;
     const int32_t branch = sv_cache_branch(cache, q->slot);
     return from <= branch ? branch : step ? (q->n_prefill - 1) / step * step : 0;
 }
@@ -280,7 +327,7 @@ enum { ANSWER_STEP = 64 };
 /* Where an answer's next snapshot is due, if the rows planned for it may pass there; else 0. */
 static int32_t answer_snapshot_at(struct sv_cache *cache, const struct sv_seq *q)
 {
-    if (!cache->has_state || !cache->prefix)
+    if (!cache->has_state || !cache->prefix[0])
         return 0;
     const int32_t grid = sv_cache_boundary(cache), step = (ANSWER_STEP + grid - 1) / grid * grid;
     const int32_t from = q->n_committed > q->n_prefill ? q->n_committed : q->n_prefill;
@@ -302,6 +349,7 @@ static struct sv_plan_seg *add_seg(const struct sv_cache *cache, struct sv_plan 
                               .logit0 = p->n_logits,
                               .n_logits = n_logits,
                               .first = reach(q),
+                              .decode = -1,
                               .draft_row0 = p->n_draft_rows,
                               .draft_out0 = p->n_draft_out,
                               .gave_up = sv_sched_lacks_draft(cache, q) && !q->fixed_width};
@@ -319,10 +367,11 @@ static int32_t widest(const struct sv_seq *q)
 }
 
 static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p,
-                        struct sv_seq *q, const struct sv_policy_seq *chosen)
+                        struct sv_seq *q, int32_t number, const struct sv_policy_seq *chosen)
 {
     int32_t w = chosen ? chosen->width : widest(q);
     struct sv_plan_seg *g = add_seg(cache, p, q, SV_SEG_VERIFY, w, w);
+    g->decode = number;
     g->snapshot_at = answer_snapshot_at(cache, q);
     g->probe = chosen && chosen->probe;
     if (chosen && !chosen->fixed && q->record.gave_up) {
@@ -433,6 +482,31 @@ static bool anybody_waits(const struct sv_sched *s)
     return s->n_unfinished > n_seated(s);
 }
 
+/* The segments of one part: those that decode, in the order of their slots, and then chunks. n:
+ * sequences that decode, of the parts so far. */
+static void plan_part(const struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p,
+                      int32_t part, bool chosen, int32_t *n)
+{
+    const struct sv_policy_seq plain = {.width = 1};
+    for (int32_t i = 0; i < s->n_slots; i++) {
+        struct sv_seq *q = s->slot[i];
+        if (!q || sv_cache_part(cache, i) != part || !wants_step(q))
+            continue;
+        plan_decode(s, cache, p, q, *n, chosen ? &s->policy->seq[*n] : s->policy ? &plain : NULL);
+        ++*n;
+        p->sampled |= !sv_sample_is_greedy(&q->sampling);
+    }
+    for (struct sv_seq *q = s->head; q; q = q->next) {
+        if (q->slot < 0 || !q->grant || sv_cache_part(cache, q->slot) != part)
+            continue;
+        if (reach(q) > 0 && reach(q) == snapshot_at(cache, q, reach(q)))
+            sv_cache_snapshot(cache, q->slot, reach(q));
+        bool last = reach(q) + q->grant == q->n_prefill && q->n_tokens == q->n_prompt;
+        add_seg(cache, p, q, SV_SEG_PREFILL, q->grant, last);
+        p->sampled |= last && !sv_sample_is_greedy(&q->sampling);
+    }
+}
+
 bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p, bool in_flight)
 {
     struct sv_plan_seg *seg = p->seg;
@@ -449,25 +523,9 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
     cut_at_snapshots(s, cache);
     if (!back_all(s, cache, in_flight))
         return false;
-    int32_t n = 0; /* sequences told to the policy, in the order of their slots */
-    const struct sv_policy_seq plain = {.width = 1};
     const bool chosen = s->policy && choose_widths(s, cache, p);
-    for (int32_t i = 0; i < s->n_slots; i++) {
-        struct sv_seq *q = s->slot[i];
-        if (!q || !wants_step(q))
-            continue;
-        plan_decode(s, cache, p, q, chosen ? &s->policy->seq[n++] : s->policy ? &plain : NULL);
-        p->sampled |= !sv_sample_is_greedy(&q->sampling);
-    }
-    for (struct sv_seq *q = s->head; q; q = q->next) {
-        if (q->slot < 0 || !q->grant)
-            continue;
-        if (reach(q) > 0 && reach(q) == snapshot_at(cache, q, reach(q)))
-            sv_cache_snapshot(cache, q->slot, reach(q));
-        bool last = reach(q) + q->grant == q->n_prefill && q->n_tokens == q->n_prompt;
-        add_seg(cache, p, q, SV_SEG_PREFILL, q->grant, last);
-        p->sampled |= last && !sv_sample_is_greedy(&q->sampling);
-    }
+    for (int32_t part = 0, n = 0; part < cache->n_parts; part++)
+        plan_part(s, cache, p, part, chosen, &n);
     p->no_taps = nobody_drafts(p);
     return true;
 }

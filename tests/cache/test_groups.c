@@ -461,7 +461,7 @@ static void random_days(const int32_t *n_pages, int32_t scarce, int32_t n_steps,
         if (!m->ample || step % 16 == 0)
             sv_cache_check(&m->c);
         for (int32_t g = 0; g < GROUPS; g++)
-            m->n_full[g] += m->c.group[g].n_free < 2;
+            m->n_full[g] += sv_cache_n_free(&m->c, g) < 2;
     }
     print_message(
         "%lld positions found in %lld hits, %lld without the draft's; %lld times no room; %lld passed\n",

@@ -209,7 +209,7 @@ static void uploads_only_changes(void **state)
     sv_cache_add_need(&c, 0, 9, 1, &need);
     sv_cache_add_need(&c, 1, 8, 1, &need);
     assert_int_equal(need.n_pages[0], 3 + 2);
-    assert_true(sv_cache_can_back(&c, &need, 3) && !sv_cache_can_back(&c, &need, 4));
+    assert_true(sv_cache_can_back(&c, 0, &need, 3) && !sv_cache_can_back(&c, 0, &need, 4));
     sv_cache_close(&c);
     sv_dev_close(dev);
 }

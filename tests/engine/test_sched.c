@@ -4,9 +4,9 @@
  * After every plan: no slot twice, decode segments first, every decoding sequence runs, pages for
  * every row, prompt rows within the budget and fairly shared, rows and logits laid out without
  * gaps; nobody overtakes, not even when sequences lose their pages; every sequence ends; the cache
- * ends empty. The same with a prefix cache, and with plans made while the step before is in flight,
- * whose results come late. Then single cases: who is seated where pages are short, and who computes
- * the draft's K/V again while others wait.
+ * ends empty. The same with slots in parts of their own pages, with a prefix cache, and with plans
+ * made while the step before is in flight, whose results come late. Then single cases: who is
+ * seated where pages are short, and who computes the draft's K/V again while others wait.
  */
 #include "testing.h"
 
@@ -103,6 +103,7 @@ static void check_plan(const struct world *w)
     int32_t row = 0, logit = 0, draft_row = 0, draft_out = 0, draft_segs = 0;
     bool in_prefill = false;
     uint64_t last_id = 0;
+    int32_t part = 0, decode = 0;
     for (int32_t i = 0; i < p->n_segs; i++) {
         const struct sv_plan_seg *g = &p->seg[i];
         const struct sv_seq *q = w->slot[g->slot];
@@ -110,6 +111,12 @@ static void check_plan(const struct world *w)
         assert_false(seen[g->slot]);
         seen[g->slot] = true;
         assert_true(g->request == q->id);
+        if (sv_cache_part(&w->cache, g->slot) != part) { /* one part's after the other's */
+            assert_true(sv_cache_part(&w->cache, g->slot) > part);
+            part = sv_cache_part(&w->cache, g->slot);
+            in_prefill = false;
+            last_id = 0;
+        }
         assert_int_equal(g->row0, row);
         assert_int_equal(g->logit0, logit);
         assert_int_equal(g->first, q->n_committed + q->n_rows_ahead - g->n_rows);
@@ -117,6 +124,7 @@ static void check_plan(const struct world *w)
         assert_true(g->n_rows >= 1);
         check_backed(w, g);
         if (g->kind == SV_SEG_PREFILL) {
+            assert_int_equal(g->decode, -1);
             in_prefill = true;
             assert_true(q->id > last_id); /* arrival order */
             last_id = q->id;
@@ -125,6 +133,7 @@ static void check_plan(const struct world *w)
             assert_int_equal(g->n_draft_rows, 0);
         } else {
             assert_false(in_prefill);
+            assert_int_equal(g->decode, decode++);
             check_decode(g, q);
             if (g->n_draft_rows) {
                 assert_int_equal(g->draft_row0, draft_row);
@@ -244,15 +253,15 @@ static void sweep(struct world *w)
     }
 }
 
-/* Nobody overtakes: whoever runs came before everybody who has never run, and nobody waits in an
- * empty house. */
+/* Nobody overtakes: whoever runs came before everybody who waits, where they might have the same
+ * pages; and nobody waits in an empty house. */
 static void check_admission(const struct world *w)
 {
     bool waiting = false, running = false;
     for (const struct sv_seq *q = w->s.head; q; q = q->next) {
         if (q->state == SV_SEQ_FINISHED)
             continue;
-        if (waiting)
+        if (waiting && w->cache.n_parts == 1)
             assert_int_equal(q->state, SV_SEQ_WAITING);
         waiting |= q->state == SV_SEQ_WAITING;
         running |= q->state != SV_SEQ_WAITING;
@@ -261,21 +270,28 @@ static void check_admission(const struct world *w)
     assert_true(running || !waiting);
 }
 
-/* Returns how often a sequence lost its pages. windows: pages of the sliding group. */
-static int64_t random_days(int32_t block, int32_t pages, int32_t windows, bool prefixes, bool ahead,
-                           uint64_t seed)
+/* Returns how often a sequence lost its pages. windows: pages of the sliding group; both, of each
+ * part. */
+static int64_t random_parts(int32_t n_parts, int32_t block, int32_t pages, int32_t windows,
+                            bool prefixes, bool ahead, uint64_t seed)
 {
     struct world w = {.rng = {seed}, .next_id = 1, .ahead = ahead};
     struct sv_err err = {0};
     const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .tuning.isa = SV_ISA_PLAIN};
-    const struct sv_cache_group_desc desc[] = {
-        {.n_layers = 1, .n_kv_heads = 1, .head_dim = 8, .page_size = 16, .n_pages = pages},
-        {.n_layers = 1,
-         .n_kv_heads = 1,
-         .head_dim = 8,
-         .window = 40,
-         .page_size = 16,
-         .n_pages = windows}};
+    const struct sv_cache_group_desc desc[] = {{.n_layers = 1,
+                                                .n_kv_heads = 1,
+                                                .head_dim = 8,
+                                                .page_size = 16,
+                                                .n_pages = pages,
+                                                .n_parts = n_parts,
+                                                .own_part = true},
+                                               {.n_layers = 1,
+                                                .n_kv_heads = 1,
+                                                .head_dim = 8,
+                                                .window = 40,
+                                                .page_size = 16,
+                                                .n_pages = windows * n_parts,
+                                                .n_parts = n_parts}};
     assert_int_equal(sv_dev_open(&w.dev, &o, &err), 0);
     assert_int_equal(sv_cache_open(&w.cache, w.dev, desc, 2, SLOTS, POSITIONS, &err), 0);
     if (prefixes)
@@ -313,13 +329,19 @@ static int64_t random_days(int32_t block, int32_t pages, int32_t windows, bool p
     assert_null(w.s.head);
     for (int32_t g = 0; g < 2; g++)
         assert_true(sv_cache_n_free(&w.cache, g) + sv_cache_n_kept(&w.cache, g) ==
-                    (g ? windows : pages));
+                    (g ? windows : pages) * n_parts);
     assert_true(!prefixes || w.s.n_cache_hits > 1000);
     assert_true(!ahead || w.n_dropped > 20);
     assert_true(!ahead || w.s.n_preemptions == 0 || w.n_waited > 10);
     sv_cache_close(&w.cache);
     sv_dev_close(w.dev);
     return w.s.n_preemptions;
+}
+
+static int64_t random_days(int32_t block, int32_t pages, int32_t windows, bool prefixes, bool ahead,
+                           uint64_t seed)
+{
+    return random_parts(1, block, pages, windows, prefixes, ahead, seed);
 }
 
 static void plenty_of_pages(void **state)
@@ -365,14 +387,33 @@ static void small_windows(void **state)
         }
 }
 
+/* Slots 0 and 1, and 2 to 4; or one for each. */
+static void parts(void **state)
+{
+    (void)state;
+    assert_int_equal(random_parts(2, BLOCK, 3 * 14, 3 * 14, false, false, 10), 0);
+    for (int ahead = 0; ahead < 2; ahead++) {
+        assert_true(random_parts(2, BLOCK, 14, 14, true, ahead, 11) > 10);
+        assert_true(random_parts(2, BLOCK, 14, 8, true, ahead, 12) > 10);
+        random_parts(SLOTS, BLOCK, 14, 14, true, ahead, 13);
+    }
+    random_parts(8, 1, 14, 14, false, false, 14); /* some have no slot */
+}
+
 /* ---------------------------------------------------------------- single cases */
 
-static void open_small(struct world *w, int32_t n_pages, int32_t n_positions, int32_t block)
+static void open_parts(struct world *w, int32_t n_parts, int32_t n_pages, int32_t n_positions,
+                       int32_t block)
 {
     struct sv_err err = {0};
     const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .tuning.isa = SV_ISA_PLAIN};
-    struct sv_cache_group_desc desc[2] = {
-        {.n_layers = 1, .n_kv_heads = 1, .head_dim = 8, .page_size = 16, .n_pages = n_pages}};
+    struct sv_cache_group_desc desc[2] = {{.n_layers = 1,
+                                           .n_kv_heads = 1,
+                                           .head_dim = 8,
+                                           .page_size = 16,
+                                           .n_pages = n_pages,
+                                           .n_parts = n_parts,
+                                           .own_part = true}};
     desc[1] = desc[0];
     desc[1].owner = SV_CACHE_DRAFT;
     *w = (struct world){.rng = {1}, .next_id = 1, .calm = true};
@@ -384,6 +425,11 @@ static void open_small(struct world *w, int32_t n_pages, int32_t n_positions, in
                              .slot = w->slot,
                              .new_slot = w->new_slot};
     w->plan.seg = w->seg;
+}
+
+static void open_small(struct world *w, int32_t n_pages, int32_t n_positions, int32_t block)
+{
+    open_parts(w, 1, n_pages, n_positions, block);
 }
 
 static void close_small(struct world *w)
@@ -408,6 +454,59 @@ static struct sv_seq *ask(struct world *w, int32_t n_prompt, int32_t n_answer, i
     for (int32_t i = 0; i < q->cap_tokens; i++)
         q->tokens[i] = (int32_t)q->id * 1000 + i;
     return q;
+}
+
+static int32_t part_of(const struct world *w, const struct sv_seq *q)
+{
+    assert_true(q->slot >= 0);
+    return sv_cache_part(&w->cache, q->slot);
+}
+
+static void step(struct world *w)
+{
+    assert_true(sv_sched_plan(&w->s, &w->cache, &w->plan, false));
+    run(w, &w->plan);
+    sv_cache_check(&w->cache);
+}
+
+/* A sequence is seated where its beginning is known, else where most pages are to spare, else where
+ * there is room; and loses its pages to sequences of its part alone. */
+static void seats_of_parts(void **state)
+{
+    (void)state;
+    struct world w;
+    struct sv_err err = {0};
+    open_parts(&w, 2, 8, 120, 1); /* slots 0 and 1, 2 to 4; 8 pages each */
+    assert_int_equal(sv_cache_keep_prefixes(&w.cache, &err), 0);
+    struct sv_seq *a = ask(&w, 20, 80, 1), *b = ask(&w, 40, 80, 1), *c = ask(&w, 20, 60, 1);
+    step(&w);
+    assert_int_equal(part_of(&w, a), 0);
+    assert_int_equal(part_of(&w, b), 1);
+    assert_int_equal(part_of(&w, c), 0); /* 6 pages to spare there, and 5 */
+    step(&w);
+    step(&w);
+    assert_true(b->n_committed >= 16);
+    struct sv_seq *d = ask(&w, 40, 80, 1); /* begins as b, where fewer pages are left */
+    memcpy(d->tokens, b->tokens, 20 * sizeof *d->tokens);
+    leave(&w, c);
+    sweep(&w);
+    step(&w);
+    assert_int_equal(part_of(&w, d), 1);
+    assert_int_equal(d->n_cached, 16);
+    struct sv_seq *e = ask(&w, 100, 4, 1); /* fits into neither beside them */
+    step(&w);
+    assert_int_equal(e->state, SV_SEQ_WAITING);
+    /* b and d grow into 8 pages: d is the younger one there, though f is younger still. */
+    leave(&w, e);
+    sweep(&w);
+    struct sv_seq *f = ask(&w, 1, 80, 1);
+    step(&w);
+    assert_int_equal(part_of(&w, f), 0);
+    for (int i = 0; i < 70 && !w.s.n_preemptions; i++)
+        step(&w);
+    assert_int_equal(w.s.n_preemptions, 1);
+    assert_int_equal(d->n_preemptions, 1);
+    close_small(&w);
 }
 
 /* One long prompt and a new short one every step: the short ones are answered at once, and the long
@@ -661,7 +760,8 @@ static void preempted_and_bare(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(plenty_of_pages), cmocka_unit_test(short_of_pages),
              cmocka_unit_test(no_drafter), cmocka_unit_test(prefixes),
-             cmocka_unit_test(small_windows), cmocka_unit_test(long_and_short),
+             cmocka_unit_test(small_windows), cmocka_unit_test(parts),
+             cmocka_unit_test(seats_of_parts), cmocka_unit_test(long_and_short),
              cmocka_unit_test(seats_leave_room_for_blocks),
              cmocka_unit_test(nobody_restores_while_others_wait),
              cmocka_unit_test(gave_up_while_its_prompt_is_in_flight),
