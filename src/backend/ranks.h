@@ -19,6 +19,8 @@
 struct sv_ranks {
     int32_t rank, n; /* n 1: nothing is divided */
     bool by_expert;  /* experts are shared out whole, else each of them is divided */
+    /* Mixers of a target are whole on every rank, which computes them for sequences of its own */
+    bool dp_attention;
 };
 
 /* What a rank has of rows, columns, heads, ... that are divided. */

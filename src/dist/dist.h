@@ -21,7 +21,8 @@ struct sv_shard_shape {
     int32_t gdn_k_heads, gdn_v_heads, gdn_k_dim, gdn_v_dim; /* of a gated delta rule */
     int32_t intermediate, expert_intermediate, shared_intermediate;
     int32_t n_experts;
-    bool by_expert; /* they are shared out whole, else each of them is divided */
+    bool by_expert;    /* they are shared out whole, else each of them is divided */
+    bool whole_mixers; /* of attention: every rank has all heads */
     int32_t vocab;
     int32_t n_taps; /* numbers of a row's taps */
     /* Quantized weights that share a scale, of which no rank gets a part: outputs and inputs of
@@ -32,10 +33,10 @@ struct sv_shard_shape {
 };
 
 /* Heads go to the ranks in order, each with its K/V head or, of a gated delta rule, value heads
- * with their key head; where there are fewer K/V heads than ranks, neighbours have the same one.
- * Intermediate sizes, the vocabulary and taps are divided evenly by units of 64 numbers (of whole
- * groups in any case), or of fewer where there would not be one for each. Of experts every rank has
- * a slice of all, or all of some consecutive ones. */
+ * with their key head, or, of whole mixers, all of them to each; where there are fewer K/V heads
+ * than ranks, neighbours have the same one. Intermediate sizes, the vocabulary and taps are divided
+ * evenly by units of 64 numbers (of whole groups in any case), or of fewer where there would not be
+ * one for each. Of experts every rank has a slice of all, or all of some consecutive ones. */
 struct sv_slice sv_shard_heads(const struct sv_shard_shape *s, struct sv_ranks r);
 struct sv_slice sv_shard_kv_heads(const struct sv_shard_shape *s, struct sv_ranks r);
 struct sv_slice sv_shard_key_heads(const struct sv_shard_shape *s, struct sv_ranks r);

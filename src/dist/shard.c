@@ -47,11 +47,13 @@ static struct sv_slice evenly(int32_t size, struct sv_ranks r)
 
 struct sv_slice sv_shard_heads(const struct sv_shard_shape *s, struct sv_ranks r)
 {
-    return evenly(s->n_heads, r);
+    return s->whole_mixers ? (struct sv_slice){0, s->n_heads} : evenly(s->n_heads, r);
 }
 
 struct sv_slice sv_shard_kv_heads(const struct sv_shard_shape *s, struct sv_ranks r)
 {
+    if (s->whole_mixers)
+        return (struct sv_slice){0, s->n_kv_heads};
     if (s->n_kv_heads < r.n)
         return (struct sv_slice){r.rank / (r.n / s->n_kv_heads), 1};
     return evenly(s->n_kv_heads, r);
@@ -83,8 +85,9 @@ struct sv_slice sv_shard_vocab(const struct sv_shard_shape *s, struct sv_ranks r
 
 static bool heads_fit(const struct sv_shard_shape *s, int32_t n)
 {
-    return (!s->n_heads || (s->n_heads % n == 0 && s->n_kv_heads > 0 &&
-                            (s->n_kv_heads % n == 0 || n % s->n_kv_heads == 0))) &&
+    return (!s->n_heads || s->whole_mixers ||
+            (s->n_heads % n == 0 && s->n_kv_heads > 0 &&
+             (s->n_kv_heads % n == 0 || n % s->n_kv_heads == 0))) &&
            s->gdn_k_heads % n == 0;
 }
 
@@ -98,7 +101,7 @@ static bool groups_fit(const struct sv_shard_shape *s, int32_t n)
 {
     const int32_t kv = s->n_kv_heads < n ? 1 : s->n_kv_heads / n, heads = s->n_heads / n,
                   values = s->gdn_v_heads / n * s->gdn_v_dim;
-    return n == 1 ||
+    return n == 1 || s->whole_mixers ||
            (whole_groups(s, heads * s->head_dim, heads * (s->v_dim ? s->v_dim : s->head_dim)) &&
             whole_groups(s, kv * s->head_dim, 0) &&
             whole_groups(s, s->gdn_k_heads / n * s->gdn_k_dim, 0) &&
@@ -205,6 +208,13 @@ static struct sv_cut of_parts(const int32_t *part, int32_t rows, struct sv_ranks
     return c;
 }
 
+/* Divided by heads, with their biases. */
+static bool is_attention(enum sv_role role)
+{
+    const int plain = role & ~(SV_ROLE_BIAS | SV_ROLE_DRAFT);
+    return (plain >= SV_ROLE_Q && plain <= SV_ROLE_O) || plain == SV_ROLE_SINKS;
+}
+
 static bool is_expert(enum sv_role role)
 {
     const int plain = role & ~SV_ROLE_BIAS;
@@ -216,7 +226,7 @@ struct sv_cut sv_shard_cut(const struct sv_shard_shape *s, enum sv_role role, in
 {
     const bool is_bias = role & SV_ROLE_BIAS;
     const int32_t keys = s->gdn_k_heads * s->gdn_k_dim, values = s->gdn_v_heads * s->gdn_v_dim;
-    if (r.n == 1 || (s->by_expert && is_expert(role)))
+    if (r.n == 1 || (s->by_expert && is_expert(role)) || (s->whole_mixers && is_attention(role)))
         return (struct sv_cut){.axis = SV_CUT_NONE};
     switch (role & ~(SV_ROLE_BIAS | SV_ROLE_DRAFT)) {
     case SV_ROLE_Q: /* gates of gated attention stand with their heads */

@@ -77,8 +77,7 @@ struct sv_moe {
     struct sv_weight router, router_bias; /* (n_experts, hidden), (1, n_experts) or data NULL */
     struct sv_experts gate, up, down;     /* (intermediate, hidden) twice, (hidden, intermediate) */
     struct sv_mlp shared; /* an expert that all rows go through; intermediate 0: there is none */
-    /* (1, hidden): sigmoid of it is that expert's weight; data NULL: 1 is */
-    struct sv_gemm_part shared_router;
+    struct sv_gemm_part shared_router; /* (1, hidden): its weight's sigmoid; data NULL: that is 1 */
 };
 
 enum sv_mixer { SV_MIXER_ATTN, SV_MIXER_GDN, SV_MIXER_MLA };
@@ -129,8 +128,8 @@ struct sv_scratch {
     size_t elem_bytes, n_bytes;
 };
 
-/* Activations of a pass, device memory. Passes never overlap, so that one set serves all stacks;
- * within a pass the mixers and dense ffns use scratch one after the other. */
+/* Activations of a pass, device memory. Passes never overlap: one set serves all stacks. Within a
+ * pass the mixers and dense ffns use scratch one after the other. */
 struct sv_acts {
     void *x;     /* (rows, hidden) act: residual stream */
     void *h;     /* (rows, hidden) normalised */
@@ -154,8 +153,15 @@ struct sv_taps {
     const int32_t *row;
 };
 
+/* The rows of a pass whose sequences are this rank's, and the same as a batch by themselves. */
+struct sv_own_rows {
+    struct sv_slice at;
+    struct sv_rows rows;
+};
+
 struct sv_pass {
     struct sv_rows rows;
+    const struct sv_own_rows *own; /* of a model whose mixers are whole, else NULL */
     int32_t n_images;
     const struct sv_image_rows *images; /* (n_images) host, vision.h */
     const struct sv_cache *cache;
@@ -199,8 +205,7 @@ struct sv_place {
     struct sv_experts *experts; /* spec->expert says which of them; or the heads' matrices */
 };
 
-/* A weight, or a layer's experts or heads, and the size in the checkpoint; of what is expanded, so.
- */
+/* A weight, or a layer's experts or heads, and the size in the checkpoint, expanded if it is. */
 struct sv_taken {
     struct sv_weight w; /* of experts: the role alone */
     int64_t n_bytes;
@@ -214,6 +219,7 @@ struct sv_weights {
     struct sv_dev *dev;
     const struct sv_ckpt *ckpt;  /* NULL: random weights of whatever shape is asked for */
     const struct sv_config *cfg; /* set by sv_weights_load */
+    bool whole_mixers;           /* DP attention: set before sv_weights_divide */
     struct sv_shard_shape shape; /* by which this rank takes its part; zeros: it takes all */
     struct sv_taken *taken;      /* in the order of taking */
     int32_t n_taken, cap;
@@ -267,14 +273,12 @@ int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32
 int sv_model_open_random(struct sv_model *m, struct sv_dev *dev, const char *dir,
                          int32_t n_positions, struct sv_err *err);
 void sv_model_close(struct sv_model *m);
-/* The stack's needs, and the head's. */
+/* Needs, and weight bytes of a pass: of the stack and the head. */
 void sv_model_needs(const struct sv_model *m, struct sv_needs *n);
-/* Weight bytes of a pass: layers, norms, head. */
 void sv_model_reads(const struct sv_model *m, struct sv_reads *sum);
-/* Cache groups the model's layers need: fills desc (geometry only) and sets cache_group/cache_layer
- * of the layers, numbering groups from first_group. Layers of one geometry share a group.
- * max_block: rows of the widest verify block, which recurrent layers have room for. Returns how
- * many. */
+/* Cache groups the model's layers need, and how many: fills desc (geometry only) and sets
+ * cache_group/cache_layer of the layers, numbering groups from first_group. Layers of one geometry
+ * share a group. max_block: rows of the widest verify block: recurrent layers have room for it. */
 int32_t sv_stack_cache_groups(struct sv_stack *st, enum sv_cache_owner owner, int32_t max_block,
                               int32_t first_group, struct sv_cache_group_desc *desc);
 

@@ -57,6 +57,7 @@ int sv_weights_divide(struct sv_weights *w, const struct sv_config *cfg, int32_t
                                        .gdn_v_heads = cfg->gdn_v_heads,
                                        .gdn_k_dim = cfg->gdn_k_dim,
                                        .gdn_v_dim = cfg->gdn_v_dim,
+                                       .whole_mixers = w->whole_mixers,
                                        .vocab = cfg->vocab_size,
                                        .n_taps = n_taps * cfg->hidden_size};
     for (int32_t i = 0; i < cfg->n_layers; i++)

@@ -129,6 +129,36 @@ static bool quantized(const struct sv_stack *st)
     return w->role & SV_ROLE_DRAFT && w->fmt.elem > SV_F16;
 }
 
+static void mixer_forward(const struct sv_layer *l, const struct sv_stack *st, struct sv_dev *dev,
+                          const struct sv_acts *a, const struct sv_pass *p)
+{
+    switch (l->mixer) {
+    case SV_MIXER_ATTN:
+        sv_attn_forward(&l->attn, st, dev, a, p);
+        break;
+    case SV_MIXER_GDN:
+        sv_gdn_forward(&l->gdn, st, dev, a, p);
+        break;
+    case SV_MIXER_MLA:
+        sv_mla_forward(&l->mla, st, dev, a, p);
+    }
+}
+
+/* Over this rank's rows alone: what acts->delta has of the others is not looked at. */
+static void mixer_of_own(const struct sv_layer *l, const struct sv_stack *st, struct sv_dev *dev,
+                         const struct sv_acts *a, const struct sv_pass *p)
+{
+    struct sv_acts acts = *a;
+    struct sv_pass pass = *p;
+    const size_t at = (size_t)p->own->at.first * (size_t)st->hidden * a->scratch.elem_bytes;
+    if (!p->own->at.n)
+        return;
+    pass.rows = p->own->rows;
+    acts.h = (char *)a->h + at;
+    acts.delta = (char *)a->delta + at;
+    mixer_forward(l, st, dev, &acts, &pass);
+}
+
 void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struct sv_acts *a,
                       const struct sv_pass *p)
 {
@@ -149,17 +179,10 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         norm.weight = l->in_norm;
         norm.tap = tap_after(&p->taps, i - 1, st->hidden, act);
         norm.tap_row = norm.tap ? p->taps.row : NULL;
+        norm.own_rows = NULL;
         sv_op_add_rms_norm(dev, &norm);
-        switch (l->mixer) {
-        case SV_MIXER_ATTN:
-            sv_attn_forward(&l->attn, st, dev, a, p);
-            break;
-        case SV_MIXER_GDN:
-            sv_gdn_forward(&l->gdn, st, dev, a, p);
-            break;
-        case SV_MIXER_MLA:
-            sv_mla_forward(&l->mla, st, dev, a, p);
-        }
+        (p->own ? mixer_of_own : mixer_forward)(l, st, dev, a, p);
+        norm.own_rows = p->own ? &p->own->at : NULL;
         norm.delta = a->delta;
         norm.join = st->joins ? SV_JOIN_MIXER : SV_JOIN_NONE;
         norm.weight = l->post_norm;
@@ -177,6 +200,7 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         }
         sv_model_add_deep(dev, p, i, st->hidden, a->delta);
     }
+    norm.own_rows = NULL;
     norm.delta = a->delta;
     norm.join = st->joins ? SV_JOIN_FFN : SV_JOIN_NONE;
     norm.weight = st->final_norm;

@@ -87,6 +87,7 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
         rc = sv_ckpt_check_target(&m->ckpt, &m->cfg, err);
     if (!rc)
         rc = sv_weights_open(&m->weights, dev, random ? NULL : &m->ckpt, err);
+    m->weights.whole_mixers = sv_dev_ranks(dev).dp_attention;
     if (!rc)
         rc = sv_weights_divide(&m->weights, &m->cfg, 0, "target", err);
     if (!rc)

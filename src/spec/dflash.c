@@ -235,6 +235,7 @@ static int take_head(struct dflash *f, struct sv_err *err)
                                         .rows = t->cfg.vocab_size,
                                         .cols = t->cfg.hidden_size};
     int rc = sv_weights_open(&f->shared, t->dev, t->weights.ckpt, err);
+    f->shared.whole_mixers = t->weights.whole_mixers;
     if (!rc)
         rc = sv_weights_divide(&f->shared, &t->cfg, 0, "target", err);
     return rc ? rc : sv_weights_take(&f->shared, &head, &f->head, err);

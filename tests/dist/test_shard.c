@@ -184,6 +184,32 @@ static void experts(void **state)
 }
 
 /* Each query head finds its K/V head on its rank, at the place that grouped attention looks. */
+/* All heads on every rank, with their biases, in numbers that heads do not fit; the rest is
+ * divided.
+ */
+static void whole_mixers(void **state)
+{
+    static const enum sv_role whole[] = {SV_ROLE_Q, SV_ROLE_K, SV_ROLE_V, SV_ROLE_O, SV_ROLE_SINKS};
+    struct sv_shard_shape s = qwen;
+    (void)state;
+    s.whole_mixers = true;
+    s.n_heads = 3;
+    s.n_kv_heads = 3;
+    assert_int_equal(sv_shard_check(&s, 4, "target", NULL), SV_OK);
+    for (int32_t rank = 0; rank < 4; rank++) {
+        assert_int_equal(sv_shard_heads(&s, of(rank, 4)).n, 3);
+        assert_int_equal(sv_shard_kv_heads(&s, of(rank, 4)).n, 3);
+        for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++)
+            for (int bias = 0; bias < 2; bias++)
+                assert_int_equal(sv_shard_cut(&s, whole[i] | (bias ? SV_ROLE_BIAS : 0), 384,
+                                              bias ? 0 : 384, of(rank, 4))
+                                     .axis,
+                                 SV_CUT_NONE);
+    }
+    covers(&s, SV_ROLE_GATE, s.intermediate, 4096, SV_CUT_ROWS, 4, 1, 64);
+    covers(&s, SV_ROLE_HEAD, s.vocab, 4096, SV_CUT_ROWS, 4, 1, 64);
+}
+
 static void heads_follow(void **state)
 {
     (void)state;
@@ -312,5 +338,6 @@ static void table(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(random_shapes), cmocka_unit_test(experts),
-             cmocka_unit_test(heads_follow), cmocka_unit_test(biases), cmocka_unit_test(refusals),
-             cmocka_unit_test(uneven), cmocka_unit_test(table))
+             cmocka_unit_test(heads_follow), cmocka_unit_test(whole_mixers),
+             cmocka_unit_test(biases), cmocka_unit_test(refusals), cmocka_unit_test(uneven),
+             cmocka_unit_test(table))
