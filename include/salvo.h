@@ -50,9 +50,9 @@ struct sv_engine_options {
     const char *draft_dir;  /* DFlash draft directory; NULL = plain decoding */
     const char *device;     /* "cpu", "cuda"; NULL = the best there is */
     struct sv_tuning tuning;
-    int32_t gpu; /* which GPU */
-    int32_t tp;  /* ranks that share the model (docs/parallel.md), threads here. 0 = 1 */
-    bool ep;     /* ranks have some experts each, instead of a part of every expert */
+    int32_t gpu;           /* which GPU */
+    int32_t tp;            /* ranks that share the model (docs/parallel.md), threads here. 0 = 1 */
+    bool ep, dp_attention; /* each rank has some experts whole; has sequences of its own */
     int32_t replica, replicas; /* which of so many engines that share RAM and GPUs; 0 = 1 */
     const char *record_plan;   /* file for plans and uploads, for salvo-bench replay; NULL */
     bool no_graphs;            /* GPUs: launch every kernel of every step by itself */

@@ -201,6 +201,10 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "ep", 0, SV_OPT_FLAG, &m->ep, NULL,
                "expert parallel: each rank of --tp has some of the experts, instead of a part of "
                "every expert");
+    sv_cli_opt(
+        o, "dp-attention", 0, SV_OPT_FLAG, &m->dp_attention, NULL,
+        "each rank of --tp has all heads, and keys and values of some sequences alone, instead "
+        "of some heads of all sequences");
     sv_cli_opt(o, "kernels", 0, SV_OPT_STRING, &m->kernels, "SET",
                "GPUs: auto or portable (no instructions of one chip alone)");
     sv_cli_opt(
@@ -324,6 +328,9 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
         code = width_option(command, m->width, &o);
     if (code < 0 && m->ep && m->tp < 2)
         code = sv_cli_usage(command, "option --ep: experts are divided among the ranks of --tp");
+    if (code < 0 && m->dp_attention && m->tp < 2)
+        code = sv_cli_usage(command,
+                            "option --dp-attention: sequences are divided among the ranks of --tp");
     if (code < 0 && o.width > 1 && !m->draft)
         code = sv_cli_usage(command, "option --spec-width: %d needs a draft (-d)", o.width);
     if (code < 0)
@@ -348,6 +355,7 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
     o.gpu = (int32_t)m->gpu;
     o.tp = (int32_t)m->tp;
     o.ep = m->ep;
+    o.dp_attention = m->dp_attention;
     o.record_plan = m->record_plan;
     o.no_graphs = m->no_graphs;
     o.copy_weights = m->copy_weights;

@@ -63,7 +63,7 @@ struct sv_cli_model {
         *kv_dtype, *draft_kv_dtype, *width;
     int64_t threads, context, page_size, chunk, batch, gpu, tp, device_timeout;
     const char *record_plan;
-    bool ep, no_graphs, copy_weights;
+    bool ep, dp_attention, no_graphs, copy_weights;
     double gpu_memory;
     char dirs[2][SV_CLI_MAX_DIR]; /* target and draft, resolved by sv_cli_model_options */
 };

@@ -28,6 +28,7 @@ static const struct {
     {"dp-size", "dp"},
     {"enable-expert-parallel", "ep"},
     {"ep-size", "ep"},
+    {"enable-dp-attention", "dp-attention"},
     {"expert-parallel-size", "ep"},
     {"max-model-len", "ctx"},
     {"context-length", "ctx"},

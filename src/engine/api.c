@@ -172,7 +172,7 @@ void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats 
         out->n_running += q->slot >= 0;
     }
     const struct sv_cache *c = &engine->cache;
-    out->n_pages = c->group[c->main].d.n_pages;
+    out->n_pages = c->group[c->main].n_pages;
     out->n_pages_used = out->n_pages - sv_cache_n_available(c);
     out->n_pages_cached = sv_cache_n_kept(c, c->main);
     out->n_cache_queries = engine->sched.n_cache_queries;

@@ -44,7 +44,7 @@ static int open_pairs(struct sv_dev *dev, const struct want *want, size_t n_want
 }
 
 int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int32_t max_segs,
-                  int32_t max_draft_rows, bool images, struct sv_err *err)
+                  int32_t max_draft_rows, bool images, int32_t n_parts, struct sv_err *err)
 {
     memset(b, 0, sizeof *b);
     b->max_rows = max_rows;
@@ -52,13 +52,15 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
     b->max_draft_rows = max_draft_rows;
     b->out_stride = SV_MAX_BLOCK;
     size_t rows = (size_t)max_rows, segs = (size_t)max_segs, drafts = (size_t)max_draft_rows;
-    const size_t three = images ? 3 * rows : 0;
+    const size_t three = images ? 3 * rows : 0, part_rows = n_parts > 1 ? rows : 0,
+                 part_segs = n_parts > 1 ? segs + (size_t)n_parts : 0;
     const struct want up[] = {
-        {&b->row_ids, rows},       {&b->row_seg, rows},     {&b->seg_row0, segs + 1},
-        {&b->seg_slot, segs},      {&b->seg_kind, segs},    {&b->seg_logit0, segs + 1},
-        {&b->logit_row, rows},     {&b->d_row_seg, drafts}, {&b->d_seg_row0, segs + 1},
-        {&b->d_seg_slot, segs},    {&b->d_seg_kind, segs},  {&b->d_out_row, drafts},
-        {&b->d_out_index, drafts}, {&b->row_shift, three},
+        {&b->row_ids, rows},           {&b->row_seg, rows},     {&b->seg_row0, segs + 1},
+        {&b->seg_slot, segs},          {&b->seg_kind, segs},    {&b->seg_logit0, segs + 1},
+        {&b->logit_row, rows},         {&b->d_row_seg, drafts}, {&b->d_seg_row0, segs + 1},
+        {&b->d_seg_slot, segs},        {&b->d_seg_kind, segs},  {&b->d_out_row, drafts},
+        {&b->d_out_index, drafts},     {&b->row_shift, three},  {&b->own_row_seg, part_rows},
+        {&b->own_seg_row0, part_segs},
     };
     const struct want down[] = {
         {&b->n_commit, segs},

@@ -20,6 +20,9 @@ struct sv_batch {
     int32_t max_rows, max_segs, max_draft_rows, out_stride;
     struct sv_i32_pair row_ids, row_seg, seg_row0, seg_slot, seg_kind, seg_logit0, logit_row;
     struct sv_i32_pair row_shift; /* (max_rows, 3), see sv_p_block_ids; of a target with images */
+    /* With parts: row_seg and seg_row0 as numbers within the row's part; each part has one more of
+     * the latter than it has segments */
+    struct sv_i32_pair own_row_seg, own_seg_row0;
     struct sv_i32_pair d_row_seg, d_seg_row0, d_seg_slot, d_seg_kind, d_out_row, d_out_index;
     int32_t *host_block, *dev_block; /* what the pairs point into */
     size_t block_words;
@@ -32,12 +35,12 @@ struct sv_batch {
     struct sv_i32_pair n_commit, n_emit, out_tokens, confidence, n_chosen;
     int32_t *host_result, *dev_result;
     size_t result_words;
-    struct sv_i32_pair *up[16], *down[5]; /* the pairs above */
+    struct sv_i32_pair *up[18], *down[5]; /* the pairs above */
     int32_t n_up, n_down;
     int32_t use; /* which set the host pointers show */
 };
 int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int32_t max_segs,
-                  int32_t max_draft_rows, bool images, struct sv_err *err);
+                  int32_t max_draft_rows, bool images, int32_t n_parts, struct sv_err *err);
 void sv_batch_close(struct sv_batch *b, struct sv_dev *dev);
 /* Points the host arrays at set 0 or 1. */
 void sv_batch_use(struct sv_batch *b, int32_t set);

@@ -93,6 +93,10 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
         rc = in_range(o->replica, 0, r->replicas - 1, "replica", err);
     if (!rc && o->ep && o->tp < 2)
         rc = sv_fail(err, SV_EINVAL, -1, "ep divides experts among ranks: it needs tp");
+    if (!rc && o->dp_attention && o->tp < 2)
+        rc = sv_fail(err, SV_EINVAL, -1, "dp_attention divides sequences among ranks: it needs tp");
+    if (!rc && o->dp_attention && o->record_plan)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "record_plan with dp_attention");
     if (!rc && o->tp > 1 && o->copy_weights)
         rc = sv_fail(err, SV_EUNSUPPORTED, -1,
                      "copy_weights with tp: each of the ranks would copy all files");
@@ -109,6 +113,13 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
 static bool is_first(const struct sv_engine *e)
 {
     return !e->ranks || e->ranks->world.ranks.rank == 0;
+}
+
+/* Ranks that have sequences of their own. */
+static int32_t n_parts(const struct sv_engine *e)
+{
+    const struct sv_ranks r = sv_dev_ranks(e->dev);
+    return r.dp_attention ? r.n : 1;
 }
 
 void sv_engine_progress(struct sv_engine *e, enum sv_open_stage stage, double share)
@@ -141,6 +152,7 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
         d.ranks = e->ranks->world.ranks;
         d.ordinal -= tuning->one_gpu ? d.ranks.rank : 0;
         d.ranks.by_expert = o->ep;
+        d.ranks.dp_attention = o->dp_attention;
         d.n_threads = sv_ranks_threads(o, d.ranks);
     }
     const bool drafts = o->draft_dir && o->width != 1;
@@ -157,6 +169,29 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                      "draft_quant: %s has no products of a draft's weights in 8 bits",
                      sv_dev_describe(e->dev));
     return rc;
+}
+
+/* What DP attention has not been made for is refused. */
+static int check_dp_attention(const struct sv_engine *e, const struct sv_engine_options *o,
+                              const struct sv_config *cfg, struct sv_err *err)
+{
+    if (!o->dp_attention)
+        return SV_OK;
+    if (!sv_dev_backend(e->dev)->joins_own_rows)
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "dp_attention: %s cannot join rows that one rank has; the CPU can",
+                       sv_dev_describe(e->dev));
+    for (int32_t i = 0; i < cfg->n_layers; i++)
+        if (cfg->layer_kind[i] == SV_LAYER_GDN)
+            return sv_fail(
+                err, SV_EUNSUPPORTED, -1,
+                "%s: dp_attention: layer %d has a gated delta rule, whose states are not "
+                "kept by sequence on one rank",
+                o->target_dir, i);
+    if (cfg->vision.depth)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "%s: dp_attention: the model has a vision tower",
+                       o->target_dir);
+    return SV_OK;
 }
 
 static int open_models(struct sv_engine *e, const struct sv_engine_options *o, struct resolved *r,
@@ -179,6 +214,8 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     stage(t, "configuration", 0);
     rc = open_device(e, o, r->tuning, &cfg, err);
     stage(t, "device", 0);
+    if (!rc)
+        rc = check_dp_attention(e, o, &cfg, err);
     const int64_t whole = sv_config_n_params(&cfg) * (int64_t)sv_dtype_bytes(cfg.stored_dtype);
     if (!rc)
         rc = sv_memory_check_weights(e->dev, o->target_dir, whole, err);
@@ -269,6 +306,8 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
                         : sv_dev_compute_dtype(e->dev) == SV_BF16              ? SV_BF16
                                                                                : SV_F32;
         desc[i].page_size = r->page_size;
+        desc[i].n_parts = n_parts(e);
+        desc[i].own_part = n_parts(e) > 1 && desc[i].owner == SV_CACHE_TARGET;
     }
     struct sv_memory_ask ask = {.share = r->share,
                                 .cache_bytes = r->cache_bytes,
@@ -278,6 +317,7 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
                                 .n_positions = r->context + (1 + e->depth) * e->width,
                                 .step_rows = (1 + e->depth) * e->batch.max_rows,
                                 .most_pages = r->tuning->cache_pages,
+                                .n_parts = n_parts(e),
                                 .keep_prefixes = r->keep_prefixes,
                                 .group = desc,
                                 .n_groups = n};
@@ -348,7 +388,7 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
         rc = sv_token_mask_open(&e->token_masks, e->dev, cfg->vocab_size, max_logits, err);
     if (!rc)
         rc = sv_batch_open(&e->batch, e->dev, max_rows, r->n_slots, max_logits, !e->model.no_tower,
-                           err);
+                           n_parts(e), err);
     if (!rc && e->ranks) /* later is too late for the others */
         rc = sv_token_logprobs_open(e, err);
     return rc;

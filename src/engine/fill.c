@@ -84,6 +84,29 @@ static void upload(struct sv_engine *e)
                   b->block_words * sizeof(int32_t));
 }
 
+/* Where each part's rows are, which stand in the order of parts, and the same rows as a batch of
+ * that part. */
+static void fill_own(struct sv_engine *e)
+{
+    struct sv_batch *b = &e->batch;
+    struct sv_plan *p = &e->plan;
+    int32_t s = 0, row = 0;
+    for (int32_t part = 0; part < e->cache.n_parts; part++) {
+        p->own_seg0[part] = s;
+        p->own_row0[part] = row;
+        for (; s < p->n_segs && sv_cache_part(&e->cache, p->seg[s].slot) == part; s++) {
+            SV_REQUIRE(p->seg[s].row0 == row);
+            b->own_seg_row0.host[s + part] = row - p->own_row0[part];
+            for (int32_t j = 0; j < p->seg[s].n_rows; j++)
+                b->own_row_seg.host[row++] = s - p->own_seg0[part];
+        }
+        b->own_seg_row0.host[s + part] = row - p->own_row0[part];
+    }
+    SV_REQUIRE(s == p->n_segs && row == p->n_rows);
+    p->own_seg0[e->cache.n_parts] = s;
+    p->own_row0[e->cache.n_parts] = row;
+}
+
 void sv_step_fill_target(struct sv_engine *e)
 {
     e->images.n_rows = 0;
@@ -91,6 +114,8 @@ void sv_step_fill_target(struct sv_engine *e)
         fill_seg(e, s);
         sv_images_fill(e, &e->plan.seg[s]);
     }
+    if (e->cache.n_parts > 1)
+        fill_own(e);
     sv_batch_pad(&e->batch, &e->plan);
     sv_logits_fill(e);
     if (e->plan.masked)

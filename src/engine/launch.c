@@ -74,6 +74,26 @@ struct sv_rows sv_engine_rows(const struct sv_engine *e)
                             .row_rope = b->row_rope};
 }
 
+bool sv_engine_own_rows(const struct sv_engine *e, struct sv_own_rows *own)
+{
+    const struct sv_batch *b = &e->batch;
+    const struct sv_plan *p = &e->plan;
+    const int32_t r = sv_dev_ranks(e->dev).rank, row0 = p->own_row0[r], seg0 = p->own_seg0[r],
+                  n = p->own_row0[r + 1] - row0;
+    if (e->cache.n_parts == 1)
+        return false;
+    *own = (struct sv_own_rows){.at = {row0, n},
+                                .rows = {.n_rows = n,
+                                         .n_segs = p->own_seg0[r + 1] - seg0,
+                                         .row_seg = b->own_row_seg.dev + row0,
+                                         .seg_row0 = b->own_seg_row0.dev + seg0 + r,
+                                         .seg_slot = b->seg_slot.dev + seg0,
+                                         .seg_base = b->seg_base + seg0,
+                                         .row_pos = b->row_pos + row0,
+                                         .row_rope = b->row_rope ? b->row_rope + 3 * row0 : NULL}};
+    return true;
+}
+
 /* ---------------------------------------------------------------- graph keys */
 
 enum { DRAFT_BIT = 7, N_FLAGS = 9 };

@@ -57,13 +57,25 @@ static int64_t pages_beside(const struct sv_memory_ask *a, const struct sv_cache
     return n < most ? n : most;
 }
 
-/* Bytes of all paged groups. */
+static int32_t n_parts(const struct sv_memory_ask *a)
+{
+    return a->n_parts > 1 ? a->n_parts : 1;
+}
+
+/* The same of a device: of its own part, or of all. */
+static int64_t device_pages(const struct sv_memory_ask *a, const struct sv_cache_group_desc *d,
+                            int64_t n, int64_t one)
+{
+    return pages_beside(a, d, n, one) * (d->own_part ? 1 : n_parts(a));
+}
+
+/* Bytes of all paged groups, where each part has n pages of those that keep all positions. */
 static int64_t bytes_of(const struct sv_memory_ask *a, int64_t n, int64_t one)
 {
     int64_t n_bytes = 0;
     for (int32_t i = 0; i < a->n_groups; i++)
         if (a->group[i].kind != SV_CACHE_STATE)
-            n_bytes += pages_beside(a, &a->group[i], n, one) * a->group[i].page_size *
+            n_bytes += device_pages(a, &a->group[i], n, one) * a->group[i].page_size *
                        sv_cache_position_bytes(&a->group[i]);
     return n_bytes;
 }
@@ -128,7 +140,9 @@ static int64_t size_states(const struct sv_memory_ask *a, int64_t n_bytes)
 
 int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
 {
-    const int64_t one = pages_for(a, a->n_positions), want = one * a->n_slots;
+    /* Of the part with the most slots. */
+    const int64_t one = pages_for(a, a->n_positions),
+                  want = one * ((a->n_slots + n_parts(a) - 1) / n_parts(a));
     const int64_t bytes = size_states(a, allowed(a));
     int64_t fit = bytes > 0 ? most_that_fit(a, bytes, one) : 0;
     if (a->most_pages && fit > a->most_pages)
@@ -137,7 +151,8 @@ int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
         return refuse(a, bytes, one, err);
     if (fit < want && !a->quiet)
         sv_log(SV_LOG_INFO, "cache: room for %lld of %lld tokens of %d full sequences",
-               (long long)(fit * a->page_size), (long long)(want * a->page_size), a->n_slots);
+               (long long)(fit * n_parts(a) * a->page_size),
+               (long long)(want * n_parts(a) * a->page_size), a->n_slots);
     /* Who names a size wants all of it; else prefixes get a few times what runs, where the device
      * lies idle. */
     bool asked = a->cache_bytes || a->most_pages || (a->n_total && a->share > 0);
@@ -145,11 +160,11 @@ int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
                    : asked           ? (want > MOST_PAGES ? want : MOST_PAGES)
                    : a->n_total      ? want * KEPT_TIMES
                                      : want;
-    most = most < INT32_MAX ? most : INT32_MAX;
+    most = most < INT32_MAX / n_parts(a) ? most : INT32_MAX / n_parts(a); /* they are numbered */
     const int64_t n = fit < most ? fit : most;
     for (int32_t i = 0; i < a->n_groups; i++)
         if (a->group[i].kind != SV_CACHE_STATE)
-            a->group[i].n_pages = (int32_t)pages_beside(a, &a->group[i], n, one);
+            a->group[i].n_pages = (int32_t)device_pages(a, &a->group[i], n, one);
     return SV_OK;
 }
 

@@ -22,6 +22,7 @@ struct sv_memory_ask {
     int32_t n_positions; /* a sequence may need pages for: more than the context */
     int32_t step_rows;   /* that the steps in flight may add to all sequences together */
     int32_t most_pages;  /* of every pool, tests: 0 = by bytes */
+    int32_t n_parts;     /* of the slots, each with a pool (sv_cache_group_desc); 0 = 1 */
     bool keep_prefixes;
     bool quiet;                        /* another rank says what there is to say */
     struct sv_cache_group_desc *group; /* (n_groups) all of page_size; their n_pages are set */

@@ -189,6 +189,7 @@ static void forward(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
     const struct sv_drafter *d = e->drafter;
+    struct sv_own_rows own;
     const struct sv_taps taps = {.n = e->plan.no_taps ? 0 : d->n_taps,
                                  .id = d->tap_ids,
                                  .out = e->held.now ? e->held.taps : e->taps,
@@ -202,6 +203,7 @@ static void forward(struct sv_engine *e)
                                              .row_ids = b->row_ids.dev});
     sv_model_forward(&e->model, &e->acts, b->row_ids.dev,
                      &(struct sv_pass){.rows = sv_engine_rows(e),
+                                       .own = sv_engine_own_rows(e, &own) ? &own : NULL,
                                        .n_images = e->images.n_rows,
                                        .images = e->images.rows,
                                        .cache = &e->cache,

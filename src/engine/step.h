@@ -37,6 +37,8 @@ struct sv_step_hooks {
 int64_t sv_step_lap(struct sv_engine *e, enum sv_phase phase);
 /* The rows of the plan at work, as kernels see them. */
 struct sv_rows sv_engine_rows(const struct sv_engine *e);
+/* With DP attention those of this rank. False: all are. */
+bool sv_engine_own_rows(const struct sv_engine *e, struct sv_own_rows *own);
 
 /* fill.c: stage fill. Everything at once, or the drafting pass's part alone where the drafts are
  * read before the target's pass; then the target's part follows. */

@@ -42,8 +42,7 @@ void ranked_lossless(const struct ranked *r, const struct run_arrangement *arran
     if (r->mixed)
         ranked_mix(c, r->n);
     const struct run_arrangement plain = {-1, 1, 16, 1, 512, 0};
-    struct sv_engine *e =
-        run_open_ranks(r->pair, &plain, SV_ISA_AUTO, r->dtype, NULL, r->tp, r->ep);
+    struct sv_engine *e = run_open_ranks(r->pair, &plain, SV_ISA_AUTO, r->dtype, NULL, r->ranks);
     struct run_out *ref = run_all(e, c, r->n);
     assert_true(e->ranks->n_bits > r->n);
     sv_engine_close(e);
@@ -53,10 +52,11 @@ void ranked_lossless(const struct ranked *r, const struct run_arrangement *arran
         char what[128];
         if (a.drafter == 4 && !r->pair->draft)
             continue;
-        e = run_open_ranks(r->pair, &a, SV_ISA_AUTO, r->dtype, &t, r->tp, r->ep);
+        e = run_open_ranks(r->pair, &a, SV_ISA_AUTO, r->dtype, &t, r->ranks);
         struct run_out *out = run_all(e, c, r->n);
-        snprintf(what, sizeof what, "%d ranks%s: drafter %d batch %d page %d threads %d width %d",
-                 r->tp, r->ep ? " with experts each" : "", a.drafter, a.batch, a.page, a.threads,
+        snprintf(what, sizeof what, "%d ranks%s%s: drafter %d batch %d page %d threads %d width %d",
+                 r->ranks.n, r->ranks.ep ? " with experts each" : "",
+                 r->ranks.dp ? " with sequences each" : "", a.drafter, a.batch, a.page, a.threads,
                  a.width);
         run_same(ref, out, r->n, what);
         if (a.drafter == SV_FAKE_RIGHT)
@@ -99,8 +99,9 @@ void ranked_together(const struct ranked *r, bool ahead)
                                   .n_threads = 1,
                                   .prefill_chunk = 64,
                                   .no_prefix_cache = true,
-                                  .tp = r->tp,
-                                  .ep = r->ep};
+                                  .tp = r->ranks.n,
+                                  .ep = r->ranks.ep,
+                                  .dp_attention = r->ranks.dp};
     if (r->mixed)
         ranked_mix(c, n);
     struct sv_engine_tuning tuning = {.compare_ranks = true};
@@ -124,7 +125,7 @@ void ranked_together(const struct ranked *r, bool ahead)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
-void ranked_close(const struct run_pair *pair, int32_t vocab, int32_t n, bool ep)
+void ranked_close(const struct run_pair *pair, int32_t vocab, struct run_ranks ranks)
 {
     enum { N = 6 };
     struct run_case *c = run_cases(N, vocab, 60, 4, 11);
@@ -135,8 +136,8 @@ void ranked_close(const struct run_pair *pair, int32_t vocab, int32_t n, bool ep
     for (int i = 0; i < N; i++)
         c[i].req.prompt_logprobs = c[i].req.logprobs = true;
     for (int i = 0; i < 2; i++) {
-        struct sv_engine *e =
-            run_open_ranks(pair, &a, SV_ISA_AUTO, SV_TYPE_F32, NULL, i ? n : 1, i && ep);
+        struct sv_engine *e = run_open_ranks(pair, &a, SV_ISA_AUTO, SV_TYPE_F32, NULL,
+                                             i ? ranks : (struct run_ranks){.n = 1});
         out[i] = run_all(e, c, N);
         sv_engine_close(e);
     }
@@ -146,7 +147,7 @@ void ranked_close(const struct run_pair *pair, int32_t vocab, int32_t n, bool ep
             worst = fabsf(d) > worst ? fabsf(d) : worst;
             n_other += d != 0;
         }
-    print_message("%d ranks: %lld others, at most %g apart\n", n, (long long)n_other,
+    print_message("%d ranks: %lld others, at most %g apart\n", ranks.n, (long long)n_other,
                   (double)worst);
     assert_true(worst < 1e-4f && n_other > 0);
     for (int i = 0; i < 2; i++)

@@ -10,9 +10,9 @@
 struct ranked {
     const struct run_pair *pair;
     enum sv_data_type dtype;
-    bool mixed;    /* requests of all kinds, else greedy ones */
-    int32_t tp, n; /* ranks; requests */
-    bool ep;
+    bool mixed; /* requests of all kinds, else greedy ones */
+    struct run_ranks ranks;
+    int32_t n; /* requests */
 };
 
 /* Requests with temperatures, penalties, biases, log probabilities. */
@@ -24,7 +24,7 @@ void ranked_lossless(const struct ranked *r, const struct run_arrangement *arran
 /* Each request alone and plain, then all of them together, with enough pages and with too few,
  * twice each, so that prefixes are found. ahead: a step ahead of the host, and padded. */
 void ranked_together(const struct ranked *r, bool ahead);
-/* Log probabilities of the same tokens, at 1 rank and at n: other low bits, and no more. */
-void ranked_close(const struct run_pair *pair, int32_t vocab, int32_t n, bool ep);
+/* Log probabilities of the same tokens, at 1 rank and at these: other low bits, and no more. */
+void ranked_close(const struct run_pair *pair, int32_t vocab, struct run_ranks ranks);
 
 #endif

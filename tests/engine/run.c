@@ -130,12 +130,12 @@ struct run_pair run_gptoss(void)
 struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a,
                               enum sv_isa isa, enum sv_data_type dtype, const struct run_truth *t)
 {
-    return run_open_ranks(pair, a, isa, dtype, t, 0, false);
+    return run_open_ranks(pair, a, isa, dtype, t, (struct run_ranks){.n = 0});
 }
 
 struct sv_engine *run_open_ranks(const struct run_pair *pair, const struct run_arrangement *a,
                                  enum sv_isa isa, enum sv_data_type dtype,
-                                 const struct run_truth *t, int32_t tp, bool ep)
+                                 const struct run_truth *t, struct run_ranks ranks)
 {
     const struct sv_engine_options o = {.target_dir = pair->target,
                                         .draft_dir = a->drafter == 4 ? pair->draft : NULL,
@@ -146,10 +146,11 @@ struct sv_engine *run_open_ranks(const struct run_pair *pair, const struct run_a
                                         .page_size = a->page,
                                         .prefill_chunk = a->chunk,
                                         .width = a->width,
-                                        .tp = tp,
-                                        .ep = ep};
+                                        .tp = ranks.n,
+                                        .ep = ranks.ep,
+                                        .dp_attention = ranks.dp};
     const struct sv_engine_tuning tuning = {
-        .run_ahead = a->threads > 1, .pad = a->threads > 1, .compare_ranks = tp > 1};
+        .run_ahead = a->threads > 1, .pad = a->threads > 1, .compare_ranks = ranks.n > 1};
     struct sv_drafter *d = NULL;
     struct sv_err err = {0};
 
@@ -311,7 +312,7 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
         assert_true(out[i].finish != SV_FINISH_NONE);
     for (int32_t g = 0; g < e->cache.n_groups; g++)
         assert_int_equal(sv_cache_n_free(&e->cache, g) + sv_cache_n_kept(&e->cache, g),
-                         e->cache.group[g].d.n_pages);
+                         e->cache.group[g].n_pages);
     check_accept(&e->accept);
     free(sinks);
     return out;

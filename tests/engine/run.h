@@ -76,9 +76,13 @@ enum { RUN_BLOCK = 16, RUN_VOCAB = 300 };
 struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a,
                               enum sv_isa isa, enum sv_data_type dtype, const struct run_truth *t);
 /* The same divided among ranks, whose bits are compared after each pass. */
+struct run_ranks {
+    int32_t n;
+    bool ep, dp; /* experts whole; attention of a sequence on one rank */
+};
 struct sv_engine *run_open_ranks(const struct run_pair *pair, const struct run_arrangement *a,
                                  enum sv_isa isa, enum sv_data_type dtype,
-                                 const struct run_truth *t, int32_t tp, bool ep);
+                                 const struct run_truth *t, struct run_ranks ranks);
 
 /* Submits all, steps until idle, checks that the caches end empty. Fails the test on any error. */
 struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n);

@@ -148,6 +148,33 @@ static void windows_take_less(void **state)
     assert_true(d[0].n_pages == 3000 && d[2].n_pages == 3000);
 }
 
+/* Ranks that have sequences of their own: each of the target's pools is one rank's, the draft's are
+ * on all of them. */
+static void parts_share_what_there_is(void **state)
+{
+    (void)state;
+    struct sv_cache_group_desc d[2] = {full, full};
+    struct sv_err err = {0};
+    struct sv_memory_ask a = host;
+    d[0].own_part = true;
+    d[0].n_parts = d[1].n_parts = a.n_parts = 4;
+    d[1].owner = SV_CACHE_DRAFT;
+    a.group = d;
+    a.n_groups = 2;
+    a.n_slots = 6; /* two at most on a rank */
+    a.cache_bytes = 200 * 2 * a.page_size * sv_cache_position_bytes(&full);
+    a.keep_prefixes = true;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_int_equal(d[0].n_pages, 80); /* and 4 times as many of the draft's */
+    assert_int_equal(d[1].n_pages, 320);
+    a.cache_bytes = 0;
+    a.keep_prefixes = false;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    const int32_t one = (a.n_positions + a.page_size - 1) / a.page_size;
+    assert_int_equal(d[0].n_pages, 2 * one);
+    assert_int_equal(d[1].n_pages, 8 * one);
+}
+
 /* Slots' states come first, snapshots get at most a quarter of the rest. */
 static void states_and_snapshots(void **state)
 {
@@ -403,6 +430,7 @@ static void weights_of_all_ranks(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(shared_with_the_host), cmocka_unit_test(memory_of_its_own),
              cmocka_unit_test(windows_take_less), cmocka_unit_test(states_and_snapshots),
+             cmocka_unit_test(parts_share_what_there_is),
              cmocka_unit_test(quantized_weights_count_as_kept), cmocka_unit_test(rows_add_up),
              cmocka_unit_test(ledger), cmocka_unit_test(share_of_a_gpu),
              cmocka_unit_test(weights_of_all_ranks))

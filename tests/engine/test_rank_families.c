@@ -58,7 +58,7 @@ static const struct run_arrangement arrangements[] = {
 static void run(struct run_pair pair, enum sv_data_type dtype, bool mixed, int32_t tp, int32_t n,
                 bool ep)
 {
-    ranked_lossless(&(struct ranked){&pair, dtype, mixed, tp, n, ep}, arrangements,
+    ranked_lossless(&(struct ranked){&pair, dtype, mixed, {.n = tp, .ep = ep}, n}, arrangements,
                     sizeof arrangements / sizeof arrangements[0]);
 }
 
@@ -105,7 +105,7 @@ static void snapshots(void **state)
 {
     (void)state;
     const struct run_pair pair = qwen3_5();
-    ranked_together(&(struct ranked){&pair, SV_TYPE_BF16, false, 2, 4, false}, true);
+    ranked_together(&(struct ranked){&pair, SV_TYPE_BF16, false, {.n = 2}, 4}, true);
 }
 
 /* A prompt that goes on from an answer finds the state that a step kept, on every rank: the answer
@@ -180,9 +180,9 @@ static void close_to_one(void **state)
     (void)state;
     const struct run_pair grown[] = {gptoss(), qwen3_5(), qwen3_next(), qwen3_5_moe(), deepseek()};
     for (size_t i = 0; i < sizeof grown / sizeof grown[0]; i++) {
-        ranked_close(&grown[i], 300, 4, false);
+        ranked_close(&grown[i], 300, (struct run_ranks){.n = 4});
         if (i != 1) /* it has no experts */
-            ranked_close(&grown[i], 300, 2 + 2 * (i % 2 == 0), true);
+            ranked_close(&grown[i], 300, (struct run_ranks){.n = 2 + 2 * (i % 2 == 0), .ep = true});
     }
     static const struct {
         const char *name;
@@ -194,7 +194,7 @@ static void close_to_one(void **state)
         char dir[64];
         snprintf(dir, sizeof dir, "tests/golden/tiny/%s", tiny[i].name);
         const struct run_pair pair = {run_dir(dir), NULL};
-        ranked_close(&pair, tiny[i].vocab, tiny[i].n, false);
+        ranked_close(&pair, tiny[i].vocab, (struct run_ranks){.n = tiny[i].n});
     }
 }
 

@@ -51,7 +51,7 @@ static const struct run_arrangement arrangements[] = {
 static void lossless(const struct run_pair *pair, enum sv_data_type dtype, bool mixed, int32_t tp,
                      int32_t n)
 {
-    ranked_lossless(&(struct ranked){pair, dtype, mixed, tp, n, false}, arrangements,
+    ranked_lossless(&(struct ranked){pair, dtype, mixed, {.n = tp}, n}, arrangements,
                     sizeof arrangements / sizeof arrangements[0]);
 }
 
@@ -117,11 +117,11 @@ static void whole_experts_2(void **state)
     struct run_pair pair;
     (void)state;
     experts(&pair, true);
-    ranked_lossless(&(struct ranked){&pair, SV_TYPE_BF16, true, 2, 10, true}, arrangements,
-                    sizeof arrangements / sizeof arrangements[0]);
+    ranked_lossless(&(struct ranked){&pair, SV_TYPE_BF16, true, {.n = 2, .ep = true}, 10},
+                    arrangements, sizeof arrangements / sizeof arrangements[0]);
     experts(&pair, false);
-    ranked_lossless(&(struct ranked){&pair, SV_TYPE_F32, false, 2, 6, true}, arrangements,
-                    sizeof arrangements / sizeof arrangements[0]);
+    ranked_lossless(&(struct ranked){&pair, SV_TYPE_F32, false, {.n = 2, .ep = true}, 6},
+                    arrangements, sizeof arrangements / sizeof arrangements[0]);
 }
 static void experts_4(void **state)
 {
@@ -151,8 +151,8 @@ static void grammars(void **state)
     }
     static const struct run_arrangement as[] = {{-1, 1, 16, 1, 512, 0}, {4, N, 4, 1, 33, 0}};
     for (int i = 0; i < 2; i++) {
-        struct sv_engine *e =
-            run_open_ranks(&pair, &as[i], SV_ISA_AUTO, SV_TYPE_BF16, NULL, 2, false);
+        struct sv_engine *e = run_open_ranks(&pair, &as[i], SV_ISA_AUTO, SV_TYPE_BF16, NULL,
+                                             (struct run_ranks){.n = 2});
         struct run_out *out = run_all(e, c, N);
         if (ref) {
             run_same(ref, out, N, "grammars");
@@ -177,13 +177,13 @@ static void together_2(void **state)
 {
     (void)state;
     const struct run_pair pair = pair_of(true);
-    ranked_together(&(struct ranked){&pair, SV_TYPE_AUTO, true, 2, 16, false}, false);
+    ranked_together(&(struct ranked){&pair, SV_TYPE_AUTO, true, {.n = 2}, 16}, false);
 }
 static void together_4(void **state)
 {
     (void)state;
     const struct run_pair pair = pair_of(true);
-    ranked_together(&(struct ranked){&pair, SV_TYPE_AUTO, true, 4, 16, false}, true);
+    ranked_together(&(struct ranked){&pair, SV_TYPE_AUTO, true, {.n = 4}, 16}, true);
 }
 
 /* Under the width policy, with pruned drafts. */
@@ -226,12 +226,12 @@ static void close_to_one(void **state)
                   {"tiny/llama_bias_f16", 160, 3}, {"tiny/llama_rope3_bf16", 288, 2},
                   {"tiny/qwen3_moe_f32", 131, 2},  {"tiny/qwen3_moe_bf16", 160, 3}};
     for (int32_t n = 2; n <= 8; n *= 2)
-        ranked_close(&pair, VOCAB, n, false);
+        ranked_close(&pair, VOCAB, (struct run_ranks){.n = n});
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         char name[64];
         snprintf(name, sizeof name, "tests/golden/%s", others[i].target);
         const struct run_pair other = {run_dir(name), NULL};
-        ranked_close(&other, others[i].vocab, others[i].n, false);
+        ranked_close(&other, others[i].vocab, (struct run_ranks){.n = others[i].n});
     }
 }
 
