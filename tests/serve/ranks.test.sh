@@ -24,6 +24,16 @@ stop
 out=$("${SALVO_BENCH:-build/salvo-bench}" replay "$tmp/plans" 2>"$tmp/err") || fail "$(cat "$tmp/err")"
 holds "$out" ', 0 of them with other tokens than recorded'
 
+# each sequence's attention on one rank
+serve -b 5 --tp 5 -t 5 -w off --dp-attention
+apart=$(ask)
+stop
+equal "$?" 0
+serve -b 10 --tp 5 -t 5 -w 0 --dp-attention
+equal "$(ask)" "$apart"
+equal "$(ask)" "$apart"
+stop
+equal "$?" 0
 
 # replicas of several ranks each
 serve -b 2 --dp 2 --tp 5 -t 10 -w 0
@@ -39,6 +49,9 @@ holds "$(cat "$tmp/out")" 'cannot be divided among 2 ranks; the numbers of ranks
 "$salvo" serve -m "$demo/target" -p 0 --tp 5 --ep >"$tmp/out" 2>&1 </dev/null
 equal "$?" 1
 holds "$(cat "$tmp/out")" 'ep: the model has no experts'
+"$salvo" serve -m "$demo/target" -p 0 --dp-attention >"$tmp/out" 2>&1 </dev/null
+equal "$?" 2
+holds "$(cat "$tmp/out")" 'option --dp-attention: sequences are divided among the ranks of --tp'
 
 # processes
 command -v mpirun >/dev/null || { echo 'left out: no mpirun here'; finish; }
@@ -53,6 +66,9 @@ printf '#!/bin/bash\nexec %s 5 %q "$@"\n' "$run" "$salvo" >"$tmp/ranks"
 chmod +x "$tmp/ranks"
 salvo=$tmp/ranks
 
+serve -b 10 --tp 5 -t 5 -w 0 --dp-attention
+equal "$(ask)" "$apart"
+stop
 serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 3
 equal "$(ask)" "$drafting"
 get /health
