@@ -2,7 +2,7 @@
  * salvo_tuning.h - how a device computes: part of the public interface (salvo.h includes it), and
  * the same struct down to the backend.
  *
- * Zero is AUTO everywhere. Must not: hold anything that a request could ask for.
+ * Zero is AUTO everywhere, of activations EXACT. Must not: hold anything that a request could ask for.
  */
 #ifndef SALVO_TUNING_H
 #define SALVO_TUNING_H
@@ -15,6 +15,11 @@ enum sv_isa { SV_ISA_AUTO, SV_ISA_PLAIN, SV_ISA_AVX2, SV_ISA_AVX512, SV_ISA_AMX 
 
 /* GPUs. PORTABLE: no instructions of one chip alone. */
 enum sv_kernels { SV_KERNELS_AUTO, SV_KERNELS_PORTABLE };
+
+/* What products take of activations, by groups of 128 of a row with a scale each (docs/formats.md).
+ * INT8: the CPU. FP8: GPUs. Opening fails where the device has no such products, or no weight of
+ * the model takes part in one. */
+enum sv_activations { SV_ACTIVATIONS_EXACT, SV_ACTIVATIONS_INT8, SV_ACTIVATIONS_FP8 };
 
 struct sv_tuning {
     enum sv_isa isa;
@@ -29,6 +34,8 @@ struct sv_tuning {
     /* the CPU: the token of greedy rows from exact bounds first, which costs half the head's memory
      * again; the same tokens. AUTO: where it is faster */
     enum sv_toggle screen_head;
+    /* of target and draft; another text than EXACT has, the same with and without a draft */
+    enum sv_activations activations;
     /* ranks on GPUs: sums over more than two ranks in two shots, each of which one rank adds up for
      * all; the same bits. AUTO: from a measured size on */
     enum sv_toggle two_shots;

@@ -132,6 +132,8 @@ struct sv_backend {
     /* Bytes that a product of n_rows rows with w reads. Copies are made by reserve; above
      * SV_READ_ROWS rows the answer is the same for all. */
     int64_t (*weight_bytes)(const struct sv_dev *, const struct sv_weight *w, int32_t n_rows);
+    /* Whether some product rounds activations (tuning.activations); NULL: none does. */
+    bool (*rounds)(const struct sv_dev *);
     /* Whether drafters' matrices are quantized; NULL: no. */
     bool (*quantizes)(const struct sv_dev *);
     /* A weight of normal numbers times scale plus shift, made on the device from the seed:
@@ -219,6 +221,7 @@ int sv_dev_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_
 void sv_dev_host_free(struct sv_dev *dev, void *p);
 void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total);
 int64_t sv_dev_held(const struct sv_dev *dev, enum sv_mem kind); /* 0 where nothing is counted */
+bool sv_dev_rounds(const struct sv_dev *dev);
 bool sv_dev_quantizes(const struct sv_dev *dev);
 /* Whether upload_weight takes this matrix as it is (host->quant), for this role. */
 bool sv_dev_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enum sv_role role);

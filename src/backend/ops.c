@@ -177,6 +177,11 @@ int64_t sv_dev_held(const struct sv_dev *dev, enum sv_mem kind)
     return dev->be->held ? dev->be->held(dev, kind) : 0;
 }
 
+bool sv_dev_rounds(const struct sv_dev *dev)
+{
+    return dev->be->rounds && dev->be->rounds(dev);
+}
+
 bool sv_dev_quantizes(const struct sv_dev *dev)
 {
     return dev->be->quantizes && dev->be->quantizes(dev);

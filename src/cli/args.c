@@ -186,6 +186,9 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "draft", 'd', SV_OPT_STRING, &m->draft, "DIR", "DFlash draft of that target");
     sv_cli_opt(o, "dtype", 0, SV_OPT_STRING, &m->dtype, "TYPE",
                "f32, bf16 or auto (as the weights are stored)");
+    sv_cli_opt(o, "activations", 0, SV_OPT_STRING, &m->activations, "TYPE",
+               "what products with quantized weights take of activations: exact, or rounded to 8 "
+               "bits, for speed (another text): int8 on the CPU, fp8 on GPUs");
     sv_cli_opt(o, "kv-dtype", 0, SV_OPT_STRING, &m->kv_dtype, "TYPE",
                "cached keys and values: auto (as --dtype) or fp8 (e4m3: half the memory of bf16, "
                "another text)");
@@ -291,6 +294,7 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
     static const char *const when[] = {"auto", "on", "off", NULL};
     static const char *const kernels[] = {"auto", "portable", NULL};
     static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};
+    static const char *const activations[] = {"exact", "int8", "fp8", NULL};
     static const char *const kv_dtypes[] = {"auto", "fp8", NULL};
     static const char *const isas[] = {"auto", "plain", "avx2", "avx512", "amx", NULL};
     struct sv_engine_options o = sv_default_options();
@@ -303,11 +307,15 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
     const struct {
         const char *name, *value;
         const char *const *words;
-    } choices[] = {
-        {"dtype", m->dtype, dtypes},           {"kernels", m->kernels, kernels},
-        {"compress-weights", m->wcomp, when},  {"draft-quant", m->draft_quant, when},
-        {"screen-head", m->screen_head, when}, {"isa", m->isa, isas},
-        {"kv-dtype", m->kv_dtype, kv_dtypes},  {"draft-kv-dtype", m->draft_kv_dtype, kv_dtypes}};
+    } choices[] = {{"dtype", m->dtype, dtypes},
+                   {"kernels", m->kernels, kernels},
+                   {"compress-weights", m->wcomp, when},
+                   {"draft-quant", m->draft_quant, when},
+                   {"screen-head", m->screen_head, when},
+                   {"isa", m->isa, isas},
+                   {"activations", m->activations, activations},
+                   {"kv-dtype", m->kv_dtype, kv_dtypes},
+                   {"draft-kv-dtype", m->draft_kv_dtype, kv_dtypes}};
     const struct {
         const char *name;
         int64_t v, most;
@@ -351,6 +359,7 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
         .compress_weights = (enum sv_toggle)place_of(m->wcomp, when),
         .draft_quant = (enum sv_toggle)place_of(m->draft_quant, when),
         .screen_head = (enum sv_toggle)place_of(m->screen_head, when),
+        .activations = (enum sv_activations)place_of(m->activations, activations),
     };
     o.gpu = (int32_t)m->gpu;
     o.tp = (int32_t)m->tp;

@@ -60,7 +60,7 @@ int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *u
 #define SV_CLI_MAX_DIR 4096
 struct sv_cli_model {
     const char *target, *draft, *device, *kernels, *wcomp, *draft_quant, *screen_head, *isa, *dtype,
-        *kv_dtype, *draft_kv_dtype, *width;
+        *activations, *kv_dtype, *draft_kv_dtype, *width;
     int64_t threads, context, page_size, chunk, batch, gpu, tp, device_timeout;
     const char *record_plan;
     bool ep, dp_attention, no_graphs, copy_weights;

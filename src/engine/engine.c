@@ -238,6 +238,11 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     if (!rc && e->drafter == &e->none && o->draft_dir)
         rc = (made ? sv_dflash_open_random : sv_dflash_open)(&e->drafter, &e->model, o->draft_dir,
                                                              n_positions, err);
+    if (!rc && o->tuning.activations && !sv_dev_rounds(e->dev))
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1,
+                     "activations: no weight of %s is kept in a format that is multiplied with "
+                     "activations in 8 bits",
+                     o->target_dir);
     if (rc)
         return rc;
     stage(t, "draft", made ? 0 : (double)e->drafter->weight_bytes / 1e9);

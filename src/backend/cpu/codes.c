@@ -36,6 +36,21 @@ static enum sv_codes_scale plain_scale(const struct sv_quant *q)
     return q->scale == SV_F32 ? SV_SCALE_F32 : q->scale == SV_F16 ? SV_SCALE_F16 : SV_SCALE_BF16;
 }
 
+bool sv_codes_are_whole(const struct sv_quant *q)
+{
+    switch (q->code) {
+    case SV_CODE_I8:
+    case SV_CODE_Q4_0:
+    case SV_CODE_Q8_0:
+    case SV_CODE_Q4_K:
+    case SV_CODE_Q5_K:
+    case SV_CODE_Q6_K:
+        return true;
+    default:
+        return is_words(q);
+    }
+}
+
 static void set_kind(struct sv_codes *c)
 {
     const struct sv_quant *q = &c->q;
@@ -151,7 +166,7 @@ static size_t factors_at(const struct sv_codes *c)
     return mins_at(c) + (has_mins(c) ? (size_t)c->n_scales * UNIT : 0);
 }
 
-bool sv_codes_plan(struct sv_codes *c, bool by_pairs)
+bool sv_codes_plan(struct sv_codes *c, enum sv_wcomp_order order)
 {
     const struct sv_quant *q = &c->q;
     const int32_t group = group_of(q);
@@ -162,7 +177,7 @@ bool sv_codes_plan(struct sv_codes *c, bool by_pairs)
         (q->zeros && q->scale == SV_F32) || (q->code == SV_CODE_F8 && !scales_fit(q)))
         return false;
     set_table(c);
-    c->by_pairs = by_pairs;
+    c->order = order;
     c->group = whole ? SV_CODES_CHUNK : group;
     const int32_t span = q->cols < SV_CODES_CHUNK ? q->cols : SV_CODES_CHUNK;
     c->n_scales = (span + c->group - 1) / c->group;
@@ -360,8 +375,12 @@ static void put_bits(uint8_t *line, const uint8_t (*v)[UNIT], int n, int bits, i
 
 static void put_step(const struct sv_codes *c, uint8_t *to, const uint8_t (*v)[UNIT])
 {
+    for (int i = 0; c->order == SV_WCOMP_QUADS && c->kind >= SV_CODES_8 && i < 32; i++)
+        for (int r = 0; r < UNIT; r++)
+            to[i / 4 * LINE + r * 4 + i % 4] = (uint8_t)(v[i][r] ^ 128);
     if (c->kind >= SV_CODES_8) {
-        memcpy(to, v, 32 * UNIT);
+        if (c->order != SV_WCOMP_QUADS)
+            memcpy(to, v, 32 * UNIT);
         return;
     }
     for (int j = 0; j < 4; j++)
@@ -390,10 +409,13 @@ void sv_codes_pack(const struct sv_codes *c, int32_t u, uint8_t *to)
         to += c->head_bytes;
         for (int32_t k = 0; k < n; k += SV_CODES_STEP, to += c->step_bytes) {
             uint8_t v[32][UNIT];
-            for (int i = 0; i < 32; i++)
-                for (int r = 0; c->by_pairs && r < UNIT / 2; r++)
+            for (int i = 0; i < 32; i++) {
+                for (int r = 0; c->order == SV_WCOMP_PAIRS && r < UNIT / 2; r++)
                     memcpy(&v[i][2 * r], &code[i % 2 * 8 + r][k + i / 2 * 2], 2);
-            for (int r = 0; !c->by_pairs && r < UNIT; r++)
+                for (int r = 0; c->order == SV_WCOMP_QUADS && r < UNIT; r++)
+                    v[i][r] = code[r][k + i];
+            }
+            for (int r = 0; c->order == SV_WCOMP_ROWS && r < UNIT; r++)
                 memcpy(v[2 * r], &code[r][k], 32);
             put_step(c, to, (const uint8_t(*)[UNIT])v);
         }

@@ -5,22 +5,24 @@
  * Made at load by weights.c (codes.c packs), multiplied by gemm.c and gemm_bf16_avx512.c, expanded
  * by gemm_codes_avx512.c. Included nowhere else. A product takes the weight's f32 value
  * (docs/formats.md), or in bf16 mode this value rounded to bf16 once: by expanding it, so that bits
- * are those of the expanded matrix.
+ * are those of the expanded matrix. With activations in int8 codes are multiplied as they are
+ * (gemm_int8.h).
  *
- * Packed, for AVX512-BF16 and AMX:
+ * Packed, for AVX512-BF16, AMX and products of bytes:
  *
  *   matrix  [units]                           16 weight rows each, zeros where rows are missing
  *   unit    [chunks]                          256 of k, the last one may be shorter
  *   chunk   [scales][zero points or minima][factors of scales], whole lines; [steps]
  *           an entry of these is sixteen numbers, one a row
- *   step    32 of k, as 32 vectors of sixteen codes: pair of k by pair (by_pairs), rows 0-7 and
- * then 8-15, each row's two codes side by side; or row by row, the lower 16 of k first
+ *   step    32 of k, as 32 vectors of sixteen codes: pair of k by pair (SV_WCOMP_PAIRS), rows 0-7
+ * and then 8-15, each row's two codes side by side; or row by row, the lower 16 of k first; or
+ * column by column (SV_WCOMP_QUADS)
  *
  * Codes of 4 bits are nibbles of 32-bit words, one word a lane: line j has vectors 8 j to 8 j + 7,
  * the first four as the low nibbles of bytes 0 to 3, the others as the high ones. So a quad, four
  * vectors, is the bytes of one line. Bit 4 of codes of 5 is bit q of one more line's bytes for quad
  * q; bits 4 and 5 of codes of 6 are two bits each of two more lines', quads 0-3 and 4-7. A vector
- * of 8 bits is 16 bytes.
+ * of 8 bits is 16 bytes; but column by column they are lines of quads too, and count from 0.
  */
 #ifndef SV_CPU_CODES_H
 #define SV_CPU_CODES_H
@@ -60,7 +62,7 @@ struct sv_codes {
     struct sv_quant q; /* the file's */
     enum sv_codes_kind kind;
     enum sv_codes_scale scale;
-    bool by_pairs;
+    enum sv_wcomp_order order;
     int32_t group;    /* of k that share a scale, within a chunk */
     int32_t n_scales; /* entries of a chunk */
     int32_t head_bytes, step_bytes;
@@ -68,10 +70,12 @@ struct sv_codes {
     _Alignas(SV_ALIGN) float table[16]; /* of SV_CODES_4* */
 };
 
-/* codes.c: whether the file has one row after the other, which may be multiplied as they are. */
+/* codes.c: whether products of bytes take such codes (gemm_int8.h). */
+bool sv_codes_are_whole(const struct sv_quant *q);
+/* Whether the file has one row after the other, which may be multiplied as they are. */
 bool sv_codes_by_rows(const struct sv_quant *q);
 /* Lays out c->q for packing; false: it cannot be packed. */
-bool sv_codes_plan(struct sv_codes *c, bool by_pairs);
+bool sv_codes_plan(struct sv_codes *c, enum sv_wcomp_order order);
 /* Packs unit u, c->unit_bytes of them, to `to`. */
 void sv_codes_pack(const struct sv_codes *c, int32_t u, uint8_t *to);
 

@@ -243,6 +243,11 @@ static enum sv_dtype cpu_compute_dtype(const struct sv_dev *dev)
     return ((const struct sv_cpu *)(const void *)dev)->compute;
 }
 
+static bool cpu_rounds(const struct sv_dev *dev)
+{
+    return ((const struct sv_cpu *)(const void *)dev)->rounds;
+}
+
 static bool cpu_quantizes(const struct sv_dev *dev)
 {
     return sv_cpu_gemm_bytes((const struct sv_cpu *)(const void *)dev);
@@ -287,6 +292,7 @@ static const struct sv_backend cpu_backend = {
     .upload_weight = sv_cpu_upload_weight,
     .free_weight = sv_cpu_free_weight,
     .weight_bytes = sv_cpu_weight_bytes,
+    .rounds = cpu_rounds,
     .quantizes = cpu_quantizes,
     .head_confidence_of = cpu_head_confidence_of,
     .random_weight = sv_cpu_random_weight,
@@ -369,6 +375,9 @@ int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
     if (opts->compute != SV_F32 && opts->compute != SV_BF16)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "the CPU computes in f32 or bf16, not in %s",
                        sv_dtype_name(opts->compute));
+    if (opts->tuning.activations == SV_ACTIVATIONS_FP8)
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "activations: the CPU's are exact or in int8; fp8 is for GPUs");
     if (opts->n_threads < 0 || opts->n_threads > 4096)
         return sv_fail(err, SV_EINVAL, -1, "%d threads", opts->n_threads);
     struct sv_cpu *cpu = sv_calloc(1, sizeof *cpu);
@@ -378,6 +387,7 @@ int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
     cpu->isa = isa;
     cpu->compute = opts->compute;
     cpu->whole = opts->tuning.draft_quant == SV_TOGGLE_OFF;
+    cpu->int8 = opts->tuning.activations == SV_ACTIVATIONS_INT8;
     cpu->vec = vec_of(isa);
     cpu->attn_lanes = lanes_of(isa);
     cpu->n_threads = opts->n_threads ? opts->n_threads : sv_cpu_count();
@@ -390,9 +400,10 @@ int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
     }
     cpu->wcomp = wants_wcomp(cpu, opts);
     cpu->screen = wants_screen(cpu, opts);
-    snprintf(cpu->text, sizeof cpu->text, "cpu %s, %d thread%s%s%s", isa_name(isa), cpu->n_threads,
-             cpu->n_threads == 1 ? "" : "s", cpu->wcomp ? ", compressed weights" : "",
-             cpu->screen ? ", head screen" : "");
+    snprintf(cpu->text, sizeof cpu->text, "cpu %s, %d thread%s%s%s%s", isa_name(isa),
+             cpu->n_threads, cpu->n_threads == 1 ? "" : "s",
+             cpu->wcomp ? ", compressed weights" : "", cpu->screen ? ", head screen" : "",
+             cpu->int8 ? ", int8 activations" : "");
     if (opts->ranks.n > 1)
         snprintf(cpu->text + strlen(cpu->text), sizeof cpu->text - strlen(cpu->text),
                  " a rank, %d ranks", opts->ranks.n);

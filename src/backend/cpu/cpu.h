@@ -63,6 +63,8 @@ struct sv_cpu {
     bool whole;  /* weights that may be quantized are not */
     bool wcomp;  /* bf16 weights are kept compressed (wcomp.h) where they can be */
     bool screen; /* heads get a screen (head_screen.h) where they can */
+    bool int8;   /* activations in int8 where weights are codes (gemm_int8.h); */
+    bool rounds; /* and some are */
     struct sv_dev_limits lim;
     struct sv_cpu_gemm *gemm;
     struct sv_cpu_slab *slabs; /* weights.c: packed weights, newest first */
@@ -106,11 +108,15 @@ bool sv_cpu_gemm_packs(const struct sv_cpu *cpu);
 /* Whether quantized ones are multiplied as bytes. */
 bool sv_cpu_gemm_bytes(const struct sv_cpu *cpu);
 
+/* Whether products with w round their input to int8. */
+bool sv_cpu_takes_int8(const struct sv_weight *w);
+
 /* How compressed weights stand on this device's level. */
 enum sv_wcomp_order {
     SV_WCOMP_NONE,  /* not at all */
     SV_WCOMP_PAIRS, /* as AVX512-BF16 takes weights: pair of k by pair */
-    SV_WCOMP_ROWS   /* as AMX does: row by row */
+    SV_WCOMP_ROWS,  /* as AMX does: row by row */
+    SV_WCOMP_QUADS  /* codes alone: as products of bytes take them, four of k by four */
 };
 enum sv_wcomp_order sv_cpu_gemm_wcomp(const struct sv_cpu *cpu);
 /* The same of packed codes (codes.h); and what expands those that stand as in the file. */

@@ -39,6 +39,7 @@ struct sv_cpu_gemm {
     const struct sv_gemm_kern *shared; /* whose many rows are shared out, NULL: none */
     int32_t own_from, own_most; /* from so many for each thread on; so many of its own at a time */
     const struct sv_gemm_kern *bytes; /* for quantized weights, NULL: as any other */
+    const struct sv_gemm_kern *int8;  /* for codes with input in int8 */
     bool packs; /* bf16 weights are multiplied packed: at load, or else at every call */
     enum sv_wcomp_order wcomp;  /* how compressed weights stand here, if they can be multiplied */
     enum sv_wcomp_order codes;  /* and codes, if they are packed */
@@ -133,6 +134,26 @@ static void set_codes(struct sv_cpu_gemm *g, const struct sv_cpu *cpu)
 #endif
 }
 
+bool sv_cpu_takes_int8(const struct sv_weight *w)
+{
+    const struct sv_codes *c = sv_cpu_codes_of(w);
+    return c && c->kind != SV_CODES_IN_PLACE && c->order == SV_WCOMP_QUADS;
+}
+
+static const struct sv_gemm_kern *choose_int8(const struct sv_cpu *cpu)
+{
+    (void)cpu;
+#ifndef SV_NO_AVX512
+    if (cpu->isa >= SV_ISA_AVX512 && sv_cpu_has_avx512_vnni())
+        return sv_gemm_kern_int8_avx512();
+#endif
+#ifndef SV_NO_AVX2
+    if (cpu->isa >= SV_ISA_AVX2)
+        return sv_gemm_kern_int8_avx2();
+#endif
+    return sv_gemm_kern_int8_plain();
+}
+
 int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
 {
     if (cpu->isa == SV_ISA_AUTO || !sv_cpu_has_isa(cpu->isa))
@@ -157,6 +178,7 @@ int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
     }
 #endif
     set_codes(g, cpu);
+    g->int8 = choose_int8(cpu);
     set_screen(g, cpu);
     set_own(g);
     cpu->gemm = g;
@@ -435,8 +457,9 @@ void sv_gemm_set_item(struct sv_gemm_call *c, int32_t i, const struct sv_gemm_pa
     const struct sv_codes *codes = sv_cpu_codes_of(w);
     const enum sv_dtype elem = codes ? c->cpu->compute : w->fmt.elem;
     SV_REQUIRE(w->cols == c->k && (elem <= SV_F16 || (elem == SV_I8 && packed)));
-    SV_REQUIRE((!packed || g->packs || wcomp) && (!wcomp || g->wcomp));
-    const struct sv_gemm_kern *kern = elem == SV_I8 ? g->bytes : g->kern[elem];
+    const bool int8 = sv_cpu_takes_int8(w);
+    SV_REQUIRE((!packed || g->packs || wcomp || int8) && (!wcomp || g->wcomp));
+    const struct sv_gemm_kern *kern = int8 ? g->int8 : elem == SV_I8 ? g->bytes : g->kern[elem];
     SV_REQUIRE(kern);
     c->item[i] = (struct sv_gemm_item){
         .kern = kern,
@@ -452,7 +475,8 @@ void sv_gemm_set_item(struct sv_gemm_call *c, int32_t i, const struct sv_gemm_pa
         .col0 = col0,
     };
     if (kern->form != SV_GEMM_X_RAW) {
-        /* one level has one packed form, and a call's weights are quantized or they are not */
+        /* one level has one packed form, and a call's weights are all quantized, or all multiplied
+         * with int8, or none is */
         SV_REQUIRE(!c->packer || c->packer->form == kern->form);
         c->packer = kern;
     }
@@ -515,11 +539,23 @@ static void pass(struct sv_cpu *cpu, int32_t m0, int32_t m1)
 
 void sv_cpu_gemm_gather(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *rows)
 {
-    if (!begin(cpu, p, rows))
-        return;
-    const int32_t most = shares_rows(cpu, &cpu->gemm->call, p->n_rows) ? p->n_rows : SV_GEMM_ROWS;
-    for (int32_t m = 0; m < p->n_rows; m += most)
-        pass(cpu, m, p->n_rows - m < most ? p->n_rows : m + most);
+    struct sv_p_gemm some = *p;
+    /* parts whose input has one form at a time */
+    for (int32_t left = p->n_parts; left > 0; left -= some.n_parts) {
+        some.parts += left == p->n_parts ? 0 : some.n_parts;
+        some.n_parts = 1;
+        while (some.n_parts < left && sv_cpu_takes_int8(&some.parts[some.n_parts].w) ==
+                                          sv_cpu_takes_int8(&some.parts[0].w))
+            some.n_parts++;
+        if (!begin(cpu, &some, rows))
+            return;
+        const int32_t most =
+            shares_rows(cpu, &cpu->gemm->call, p->n_rows) ? p->n_rows : SV_GEMM_ROWS;
+        for (int32_t m = 0; m < p->n_rows; m += most)
+            pass(cpu, m, p->n_rows - m < most ? p->n_rows : m + most);
+        for (int32_t i = 0; i < some.n_parts; i++)
+            some.y = (float *)some.y + some.parts[i].w.rows;
+    }
 }
 
 void sv_cpu_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)

@@ -2,8 +2,8 @@
  * gemm.h - what the files gemm*.c share: one product in flight, and the table of kernels.
  *
  * gemm.c owns threads, packing order and scratch; gemm_plain.c, gemm_avx2.c, gemm_avx512.c,
- * gemm_bf16_avx512.c and gemm_amx.c each offer kernels for one instruction-set level. Included
- * nowhere else.
+ * gemm_bf16_avx512.c, gemm_int8_*.c and gemm_amx.c each offer kernels for one instruction-set
+ * level. Included nowhere else.
  *
  * The rule every kernel obeys: output (row, n) is one chain of additions over k whose order is
  * fixed by k alone. Blocking may cut the chain and carry the partial sum in f32, it may never
@@ -38,6 +38,7 @@
 enum sv_gemm_form {
     SV_GEMM_X_RAW,    /* the caller's f32 rows, in place */
     SV_GEMM_X_ROUND,  /* f32 rows rounded to bf16 values, k padded with zeros to a multiple of 32 */
+    SV_GEMM_X_INT8,   /* rows as signed bytes, a scale for each 128, see gemm_int8.h */
     SV_GEMM_X_BYTES,  /* rows scaled to signed bytes, see gemm_i8_avx512.c */
     SV_GEMM_X_HALVES, /* rows scaled to two signed bytes a number, see head_screen.h */
     SV_GEMM_X_TILES   /* [16-row block][k / 32][16 pairs of k][columns][2] bf16: AMX's B operand */
@@ -198,5 +199,9 @@ const struct sv_gemm_kern *sv_gemm_kern_i8_avx512(void); /* for packed quantized
 int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads,
                                  int32_t r, float *logit, float *confidence);
 const struct sv_gemm_kern *sv_gemm_kern_amx(void);
+/* For codes in the order SV_WCOMP_QUADS, input in int8. */
+const struct sv_gemm_kern *sv_gemm_kern_int8_plain(void);
+const struct sv_gemm_kern *sv_gemm_kern_int8_avx2(void);
+const struct sv_gemm_kern *sv_gemm_kern_int8_avx512(void); /* with VNNI */
 
 #endif

@@ -339,7 +339,7 @@ void sv_codes_expand_avx512(const struct sv_codes *c, const uint8_t *unit, void 
     static rows_fn *const rows_fns[SV_CODES_KINDS] = {KINDS(ROWS_ENTRY)};
     for (int32_t k0 = 0; k0 < c->q.cols; k0 += SV_CODES_CHUNK) {
         const int32_t n = steps_at(c, k0);
-        if (c->by_pairs)
+        if (c->order == SV_WCOMP_PAIRS)
             pairs_fns[c->kind](c, &unit, n, (uint8_t *)to + (size_t)k0 * UNIT * 2);
         else
             rows_fns[c->kind](c, &unit, n, (uint8_t *)to + (size_t)k0 * 2, row_bytes);

@@ -288,12 +288,25 @@ static int upload_expanded(struct sv_cpu *cpu, const struct sv_weight *host, str
     return rc;
 }
 
+/* Of experts gate and up are multiplied with one packed input, and a file may have them in
+ * different formats. */
+static enum sv_wcomp_order order_of(const struct sv_cpu *cpu, const struct sv_weight *host)
+{
+    const enum sv_role role = host->role & ~SV_ROLE_DRAFT;
+    const bool expert = role == SV_ROLE_EXPERT_GATE || role == SV_ROLE_EXPERT_UP;
+    struct sv_codes c = {.q = *host->quant};
+    return cpu->int8 && !expert && sv_codes_are_whole(host->quant) &&
+                   sv_codes_plan(&c, SV_WCOMP_QUADS)
+               ? SV_WCOMP_QUADS
+               : sv_cpu_gemm_codes(cpu);
+}
+
 /* As they are in the file where nothing is gained by another order: rows that are only looked up,
  * and levels that expand by the row. */
 static int upload_codes(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_weight *out,
                         struct sv_err *err)
 {
-    const enum sv_wcomp_order order = sv_cpu_gemm_codes(cpu);
+    const enum sv_wcomp_order order = order_of(cpu, host);
     struct sv_cpu_weight *v = sv_calloc(1, sizeof *v);
     struct sv_codes *c = sv_alloc(sizeof *c);
     bool in_place = host->role == SV_ROLE_EMBED;
@@ -305,12 +318,13 @@ static int upload_codes(struct sv_cpu *cpu, const struct sv_weight *host, struct
     }
     *v = (struct sv_cpu_weight){.codes = c, .n_bytes = sv_quant_bytes(host->quant)};
     *c = (struct sv_codes){.q = *host->quant};
-    const bool planned = !in_place && order && sv_codes_plan(c, order == SV_WCOMP_PAIRS);
+    const bool planned = !in_place && order && sv_codes_plan(c, order);
     in_place |= !order && sv_codes_by_rows(&c->q);
     if (planned) {
         const int32_t units = (host->rows + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
         v->n_bytes = (int64_t)((size_t)units * c->unit_bytes);
-        v->packed = order == SV_WCOMP_PAIRS;
+        v->packed = order != SV_WCOMP_ROWS;
+        cpu->rounds |= order == SV_WCOMP_QUADS;
         v->mem = sv_cpu_weight_take(cpu, (size_t)v->n_bytes, err);
         struct codes_job job = {.codes = c, .q = &c->q, .to = v->mem};
         if (job.to)

@@ -494,6 +494,9 @@ static int check_options(const struct sv_dev_opts *opts, struct sv_err *err)
     if (opts->compute != SV_F32 && opts->compute != SV_BF16)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "%s computes in f32 or bf16, not in %s",
                        SV_GPU_BACKEND, sv_dtype_name(opts->compute));
+    if (opts->tuning.activations != SV_ACTIVATIONS_EXACT)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "activations: those of %s are exact",
+                       SV_GPU_BACKEND);
     if (opts->tuning.isa != SV_ISA_AUTO)
         return sv_fail(err, SV_EINVAL, -1, "an instruction set is for the CPU, not for %s",
                        SV_GPU_BACKEND);

@@ -1,0 +1,388 @@
+/*
+ * gemm_int8.h - template: products of codes of 4 to 8 bits with activations in int8
+ * (docs/formats.md, "Activations in 8 bits").
+ *
+ * Included by gemm_int8_plain.c, gemm_int8_avx2.c and gemm_int8_avx512.c, which define vectors of
+ * sixteen weight rows (vi, vf), INT8_KERN and INT8_TALL, and entered through the table of that name
+ * by gemm.c. Sums of a group are whole numbers, exact in every order; what is rounded, scales times
+ * such sums, is rounded by the same fused multiply-adds in the same order at every level, for every
+ * number of rows. So all levels have the same bits. Must not: add up groups in another order, or
+ * let a row's scale depend on another row.
+ *
+ * Packed input, for each 16 rows: [quad of k][columns] codes; [128 of k][columns] scales; then,
+ * for each of four lengths from 16 to 128, [length of k][columns] sums of codes, times -1.
+ */
+#include "backend/cpu/codes.h"
+#include "backend/cpu/gemm.h"
+
+#include <string.h>
+
+#define UNIT SV_GEMM_UNIT
+#define MUST_INLINE static inline __attribute__((always_inline))
+#define GROUP 128 /* of k that share a scale in the input */
+#define LENGTHS 4 /* of k that share one in weights: 16, 32, 64, 128 */
+#define STEPS (SV_CODES_CHUNK / SV_CODES_STEP)
+#define QUADS (SV_CODES_STEP / 4)
+#define TALL INT8_TALL /* rows of the largest tile: 1, 4 or 8 */
+#define AHEAD 4096
+
+/* ---------------------------------------------------------------- packing x */
+
+static size_t n_of(int32_t k, int32_t each)
+{
+    return (size_t)((k + each - 1) / each);
+}
+
+/* Words of a column before the sums of a length, or behind all. */
+static size_t sums_at(int32_t k, int length)
+{
+    size_t at = (size_t)k / 4 + n_of(k, GROUP);
+    for (int i = 0; i < length; i++)
+        at += n_of(k, 16 << i);
+    return at;
+}
+
+static int length_of(int32_t group)
+{
+    return group >= 128 ? 3 : group == 64 ? 2 : group == 32 ? 1 : 0;
+}
+
+/* One group of a row: its scale, and codes and sums of its sixteens. */
+struct coded {
+    float scale;
+    int8_t code[GROUP];
+    int32_t sum[GROUP / 16];
+};
+
+UNCHECKED static void code_group(const float *x, int32_t n, struct coded *to)
+{
+    const uint32_t top = largest_bits(x, n);
+    float largest;
+    memcpy(&largest, &top, sizeof largest);
+    /* bits of positive numbers are in the order of the numbers, then come infinity and NaN */
+    const bool finite = top < 0x7f800000u, zero = largest < 0x1p-100f;
+    to->scale = !finite ? __builtin_nanf("") : zero ? 0 : largest / 127.0f;
+    if (!finite || zero) {
+        memset(to->code, 0, sizeof to->code);
+        memset(to->sum, 0, sizeof to->sum);
+        return;
+    }
+    const float inverse = 127.0f / largest;
+    for (int32_t i = 0; i < n; i += 16)
+        to->sum[i / 16] = code_16(to->code + i, x + i, inverse);
+}
+
+UNCHECKED static void pack_row(const float *x, int32_t k, int32_t *to, int cols)
+{
+    float *scale = (float *)to + (size_t)k / 4 * (size_t)cols;
+    for (int32_t k0 = 0; k0 < k; k0 += GROUP) {
+        const int32_t n = k - k0 < GROUP ? k - k0 : GROUP;
+        struct coded g;
+        code_group(x + k0, n, &g);
+        scale[(size_t)k0 / GROUP * (size_t)cols] = g.scale;
+        for (int32_t i = 0; i < n; i += 4)
+            memcpy(to + (size_t)(k0 + i) / 4 * (size_t)cols, g.code + i, 4);
+        for (int l = 0; l < LENGTHS; l++) {
+            float *sums = (float *)to + (sums_at(k, l) + (size_t)(k0 >> (4 + l))) * (size_t)cols;
+            for (int32_t i = 0; i < n; i += 16 << l, sums += cols) {
+                int32_t sum = 0;
+                for (int32_t j = i; j < n && j < i + (16 << l); j += 16)
+                    sum += g.sum[j / 16];
+                *sums = (float)-sum;
+            }
+        }
+    }
+}
+
+static void pack(const struct sv_gemm_call *c, void *xp, int i, int n)
+{
+    const int32_t rows = c->m1 - c->m0, blocks = (rows + 15) / 16;
+    const int cols = sv_gemm_tile_cols(rows);
+    const size_t words = sums_at(c->k, LENGTHS) * (size_t)cols;
+    const int32_t end = (int32_t)((int64_t)blocks * (i + 1) / n);
+    for (int32_t b = (int32_t)((int64_t)blocks * i / n); b < end; b++) {
+        int32_t *to = (int32_t *)xp + (size_t)b * words;
+        if (rows - b * 16 < cols)
+            memset(to, 0, words * sizeof *to);
+        for (int32_t r = 0; r < 16 && b * 16 + r < rows; r++)
+            pack_row(sv_gemm_row(c, c->m0 + b * 16 + r), c->k, to + r, cols);
+    }
+}
+
+/* ---------------------------------------------------------------- scales of weights */
+
+UNCHECKED MUST_INLINE vf scale_at(enum sv_codes_scale as, const uint8_t *head, int e)
+{
+    switch (as) {
+    case SV_SCALE_F32:
+        return f_load((const float *)(const void *)head + e * UNIT);
+    case SV_SCALE_F16:
+        return f_halves((const uint16_t *)(const void *)head + e * UNIT);
+    case SV_SCALE_BF16:
+        return f_brains((const uint16_t *)(const void *)head + e * UNIT);
+    case SV_SCALE_I8:
+        return f_signed(head + e * UNIT);
+    default:
+        return f_bytes(head + e * UNIT);
+    }
+}
+
+UNCHECKED MUST_INLINE void scales_as(const enum sv_codes_scale as, const struct sv_codes *c,
+                                     const uint8_t *head, int n, float *by, float *minus)
+{
+    const bool mins = as == SV_SCALE_U8 || c->q.zeros;
+    const int bytes = as == SV_SCALE_F32 ? 4 : as <= SV_SCALE_BF16 ? 2 : 1;
+    const uint8_t *min = head + (size_t)c->n_scales * UNIT * (size_t)bytes;
+    const uint8_t *factors = min + (mins ? c->n_scales * UNIT : 0);
+    const float middle = c->kind == SV_CODES_6 ? 32 : c->kind == SV_CODES_4_MIN ? 8 : 128;
+    vf d = f_set(1), dmin = d;
+    if (as == SV_SCALE_U8 || as == SV_SCALE_I8)
+        d = f_halves((const uint16_t *)(const void *)factors);
+    if (as == SV_SCALE_U8)
+        dmin = f_halves((const uint16_t *)(const void *)factors + UNIT);
+    for (int e = 0; e < n; e++) {
+        const vf v = f_mul(d, scale_at(as, head, e));
+        f_store(by + e * UNIT, v);
+        f_store(minus + e * UNIT,
+                as == SV_SCALE_U8 ? f_mul(dmin, f_bytes(min + e * UNIT))
+                : mins ? f_mul(v, f_add(f_bytes(min + e * UNIT), f_set((float)c->q.zero_add)))
+                       : f_mul(v, f_set(middle)));
+    }
+}
+
+/* What codes of a chunk, which count from 0, are multiplied by, and then what is subtracted: n
+ * entries of sixteen rows each, exact. */
+UNCHECKED static void scales_of(const struct sv_codes *c, const uint8_t *head, int n, float *by,
+                                float *minus)
+{
+    switch (c->scale) {
+    case SV_SCALE_F32:
+        scales_as(SV_SCALE_F32, c, head, n, by, minus);
+        break;
+    case SV_SCALE_F16:
+        scales_as(SV_SCALE_F16, c, head, n, by, minus);
+        break;
+    case SV_SCALE_BF16:
+        scales_as(SV_SCALE_BF16, c, head, n, by, minus);
+        break;
+    case SV_SCALE_U8:
+        scales_as(SV_SCALE_U8, c, head, n, by, minus);
+        break;
+    default:
+        SV_REQUIRE(c->scale == SV_SCALE_I8);
+        scales_as(SV_SCALE_I8, c, head, n, by, minus);
+    }
+}
+
+/* ---------------------------------------------------------------- codes */
+
+/* Quad q of a step: four codes of sixteen rows, a byte each. */
+UNCHECKED MUST_INLINE vi quad_of(const int bits, const uint8_t *step, const int q)
+{
+    if (bits == 8)
+        return i_load(step + q * 64);
+    const vi low = i_and(i_right(i_load(step + q / 2 * 64), q % 2 * 4), 0x0f0f0f0f);
+    if (bits == 5)
+        return i_or(low, i_and(i_right(i_load(step + 4 * 64), q - 4), 0x10101010));
+    if (bits == 6)
+        return i_or(low,
+                    i_and(i_right(i_load(step + (4 + q / 4) * 64), q % 4 * 2 - 4), 0x30303030));
+    return low;
+}
+
+static int bits_of(const struct sv_codes *c)
+{
+    return c->kind == SV_CODES_4_MIN   ? 4
+           : c->kind == SV_CODES_5_MIN ? 5
+           : c->kind == SV_CODES_6     ? 6
+                                       : 8;
+}
+
+MUST_INLINE int32_t steps_at(const struct sv_codes *c, int32_t k0)
+{
+    const int32_t n = (c->q.cols - k0) / SV_CODES_STEP;
+    return n < STEPS ? n : STEPS;
+}
+
+/* ---------------------------------------------------------------- one tile */
+
+struct tile {
+    const struct sv_gemm_span *s;
+    const struct sv_codes *c;
+    const uint8_t *head;  /* the unit as packed; NULL: scales has its scales and codes its codes */
+    const float *scales;  /* [chunk][n_scales] multipliers and as many of what is subtracted */
+    const uint8_t *codes; /* [step][quad], a byte each */
+    const int32_t *x;     /* the first row's quads */
+    int32_t cols;         /* from one quad of k to the next */
+    int32_t rows;         /* of them that count */
+    int32_t n0, m;
+};
+
+/* Whole sums, as they stand, become part of the group's sum: they share weights' scales. */
+UNCHECKED MUST_INLINE void close_sums(const int nr, vi *sum, vf *part, const float *by,
+                                      const float *minus, const float *sums)
+{
+    const vf b = f_load(by), m = f_load(minus);
+#pragma GCC unroll 8
+    for (int r = 0; r < nr; r++) {
+        part[r] = f_fma(b, f_of(sum[r]), part[r]);
+        part[r] = f_fma(m, f_set(sums[r]), part[r]);
+        sum[r] = i_zero();
+    }
+}
+
+UNCHECKED MUST_INLINE void add_quads(const int bits, const int nr, vi *sum, const uint8_t *step,
+                                     const int q0, const int32_t *x, int32_t cols)
+{
+#pragma GCC unroll 4
+    for (int q = q0; q < q0 + QUADS / 2; q++) {
+        const vi w = quad_of(bits, step, q);
+#pragma GCC unroll 8
+        for (int r = 0; r < nr; r++)
+            sum[r] = i_dot(bits, sum[r], w, x[q * cols + r]);
+    }
+}
+
+UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const struct tile *t)
+{
+    const struct sv_codes *c = t->c;
+    const int32_t k = c->q.cols, cols = t->cols, group = c->group, n_scales = c->n_scales;
+    const int32_t *x = t->x;
+    const float *scale = (const float *)x + (size_t)k / 4 * (size_t)cols;
+    const float *sums = (const float *)x + sums_at(k, length_of(group)) * (size_t)cols;
+    const float *by = t->scales;
+    const uint8_t *at = t->head ? t->head : t->codes;
+    float own[2 * SV_CODES_SCALES * UNIT];
+    vf acc[TALL], part[TALL];
+    vi sum[TALL];
+#pragma GCC unroll 8
+    for (int r = 0; r < nr; r++)
+        acc[r] = f_set(0);
+    for (int32_t k0 = 0; k0 < k; k0 += SV_CODES_CHUNK) {
+        const int32_t n = steps_at(c, k0);
+        if (t->head) {
+            by = own;
+            scales_of(c, at, (n * SV_CODES_STEP + group - 1) / group, own, own + n_scales * UNIT);
+            for (int32_t i = 0; i < c->head_bytes; i += 64)
+                __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)i + AHEAD), 0, 2);
+            at += c->head_bytes;
+        }
+        const float *minus = by + n_scales * UNIT;
+        for (int32_t s = 0; s < n; scale += cols) {
+#pragma GCC unroll 8
+            for (int r = 0; r < nr; r++) {
+                part[r] = f_set(0);
+                sum[r] = i_zero();
+            }
+            const int32_t end = n - s < GROUP / SV_CODES_STEP ? n : s + GROUP / SV_CODES_STEP;
+            for (; s < end; s++, at += bits * 64, x += QUADS * cols) {
+                const int32_t e = s * SV_CODES_STEP / group * UNIT;
+                for (int i = 0; i < bits; i++)
+                    __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)i * 64 + AHEAD), 0,
+                                       2);
+                add_quads(bits, nr, sum, at, 0, x, cols);
+                if (group == SV_CODES_STEP / 2) {
+                    close_sums(nr, sum, part, by + 2 * s * UNIT, minus + 2 * s * UNIT, sums);
+                    sums += cols;
+                    add_quads(bits, nr, sum, at, QUADS / 2, x, cols);
+                    close_sums(nr, sum, part, by + (2 * s + 1) * UNIT, minus + (2 * s + 1) * UNIT,
+                               sums);
+                    sums += cols;
+                    continue;
+                }
+                add_quads(bits, nr, sum, at, QUADS / 2, x, cols);
+                if (s + 1 == end || (s + 1) * SV_CODES_STEP % group == 0) {
+                    close_sums(nr, sum, part, by + e, minus + e, sums);
+                    sums += cols;
+                }
+            }
+#pragma GCC unroll 8
+            for (int r = 0; r < nr; r++)
+                acc[r] = f_fma(f_set(scale[r]), part[r], acc[r]);
+        }
+        by += t->head ? 0 : 2 * n_scales * UNIT;
+    }
+    vf done[TALL];
+#pragma GCC unroll 8
+    for (int r = 0; r < TALL; r++)
+        done[r] = acc[r < nr ? r : 0];
+    emit(t->s, t->n0, t->m, t->rows, done);
+}
+
+typedef void tile_fn(const struct tile *t);
+#define TILE(bits, nr)                                                                             \
+    UNCHECKED static void tile_##bits##x##nr(const struct tile *t)                                 \
+    {                                                                                              \
+        tile(bits, nr, t);                                                                         \
+    }
+#if INT8_TALL == 1
+#define TILES(bits) TILE(bits, 1)
+#define ENTRY(bits) [bits] = {tile_##bits##x1}
+#elif INT8_TALL == 4
+#define TILES(bits) TILE(bits, 1) TILE(bits, 2) TILE(bits, 4)
+#define ENTRY(bits) [bits] = {tile_##bits##x1, tile_##bits##x2, tile_##bits##x4}
+#else
+#define TILES(bits) TILE(bits, 1) TILE(bits, 2) TILE(bits, 4) TILE(bits, 8)
+#define ENTRY(bits) [bits] = {tile_##bits##x1, tile_##bits##x2, tile_##bits##x4, tile_##bits##x8}
+#endif
+TILES(4)
+TILES(5)
+TILES(6)
+TILES(8)
+
+/* ---------------------------------------------------------------- all of a span */
+
+/* A unit's codes as bytes, and behind them its scales, for many rows. */
+UNCHECKED static void expand(struct tile *t, uint8_t *to)
+{
+    const struct sv_codes *c = t->c;
+    const int bits = bits_of(c);
+    const uint8_t *at = t->head;
+    uint8_t *code = to;
+    float *scales = (float *)(void *)(to + (size_t)c->q.cols * UNIT);
+    t->codes = to;
+    t->scales = scales;
+    t->head = NULL;
+    for (int32_t k0 = 0; k0 < c->q.cols; k0 += SV_CODES_CHUNK, scales += 2 * c->n_scales * UNIT) {
+        const int32_t n = steps_at(c, k0);
+        scales_of(c, at, (n * SV_CODES_STEP + c->group - 1) / c->group, scales,
+                  scales + c->n_scales * UNIT);
+        at += c->head_bytes;
+        for (int32_t s = 0; s < n; s++, at += c->step_bytes)
+#pragma GCC unroll 8
+            for (int q = 0; q < QUADS; q++, code += 64)
+                i_store(code, bits == 4   ? quad_of(4, at, q)
+                              : bits == 5 ? quad_of(5, at, q)
+                              : bits == 6 ? quad_of(6, at, q)
+                                          : quad_of(8, at, q));
+    }
+}
+
+static void run(const struct sv_gemm_span *s)
+{
+    static tile_fn *const fns[9][4] = {ENTRY(4), ENTRY(5), ENTRY(6), ENTRY(8)};
+    const struct sv_gemm_call *c = s->call;
+    const int32_t rows = c->m1 - c->m0;
+    struct tile t = {.s = s, .c = s->item->codes, .cols = sv_gemm_tile_cols(rows)};
+    const size_t block = sums_at(c->k, LENGTHS) * (size_t)t.cols;
+    int bits = bits_of(t.c);
+    for (t.n0 = s->n0; t.n0 < s->n1; t.n0 += UNIT) {
+        t.head = sv_codes_unit(t.c, s->item->w, t.n0 / UNIT);
+        if (rows > TALL) {
+            expand(&t, s->thread->unit_w);
+            bits = 8;
+        }
+        for (int32_t m = 0; m < rows; m += TALL) {
+            t.m = c->m0 + m;
+            t.rows = rows - m < TALL ? rows - m : TALL;
+            t.x = (const int32_t *)s->xp + (size_t)(m / 16) * block + m % 16;
+            fns[bits][t.rows > 4 ? 3 : t.rows > 2 ? 2 : t.rows - 1](&t);
+        }
+    }
+}
+
+const struct sv_gemm_kern *INT8_KERN(void)
+{
+    static const struct sv_gemm_kern kern = {INT8_NAME, SV_GEMM_X_INT8, pack, run, NULL, NULL};
+    return &kern;
+}
