@@ -209,7 +209,7 @@ MUST_INLINE int32_t steps_at(const struct sv_codes *c, int32_t k0)
 struct tile {
     const struct sv_gemm_span *s;
     const struct sv_codes *c;
-    const uint8_t *head;  /* the unit as packed; NULL: scales has its scales and codes its codes */
+    const uint8_t *head;  /* the unit as packed, or expanded: */
     const float *scales;  /* [chunk][n_scales] multipliers and as many of what is subtracted */
     const uint8_t *codes; /* [step][quad], a byte each */
     const int32_t *x;     /* the first row's quads */
@@ -236,6 +236,7 @@ UNCHECKED MUST_INLINE void add_quads(const int bits, const int nr, vi *sum, cons
 {
 #pragma GCC unroll 4
     for (int q = q0; q < q0 + QUADS / 2; q++) {
+        __asm__ volatile("" ::: "memory"); /* x is not loaded ahead, for want of registers */
         const vi w = quad_of(bits, step, q);
 #pragma GCC unroll 8
         for (int r = 0; r < nr; r++)
@@ -243,15 +244,21 @@ UNCHECKED MUST_INLINE void add_quads(const int bits, const int nr, vi *sum, cons
     }
 }
 
-UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const struct tile *t)
+/* whole: codes and scales are expanded. */
+UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const bool whole,
+                                const struct tile *t)
 {
     const struct sv_codes *c = t->c;
-    const int32_t k = c->q.cols, cols = t->cols, group = c->group, n_scales = c->n_scales;
+    const int32_t k = c->q.cols,
+                  cols = !whole      ? nr
+                         : TALL == 8 ? 16
+                                     : t->cols,
+                  group = c->group, n_scales = c->n_scales;
     const int32_t *x = t->x;
     const float *scale = (const float *)x + (size_t)k / 4 * (size_t)cols;
     const float *sums = (const float *)x + sums_at(k, length_of(group)) * (size_t)cols;
     const float *by = t->scales;
-    const uint8_t *at = t->head ? t->head : t->codes;
+    const uint8_t *at = whole ? t->codes : t->head;
     float own[2 * SV_CODES_SCALES * UNIT];
     vf acc[TALL], part[TALL];
     vi sum[TALL];
@@ -260,7 +267,7 @@ UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const struct tile 
         acc[r] = f_set(0);
     for (int32_t k0 = 0; k0 < k; k0 += SV_CODES_CHUNK) {
         const int32_t n = steps_at(c, k0);
-        if (t->head) {
+        if (!whole) {
             by = own;
             scales_of(c, at, (n * SV_CODES_STEP + group - 1) / group, own, own + n_scales * UNIT);
             for (int32_t i = 0; i < c->head_bytes; i += 64)
@@ -277,7 +284,7 @@ UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const struct tile 
             const int32_t end = n - s < GROUP / SV_CODES_STEP ? n : s + GROUP / SV_CODES_STEP;
             for (; s < end; s++, at += bits * 64, x += QUADS * cols) {
                 const int32_t e = s * SV_CODES_STEP / group * UNIT;
-                for (int i = 0; i < bits; i++)
+                for (int i = 0; i < bits && !whole; i++)
                     __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)i * 64 + AHEAD), 0,
                                        2);
                 add_quads(bits, nr, sum, at, 0, x, cols);
@@ -300,7 +307,7 @@ UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const struct tile 
             for (int r = 0; r < nr; r++)
                 acc[r] = f_fma(f_set(scale[r]), part[r], acc[r]);
         }
-        by += t->head ? 0 : 2 * n_scales * UNIT;
+        by += whole ? 2 * n_scales * UNIT : 0;
     }
     vf done[TALL];
 #pragma GCC unroll 8
@@ -313,7 +320,7 @@ typedef void tile_fn(const struct tile *t);
 #define TILE(bits, nr)                                                                             \
     UNCHECKED static void tile_##bits##x##nr(const struct tile *t)                                 \
     {                                                                                              \
-        tile(bits, nr, t);                                                                         \
+        tile(bits, nr, false, t);                                                                  \
     }
 #if INT8_TALL == 1
 #define TILES(bits) TILE(bits, 1)
@@ -329,6 +336,10 @@ TILES(4)
 TILES(5)
 TILES(6)
 TILES(8)
+UNCHECKED static void tile_whole(const struct tile *t)
+{
+    tile(8, TALL, true, t);
+}
 
 /* ---------------------------------------------------------------- all of a span */
 
@@ -342,7 +353,6 @@ UNCHECKED static void expand(struct tile *t, uint8_t *to)
     float *scales = (float *)(void *)(to + (size_t)c->q.cols * UNIT);
     t->codes = to;
     t->scales = scales;
-    t->head = NULL;
     for (int32_t k0 = 0; k0 < c->q.cols; k0 += SV_CODES_CHUNK, scales += 2 * c->n_scales * UNIT) {
         const int32_t n = steps_at(c, k0);
         scales_of(c, at, (n * SV_CODES_STEP + c->group - 1) / c->group, scales,
@@ -365,18 +375,16 @@ static void run(const struct sv_gemm_span *s)
     const int32_t rows = c->m1 - c->m0;
     struct tile t = {.s = s, .c = s->item->codes, .cols = sv_gemm_tile_cols(rows)};
     const size_t block = sums_at(c->k, LENGTHS) * (size_t)t.cols;
-    int bits = bits_of(t.c);
+    const int bits = bits_of(t.c);
     for (t.n0 = s->n0; t.n0 < s->n1; t.n0 += UNIT) {
         t.head = sv_codes_unit(t.c, s->item->w, t.n0 / UNIT);
-        if (rows > TALL) {
+        if (rows > TALL)
             expand(&t, s->thread->unit_w);
-            bits = 8;
-        }
         for (int32_t m = 0; m < rows; m += TALL) {
             t.m = c->m0 + m;
             t.rows = rows - m < TALL ? rows - m : TALL;
             t.x = (const int32_t *)s->xp + (size_t)(m / 16) * block + m % 16;
-            fns[bits][t.rows > 4 ? 3 : t.rows > 2 ? 2 : t.rows - 1](&t);
+            (rows > TALL ? tile_whole : fns[bits][rows > 4 ? 3 : rows > 2 ? 2 : rows - 1])(&t);
         }
     }
 }
