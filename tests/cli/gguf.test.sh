@@ -17,6 +17,13 @@ out_says 'target tensors: 35'
 out_says 'chat template: parsed'
 run 0 run -m "$gguf" -p 'Hello' -n 8
 [ -n "$out" ] || fail 'no answer'
+run 0 check -m "$gguf" --device cpu --activations int8
+out_says ', int8 activations'
+run 0 run -m "$gguf" -p 'Hello' -n 8 --device cpu --activations int8
+run 2 run -m "$gguf" -p 'Hello' --activations int4
+err_says "option --activations: 'int4' is not one of exact, int8, fp8"
+run 1 run -m "$gguf" -p 'Hello' --device cpu --activations fp8
+err_says 'fp8 is for GPUs'
 echo '{"id":1,"prompt":"Hello","max_tokens":4}' >"$tmp/in"
 run 0 generate -m "$gguf" --in "$tmp/in" --out "$tmp/answers"
 grep -q '"id": 1' "$tmp/answers" || fail "no answer: $(cat "$tmp/answers")"

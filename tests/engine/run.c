@@ -63,8 +63,16 @@ void run_kv_dtype(enum sv_kv_type target, enum sv_kv_type draft)
     kv_of[1] = draft;
 }
 
+static enum sv_activations activations_of;
+
+void run_activations(enum sv_activations type)
+{
+    activations_of = type;
+}
+
 void run_device(struct sv_engine_options *o)
 {
+    o->tuning.activations = activations_of ? activations_of : o->tuning.activations;
     o->kv_dtype = kv_of[0] ? kv_of[0] : o->kv_dtype;
     o->draft_kv_dtype = kv_of[1] ? kv_of[1] : o->draft_kv_dtype;
     const char *want = sv_env("SALVO_TEST_DEVICE");

@@ -199,6 +199,80 @@ static void quantized_avx2_bf16(void **state)
     on_quantized(SV_ISA_AVX2, SV_TYPE_BF16, false, 20);
 }
 
+/* Activations in int8: another text than exact ones give, and the same with every draft. */
+static void int8_auto(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    run_activations(SV_ACTIVATIONS_INT8);
+    on_tiny("../gguf/qwen3_q8.gguf", SV_ISA_AUTO, SV_TYPE_BF16, false, 40);
+    on_tiny("../gguf/qwen3_q8.gguf", SV_ISA_AUTO, SV_TYPE_F32, true, 20);
+    on_tiny("kimi_int4", SV_ISA_AUTO, SV_TYPE_BF16, true, 8);
+}
+static void int8_avx2(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    run_activations(SV_ACTIVATIONS_INT8);
+    on_tiny("../gguf/qwen3_q8.gguf", SV_ISA_AVX2, SV_TYPE_BF16, true, 12);
+    on_tiny("../gguf/qwen3_q8.gguf", SV_ISA_PLAIN, SV_TYPE_F32, false, 4);
+}
+
+/* The mode is named where the device is, and its logits differ from exact ones. */
+static void int8_and_what_it_changes(void **state)
+{
+    (void)state;
+    enum { MANY = 30 };
+    run_needs_cpu();
+    struct run_case *c = run_cases(MANY, VOCAB, MAX_PROMPT, MAX_TOKENS, 42);
+    struct run_out *out[2];
+    for (int k = 0; k < 2; k++) {
+        const struct sv_engine_options o = {.target_dir =
+                                                run_dir("tests/golden/gguf/qwen3_q8.gguf"),
+                                            .tuning.activations = (enum sv_activations)k};
+        struct sv_engine *e = run_open(&o, NULL);
+        assert_int_equal(strstr(sv_dev_describe(e->dev), ", int8 activations") != NULL, k);
+        out[k] = run_all(e, c, MANY);
+        sv_engine_close(e);
+    }
+    int32_t n_same = 0, n_first = 0;
+    for (int i = 0; i < MANY; i++) {
+        n_first += out[0][i].tokens[0] == out[1][i].tokens[0];
+        n_same += out[0][i].n_tokens == out[1][i].n_tokens &&
+                  !memcmp(out[0][i].tokens, out[1][i].tokens,
+                          (size_t)out[0][i].n_tokens * sizeof *out[0][i].tokens);
+    }
+    print_message("%d of %d first tokens and %d texts the same in int8\n", n_first, MANY, n_same);
+    assert_true(n_first > MANY * 3 / 4 && n_same < MANY);
+    for (int k = 0; k < 2; k++)
+        run_out_free(out[k], MANY);
+    run_cases_free(c, MANY);
+}
+
+/* By name, before anything is computed. */
+static void activations_that_are_refused(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    const struct {
+        const char *dir;
+        enum sv_activations type;
+        const char *says;
+    } cases[] = {{"tests/golden/tiny/pair_target", SV_ACTIVATIONS_INT8, "no weight of"},
+                 {"tests/golden/gguf/qwen3_q8.gguf", SV_ACTIVATIONS_FP8, "fp8 is for GPUs"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sv_engine *e = NULL;
+        struct sv_err err = {0};
+        const struct sv_engine_options o = {.target_dir = run_dir(cases[i].dir),
+                                            .device = "cpu",
+                                            .n_threads = 1,
+                                            .tuning.activations = cases[i].type};
+        assert_int_equal(sv_engine_open(&e, &o, NULL, &err), SV_EUNSUPPORTED);
+        assert_non_null(strstr(err.msg, cases[i].says));
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 static void on_gptoss(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
 {
     if (lacks(isa))
@@ -451,14 +525,16 @@ SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_auto_bf16),
              cmocka_unit_test(moe_auto_f32), cmocka_unit_test(moe_avx2_bf16),
              cmocka_unit_test(moe_plain_f32), cmocka_unit_test(quantized_auto_f32),
              cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_avx2_bf16),
-             cmocka_unit_test(gptoss_auto_bf16), cmocka_unit_test(gptoss_auto_f32),
-             cmocka_unit_test(gptoss_avx2_bf16), cmocka_unit_test(gptoss_plain_f32),
-             cmocka_unit_test(hybrid_auto_f32), cmocka_unit_test(hybrid_auto_bf16),
-             cmocka_unit_test(hybrid_avx2_bf16), cmocka_unit_test(hybrid_experts_auto),
-             cmocka_unit_test(hybrid_plain_f32), cmocka_unit_test(latent_auto_f32),
-             cmocka_unit_test(latent_auto_bf16), cmocka_unit_test(latent_avx512_bf16),
-             cmocka_unit_test(latent_avx2_bf16), cmocka_unit_test(latent_plain_f32),
-             cmocka_unit_test(images_auto_f32), cmocka_unit_test(images_auto_bf16),
-             cmocka_unit_test(images_avx2_bf16), cmocka_unit_test(images_and_states),
-             cmocka_unit_test(a_draft_of_another_shape), cmocka_unit_test(drafts_of_many_taps),
-             cmocka_unit_test(drafts_that_are_too_large))
+             cmocka_unit_test(int8_auto), cmocka_unit_test(int8_avx2),
+             cmocka_unit_test(int8_and_what_it_changes),
+             cmocka_unit_test(activations_that_are_refused), cmocka_unit_test(gptoss_auto_bf16),
+             cmocka_unit_test(gptoss_auto_f32), cmocka_unit_test(gptoss_avx2_bf16),
+             cmocka_unit_test(gptoss_plain_f32), cmocka_unit_test(hybrid_auto_f32),
+             cmocka_unit_test(hybrid_auto_bf16), cmocka_unit_test(hybrid_avx2_bf16),
+             cmocka_unit_test(hybrid_experts_auto), cmocka_unit_test(hybrid_plain_f32),
+             cmocka_unit_test(latent_auto_f32), cmocka_unit_test(latent_auto_bf16),
+             cmocka_unit_test(latent_avx512_bf16), cmocka_unit_test(latent_avx2_bf16),
+             cmocka_unit_test(latent_plain_f32), cmocka_unit_test(images_auto_f32),
+             cmocka_unit_test(images_auto_bf16), cmocka_unit_test(images_avx2_bf16),
+             cmocka_unit_test(images_and_states), cmocka_unit_test(a_draft_of_another_shape),
+             cmocka_unit_test(drafts_of_many_taps), cmocka_unit_test(drafts_that_are_too_large))
