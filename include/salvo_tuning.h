@@ -2,7 +2,7 @@
  * salvo_tuning.h - how a device computes: part of the public interface (salvo.h includes it), and
  * the same struct down to the backend.
  *
- * Zero is AUTO everywhere, of activations EXACT. Must not: hold anything that a request could ask for.
+ * Zero is AUTO, or EXACT, everywhere. Must not: hold anything that a request could ask for.
  */
 #ifndef SALVO_TUNING_H
 #define SALVO_TUNING_H

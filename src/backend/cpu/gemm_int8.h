@@ -8,9 +8,6 @@
  * such sums, is rounded by the same fused multiply-adds in the same order at every level, for every
  * number of rows. So all levels have the same bits. Must not: add up groups in another order, or
  * let a row's scale depend on another row.
- *
- * Packed input, for each 16 rows: [quad of k][columns] codes; [128 of k][columns] scales; then,
- * for each of four lengths from 16 to 128, [length of k][columns] sums of codes, times -1.
  */
 #include "backend/cpu/codes.h"
 #include "backend/cpu/gemm.h"
@@ -19,95 +16,12 @@
 
 #define UNIT SV_GEMM_UNIT
 #define MUST_INLINE static inline __attribute__((always_inline))
-#define GROUP 128 /* of k that share a scale in the input */
-#define LENGTHS 4 /* of k that share one in weights: 16, 32, 64, 128 */
 #define STEPS (SV_CODES_CHUNK / SV_CODES_STEP)
 #define QUADS (SV_CODES_STEP / 4)
 #define TALL INT8_TALL /* rows of the largest tile: 1, 4 or 8 */
 #define AHEAD 4096
 
-/* ---------------------------------------------------------------- packing x */
-
-static size_t n_of(int32_t k, int32_t each)
-{
-    return (size_t)((k + each - 1) / each);
-}
-
-/* Words of a column before the sums of a length, or behind all. */
-static size_t sums_at(int32_t k, int length)
-{
-    size_t at = (size_t)k / 4 + n_of(k, GROUP);
-    for (int i = 0; i < length; i++)
-        at += n_of(k, 16 << i);
-    return at;
-}
-
-static int length_of(int32_t group)
-{
-    return group >= 128 ? 3 : group == 64 ? 2 : group == 32 ? 1 : 0;
-}
-
-/* One group of a row: its scale, and codes and sums of its sixteens. */
-struct coded {
-    float scale;
-    int8_t code[GROUP];
-    int32_t sum[GROUP / 16];
-};
-
-UNCHECKED static void code_group(const float *x, int32_t n, struct coded *to)
-{
-    const uint32_t top = largest_bits(x, n);
-    float largest;
-    memcpy(&largest, &top, sizeof largest);
-    /* bits of positive numbers are in the order of the numbers, then come infinity and NaN */
-    const bool finite = top < 0x7f800000u, zero = largest < 0x1p-100f;
-    to->scale = !finite ? __builtin_nanf("") : zero ? 0 : largest / 127.0f;
-    if (!finite || zero) {
-        memset(to->code, 0, sizeof to->code);
-        memset(to->sum, 0, sizeof to->sum);
-        return;
-    }
-    const float inverse = 127.0f / largest;
-    for (int32_t i = 0; i < n; i += 16)
-        to->sum[i / 16] = code_16(to->code + i, x + i, inverse);
-}
-
-UNCHECKED static void pack_row(const float *x, int32_t k, int32_t *to, int cols)
-{
-    float *scale = (float *)to + (size_t)k / 4 * (size_t)cols;
-    for (int32_t k0 = 0; k0 < k; k0 += GROUP) {
-        const int32_t n = k - k0 < GROUP ? k - k0 : GROUP;
-        struct coded g;
-        code_group(x + k0, n, &g);
-        scale[(size_t)k0 / GROUP * (size_t)cols] = g.scale;
-        for (int32_t i = 0; i < n; i += 4)
-            memcpy(to + (size_t)(k0 + i) / 4 * (size_t)cols, g.code + i, 4);
-        for (int l = 0; l < LENGTHS; l++) {
-            float *sums = (float *)to + (sums_at(k, l) + (size_t)(k0 >> (4 + l))) * (size_t)cols;
-            for (int32_t i = 0; i < n; i += 16 << l, sums += cols) {
-                int32_t sum = 0;
-                for (int32_t j = i; j < n && j < i + (16 << l); j += 16)
-                    sum += g.sum[j / 16];
-                *sums = (float)-sum;
-            }
-        }
-    }
-}
-
-static void pack(const struct sv_gemm_call *c, void *xp, int i, int n)
-{
-    const int32_t rows = c->m1 - c->m0, blocks = (rows + 15) / 16;
-    const int cols = sv_gemm_tile_cols(rows);
-    const size_t words = sums_at(c->k, LENGTHS) * (size_t)cols;
-    const int32_t end = (int32_t)((int64_t)blocks * (i + 1) / n);
-    for (int32_t b = (int32_t)((int64_t)blocks * i / n); b < end; b++) {
-        int32_t *to = (int32_t *)xp + (size_t)b * words;
-        if (rows - b * 16 < cols)
-            memset(to, 0, words * sizeof *to);
-        for (int32_t r = 0; r < 16 && b * 16 + r < rows; r++)
-            pack_row(sv_gemm_row(c, c->m0 + b * 16 + r), c->k, to + r, cols);
-    }
-}
+#include "backend/cpu/gemm_int8_input.h"
 
 /* ---------------------------------------------------------------- scales of weights */
 
@@ -127,9 +41,12 @@ UNCHECKED MUST_INLINE vf scale_at(enum sv_codes_scale as, const uint8_t *head, i
     }
 }
 
-UNCHECKED MUST_INLINE void scales_as(const enum sv_codes_scale as, const struct sv_codes *c,
-                                     const uint8_t *head, int n, float *by, float *minus)
+/* What codes of a chunk, which count from 0, are multiplied by, and then what is subtracted: n
+ * entries of sixteen rows each, exact. */
+UNCHECKED static void scales_of(const struct sv_codes *c, const uint8_t *head, int n, float *by,
+                                float *minus)
 {
+    const enum sv_codes_scale as = c->scale;
     const bool mins = as == SV_SCALE_U8 || c->q.zeros;
     const int bytes = as == SV_SCALE_F32 ? 4 : as <= SV_SCALE_BF16 ? 2 : 1;
     const uint8_t *min = head + (size_t)c->n_scales * UNIT * (size_t)bytes;
@@ -147,30 +64,6 @@ UNCHECKED MUST_INLINE void scales_as(const enum sv_codes_scale as, const struct 
                 as == SV_SCALE_U8 ? f_mul(dmin, f_bytes(min + e * UNIT))
                 : mins ? f_mul(v, f_add(f_bytes(min + e * UNIT), f_set((float)c->q.zero_add)))
                        : f_mul(v, f_set(middle)));
-    }
-}
-
-/* What codes of a chunk, which count from 0, are multiplied by, and then what is subtracted: n
- * entries of sixteen rows each, exact. */
-UNCHECKED static void scales_of(const struct sv_codes *c, const uint8_t *head, int n, float *by,
-                                float *minus)
-{
-    switch (c->scale) {
-    case SV_SCALE_F32:
-        scales_as(SV_SCALE_F32, c, head, n, by, minus);
-        break;
-    case SV_SCALE_F16:
-        scales_as(SV_SCALE_F16, c, head, n, by, minus);
-        break;
-    case SV_SCALE_BF16:
-        scales_as(SV_SCALE_BF16, c, head, n, by, minus);
-        break;
-    case SV_SCALE_U8:
-        scales_as(SV_SCALE_U8, c, head, n, by, minus);
-        break;
-    default:
-        SV_REQUIRE(c->scale == SV_SCALE_I8);
-        scales_as(SV_SCALE_I8, c, head, n, by, minus);
     }
 }
 

@@ -10,12 +10,14 @@
 #include <immintrin.h>
 #include <string.h>
 
-typedef struct {
+struct ints {
     __m256i v[2];
-} vi;
-typedef struct {
+};
+#define vi struct ints
+struct floats {
     __m256 v[2];
-} vf;
+};
+#define vf struct floats
 #define BOTH(type, low, high) ((type){{low, high}})
 #define ALWAYS UNCHECKED static inline __attribute__((always_inline))
 

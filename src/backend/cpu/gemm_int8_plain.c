@@ -9,12 +9,14 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct {
+struct ints {
     int32_t v[SV_GEMM_UNIT];
-} vi;
-typedef struct {
+};
+#define vi struct ints
+struct floats {
     float v[SV_GEMM_UNIT];
-} vf;
+};
+#define vf struct floats
 #define EACH for (int l = 0; l < SV_GEMM_UNIT; l++)
 #define LANES(type, value)                                                                         \
     do {                                                                                           \
