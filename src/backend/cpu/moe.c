@@ -217,9 +217,9 @@ static int32_t rows_of(const struct sv_routes *r, int32_t e)
 static void set_parts(const struct expert_job *job, struct sv_gemm_call *c, int32_t e)
 {
     int32_t unit = 0;
-    c->packer = NULL;
     for (int32_t i = 0; i < job->n_parts; i++) {
         const struct sv_experts *x = job->experts[i];
+        c->packer = NULL; /* each part's own kernel packs, see pack_for */
         struct sv_weight bias = x->bias;
         if (bias.data) {
             bias.data = (const uint8_t *)bias.data +
@@ -250,6 +250,14 @@ static void activate(const struct expert_job *job, const struct sv_gemm_call *c,
     }
 }
 
+/* The expert's rows as part i takes them. */
+static void pack_for(const struct sv_gemm_call *c, struct sv_gemm_thread *t, int32_t i)
+{
+    const struct sv_gemm_kern *kern = c->item[i].kern;
+    if (kern->form != SV_GEMM_X_RAW)
+        kern->pack(c, t->expert_x, 0, 1);
+}
+
 /* Units [u0, u1) of gate and up times the packed rows, a few of them at a time: their sums stay in
  * the cache until they are activated. */
 static void run_gate_up(const struct expert_job *job, struct sv_gemm_call *c,
@@ -257,6 +265,7 @@ static void run_gate_up(const struct expert_job *job, struct sv_gemm_call *c,
 {
     const int32_t all = units_of(job->gate_up->gate.rows);
     const int32_t most = SV_MOE_SUMS / (2 * SV_GEMM_UNIT * c->m1);
+    const bool alike = c->item[0].kern->form == c->item[1].kern->form;
     c->y = t->expert_y;
     for (int32_t u = u0, n; u < u1; u += n) {
         n = u1 - u < most ? u1 - u : most;
@@ -264,7 +273,11 @@ static void run_gate_up(const struct expert_job *job, struct sv_gemm_call *c,
         c->ldy = 2 * (int64_t)width;
         c->item[0].col0 = -u * SV_GEMM_UNIT;
         c->item[1].col0 = width - u * SV_GEMM_UNIT;
+        if (!alike && u > u0)
+            pack_for(c, t, 0);
         sv_gemm_run_units(c, t, t->expert_x, u, u + n);
+        if (!alike) /* in formats of which one is multiplied with int8 */
+            pack_for(c, t, 1);
         sv_gemm_run_units(c, t, t->expert_x, all + u, all + u + n);
         activate(job, c, width, u * SV_GEMM_UNIT, place);
     }
@@ -288,8 +301,7 @@ static void run_expert(const struct expert_job *job, struct sv_gemm_call *c,
             c->x = (const float *)job->down->x + (int64_t)at * c->ldx;
             c->y = job->down->out + (int64_t)at * c->ldy;
         }
-        if (c->packer)
-            c->packer->pack(c, t->expert_x, 0, 1);
+        pack_for(c, t, 0);
         if (job->gate_up)
             run_gate_up(job, c, t, at, u0, u1);
         else

@@ -288,15 +288,10 @@ static int upload_expanded(struct sv_cpu *cpu, const struct sv_weight *host, str
     return rc;
 }
 
-/* Of experts gate and up are multiplied with one packed input, and a file may have them in
- * different formats. */
 static enum sv_wcomp_order order_of(const struct sv_cpu *cpu, const struct sv_weight *host)
 {
-    const enum sv_role role = host->role & ~SV_ROLE_DRAFT;
-    const bool expert = role == SV_ROLE_EXPERT_GATE || role == SV_ROLE_EXPERT_UP;
     struct sv_codes c = {.q = *host->quant};
-    return cpu->int8 && !expert && sv_codes_are_whole(host->quant) &&
-                   sv_codes_plan(&c, SV_WCOMP_QUADS)
+    return cpu->int8 && sv_codes_are_whole(host->quant) && sv_codes_plan(&c, SV_WCOMP_QUADS)
                ? SV_WCOMP_QUADS
                : sv_cpu_gemm_codes(cpu);
 }
