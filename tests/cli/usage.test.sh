@@ -132,6 +132,7 @@ done <<END
 --kernels magic
 --compress-weights maybe
 --draft-quant 1
+--activations bf16
 --page-size 1025
 --chunk 65537
 --ctx 16777217
