@@ -307,6 +307,12 @@ static __device__ __forceinline__ float gpu_row_max(float x)
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
+/* Of the lane that has column col of this one's rows. */
+static __device__ __forceinline__ float gpu_row_from(float x, int col)
+{
+    return __shfl_sync(0xffffffffu, x, col / 2, 4);
+}
+
 typedef uint32_t gpu_lanes; /* a set of them */
 
 static __device__ __forceinline__ gpu_lanes gpu_col_lanes(int lane)

@@ -8,11 +8,7 @@
  */
 #include "backend/gpu/gdn_scan.cuh"
 
-enum {
-    VALUES = GDN_CHUNK * COLS * 4,
-    THREADS = STATE_WAVES * GPU_WAVE,
-    SHARES = THREADS / COLS /* threads that write a column's outputs */
-};
+enum { VALUES = GDN_CHUNK * COLS * 4 };
 
 /* A chunk's keys, queries and values: of two chunks where they are copied ahead. */
 template <int PARTS> struct stage {
@@ -21,36 +17,28 @@ template <int PARTS> struct stage {
         QUERIES = tiles<PARTS>::BYTES,
         V = 2 * QUERIES,
         BYTES = V + VALUES,
-        FOLDED = NUMBER * BYTES, /* behind them: u in parts */
-        ALL = FOLDED + COLS * V_BYTES
+        ALL = NUMBER * BYTES
     };
 };
 
-struct shared {
-    struct chunk_shared c;
-    float qk[2][GDN_CHUNK][GDN_CHUNK]; /* [i][j]: as kk, with q_i */
-    float decay;                       /* of the chunk that is being folded */
-};
-
 template <int PARTS, bool WHOLE>
-static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 4)
+static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 3)
     scan_kernel(const __grid_constant__ struct scan_args a)
 {
     GPU_SHARED(tile_bytes);
-    __shared__ __align__(16) struct shared m;
+    __shared__ __align__(16) struct chunk_shared both[2];
     constexpr bool AHEAD = stage<PARTS>::NUMBER > 1;
     const int wave = gpu_wave();
-    const int32_t col = threadIdx.x % COLS, share = threadIdx.x / COLS;
-    const uint32_t tiles0 = gpu_shared_at(tile_bytes), folded = tiles0 + stage<PARTS>::FOLDED;
+    const uint32_t tiles0 = gpu_shared_at(tile_bytes);
     const auto stage_of = [&](const struct chunk &c) {
         return c.first / GDN_CHUNK % stage<PARTS>::NUMBER * stage<PARTS>::BYTES;
     };
     const auto bring_chunk = [&](const struct work &w, const struct chunk &c) {
         const uint32_t at = tiles0 + stage_of(c);
-        bring<PARTS, WHOLE, STATE_WAVES>(gpu_args(a), w, c, wave, at, at + stage<PARTS>::QUERIES,
-                                         at + stage<PARTS>::V);
+        bring<PARTS, WHOLE>(gpu_args(a), w, c, wave, at, at + stage<PARTS>::QUERIES,
+                            at + stage<PARTS>::V);
     };
-    struct weights<THREADS> f;
+    struct weights f;
     float s[TILES][SUMS];
     sv_pdl_launch();
     if (!a.g.early)
@@ -67,7 +55,7 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 4)
     /* The chunk of the first row is brought before it is known whether others come before it. */
     struct chunk c = chunk_at(gpu_args(a), w, seg.base / GDN_CHUNK * GDN_CHUNK);
     int32_t brought = c.first;
-    fetch_weights<THREADS>(gpu_args(a), w, c, threadIdx.x, f);
+    fetch_weights(gpu_args(a), w, c, f);
     if (AHEAD)
         bring_chunk(w, c);
     const int32_t pos = state_pos(a, w);
@@ -78,7 +66,7 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 4)
             brought = pos;
         }
         c = chunk_at(gpu_args(a), w, pos);
-        fetch_weights<THREADS>(gpu_args(a), w, c, threadIdx.x, f);
+        fetch_weights(gpu_args(a), w, c, f);
         if (AHEAD)
             bring_chunk(w, c);
     }
@@ -89,45 +77,29 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 4)
             __syncthreads(); /* the chunk before is done */
             bring_chunk(w, c);
         }
-        put_weights<THREADS>(f, threadIdx.x, m.c, m.qk[c.first / GDN_CHUNK % 2]);
+        struct chunk_shared &m = both[c.first / GDN_CHUNK % 2];
+        put_weights(f, m);
         gpu_copy_wait<0>(0, 0);
-        __syncthreads();
+        __syncthreads(); /* and all waves are done with the chunk before */
         if (next < w.seg.end) {
             const struct chunk then = chunk_at(gpu_args(a), w, next);
-            fetch_weights<THREADS>(gpu_args(a), w, then, threadIdx.x, f);
+            fetch_weights(gpu_args(a), w, then, f);
             if (AHEAD && next > brought)
                 bring_chunk(w, then);
         }
-        if (c.lo < c.hi)
-            products<PARTS, WHOLE>(s, m.c, keys, keys + stage<PARTS>::QUERIES,
-                                   k_dim<WHOLE>(gpu_args(a)));
-        __syncthreads();
-        if (wave == gpu_afresh((int)blockIdx.x) % STATE_WAVES) {
-            solve<PARTS>(c, m.c, (float(*)[COLS])(tile_bytes + stage_of(c) + stage<PARTS>::V),
-                         folded);
-            m.decay = m.c.decay[GDN_CHUNK - 1];
-        }
-        float out[LINES<SHARES>];
-        start_outputs<SHARES>(m.c, share, col, out);
-        __syncthreads();
-        end_outputs<WHOLE, SHARES>(gpu_args(a), w, c, m.c, m.qk[c.first / GDN_CHUNK % 2], share,
-                                   col, out);
-        if (c.folds) {
-            if (!c.committed && changed) {
-                move_state<true, WHOLE>(gpu_args(a), w, s);
-                changed = false;
+        if (has_cols<WHOLE>(gpu_args(a), w)) {
+            const int32_t kd = k_dim<WHOLE>(gpu_args(a));
+            float of_keys[SUMS] = {}, out[SUMS] = {}, u[SUMS];
+            if (c.lo < c.hi)
+                products<PARTS, WHOLE>(s, keys, keys + stage<PARTS>::QUERIES, kd, of_keys, out);
+            solve(c, m, tile_bytes + stage_of(c) + stage<PARTS>::V, of_keys, out, u);
+            put_rows<WHOLE>(gpu_args(a), w, c, out, u);
+            if (c.folds) {
+                if (!c.committed && changed)
+                    move_state<true, WHOLE>(gpu_args(a), w, s);
+                fold<PARTS, WHOLE>(s, m, u, keys, kd);
+                changed = c.committed;
             }
-            uint32_t u[PARTS][PAIRS];
-            load_folded<PARTS>(u, folded);
-#pragma unroll
-            for (int t = 0; t < TILES; t++) {
-                if (!WHOLE && gpu_wave() / 2 * HALF + t * 16 >= k_dim<WHOLE>(gpu_args(a)))
-                    break;
-                uint32_t k[PARTS][PAIRS];
-                load_columns<PARTS>(k, keys, t);
-                fold_tile<PARTS>(s[t], m.decay, u, k);
-            }
-            changed |= c.committed;
         }
         if (next >= w.seg.end)
             break;

@@ -2,12 +2,14 @@
  * gdn_scan.cuh - the pieces of the gated delta rule's scan: chunks, where their numbers lie, and
  * the arithmetic of a row, which is one however rows come.
  *
- * Included by gdn_scan.cu. A thread block has 32 columns of one value head's state of one segment.
- * Four waves hold them in registers, transposed (a column of the state is a row of a product), two
- * of them each half of the key's numbers. Row i of a chunk is always line i of the products with
- * its keys and queries, and lines do not meet, so a row's bits do not depend on which others are
- * there. Operands are f32 numbers cut into bf16 parts; of two numbers the products are added whose
- * parts are not both small. The state itself is f32 and is added to with one rounding.
+ * Included by gdn_scan.cu. A thread block has 64 columns of one value head's state of one segment.
+ * Each of four waves holds 16 of them in registers, transposed (a column of the state is a row of a
+ * product), and takes them through a chunk by itself: what it computes never leaves its registers
+ * but for u of a row, which goes from the lane that has it to those with the rows behind it. Row i
+ * of a chunk is always line i of the products with its keys and queries, and lines do not meet, so
+ * a row's bits do not depend on which others are there. Operands are f32 numbers cut into bf16
+ * parts; of two numbers the products are added whose parts are not both small. The state itself is
+ * f32 and is added to with one rounding.
  *
  * A chunk is folded into the state when all its rows are committed; a verify block that crosses its
  * end folds it into the registers only. Keys, G and the position in the slot's block are read by
@@ -21,14 +23,13 @@
 #include "backend/gpu/gpu.h"
 
 enum {
-    STATE_WAVES = 4,
-    COLS = 32,                 /* columns of a state in a thread block: two tiles */
-    HALF = GDN_KEY / 2,        /* a wave's numbers of a key */
-    TILES = HALF / 16,         /* its tiles of 16 x 16 */
+    WAVES = 4,
+    THREADS = WAVES * GPU_WAVE,
+    COLS = WAVES * 16,         /* columns of a state in a thread block */
+    TILES = GDN_KEY / 16,      /* of a wave, of 16 columns x 16 numbers of a key */
     SUMS = 16 * 16 / GPU_WAVE, /* registers of one */
     PAIRS = SUMS / 2,          /* of one in bf16 */
-    X_LINE = COLS + 4,         /* floats between lines of products in shared memory */
-    V_BYTES = 128              /* between columns of u in shared memory */
+    LINES = SUMS / GPU_LINES   /* of a chunk, that a lane has */
 };
 static_assert(SUMS == gpu_sums(16), "a tile's sums");
 
@@ -70,16 +71,21 @@ static __device__ __forceinline__ struct chunk chunk_at(const struct scan_args &
 
 /* ---------------------------------------------------------------- what a chunk needs */
 
+/* What multiplies u of row j: kk: exp(G_i - G_j) k_i . k_j and qk, likewise with q_i, of two
+ * neighbouring lines i. */
+struct weight_pair {
+    float kk[2], qk[2];
+};
 struct chunk_shared {
-    float kk[GDN_CHUNK][GDN_CHUNK];   /* [i][j]: exp(G_i - G_j) k_i . k_j */
-    float x[2][2][GDN_CHUNK][X_LINE]; /* of each half: lines of keys, of queries times S */
-    float u[GDN_CHUNK][COLS];
-    float decay[GDN_CHUNK], beta[GDN_CHUNK], to_end[GDN_CHUNK]; /* exp(G_i), exp(G_last - G_i) */
+    struct weight_pair by[GDN_CHUNK][GDN_CHUNK / 2]; /* [j][i / 2] */
+    float own[GDN_CHUNK];                            /* q_i . k_i */
+    float decay[GDN_CHUNK], to_end[GDN_CHUNK];       /* exp(G_i), exp(G_last - G_i) */
+    float beta[GDN_CHUNK];                           /* 1 where u is known */
 };
 /* u of lines before lo, v of the others: 16 bytes at gpu_place<4 * COLS>. */
-static __device__ __forceinline__ float &v_at(float (*v)[COLS], int i, int32_t col)
+static __device__ __forceinline__ const float *v_at(const uint8_t *v, int i, int32_t col)
 {
-    return v[i][((col / 4) ^ (i & 7)) * 4 + col % 4];
+    return (const float *)(v + gpu_place<4 * COLS>(i, col / 4)) + col % 4;
 }
 
 /* WHOLE: keys and values have GDN_KEY numbers. */
@@ -118,27 +124,27 @@ static __device__ __forceinline__ float gate_of(const struct scan_args &a, const
                        : (a.g.mid.gate + (row_of(w, c, 0) * 2 + 1) * nv + w.h)[line * 2 * nv];
 }
 
-/* Weights of rows of one chunk, a few of each of THREADS threads, in registers on their way: of
- * thread t, rows t / GDN_CHUNK, ... with key t % GDN_CHUNK. g: G of that key; beta: of it as
- * well, in the first threads. */
-template <int THREADS> struct weights {
-    enum { EACH = (GDN_CHUNK * GDN_CHUNK + THREADS - 1) / THREADS };
+/* Weights of rows of one chunk, a few of each thread, in registers on their way: of thread t, rows
+ * t / GDN_CHUNK, ... with key t % GDN_CHUNK. g: G of that key; beta: of it as well, in the first
+ * threads. */
+struct weights {
+    enum { EACH = GDN_CHUNK * GDN_CHUNK / THREADS, APART = THREADS / GDN_CHUNK };
     float kk[EACH], qk[EACH], g, beta;
 };
-template <int THREADS>
 static __device__ __forceinline__ void fetch_weights(const struct scan_args &a,
                                                      const struct work &w, const struct chunk &c,
-                                                     int32_t t, struct weights<THREADS> &f)
+                                                     struct weights &f)
 {
-    const int32_t nv = a.g.shape.n_v_heads, nk = a.g.shape.n_k_heads, j = t % GDN_CHUNK;
+    const int32_t t = threadIdx.x, nv = a.g.shape.n_v_heads, nk = a.g.shape.n_k_heads,
+                  j = t % GDN_CHUNK;
     const float *const dots = a.g.mid.dots + (row_of(w, c, 0) * nk + w.kh) * 2 * GDN_CHUNK;
     f.g = j < c.hi ? gate_of(a, w, c, j) : 0;
-    f.beta = 0;
+    f.beta = 1;
     if (t < c.hi && t >= c.lo)
         f.beta = (a.g.mid.gate + row_of(w, c, 0) * 2 * nv + w.h)[t * 2 * nv];
 #pragma unroll
-    for (int m = 0; m < weights<THREADS>::EACH; m++) {
-        const int32_t i = (t + THREADS * m) / GDN_CHUNK;
+    for (int m = 0; m < weights::EACH; m++) {
+        const int32_t i = t / GDN_CHUNK + weights::APART * m;
         f.kk[m] = f.qk[m] = 0;
         if (i < c.lo || i >= c.hi) /* it may be past the chunk's end */
             continue;
@@ -149,19 +155,19 @@ static __device__ __forceinline__ void fetch_weights(const struct scan_args &a,
     }
 }
 /* By whole waves. */
-template <int THREADS>
-static __device__ __forceinline__ void put_weights(const struct weights<THREADS> &f, int32_t t,
-                                                   struct chunk_shared &m, float (*qk)[GDN_CHUNK])
+static __device__ __forceinline__ void put_weights(const struct weights &f, struct chunk_shared &m)
 {
-    const int32_t j = t % GDN_CHUNK;
+    const int32_t t = threadIdx.x, j = t % GDN_CHUNK;
 #pragma unroll
-    for (int n = 0; n < weights<THREADS>::EACH; n++) {
-        const int32_t i = (t + THREADS * n) / GDN_CHUNK;
-        if (GDN_CHUNK * GDN_CHUNK % THREADS && i >= GDN_CHUNK)
-            break;
-        const float weight = expf(__fsub_rn(__shfl_sync(0xffffffffu, f.g, i), f.g));
-        m.kk[i][j] = __fmul_rn(weight, f.kk[n]);
-        qk[i][j] = __fmul_rn(weight, f.qk[n]);
+    for (int n = 0; n < weights::EACH; n++) {
+        const int32_t i = t / GDN_CHUNK + weights::APART * n;
+        const float g = __shfl_sync(0xffffffffu, f.g, i),
+                    weight = j < i ? expf(__fsub_rn(g, f.g)) : 0.0f;
+        struct weight_pair &to = m.by[j][i / 2];
+        to.kk[i % 2] = __fmul_rn(weight, f.kk[n]);
+        to.qk[i % 2] = __fmul_rn(weight, f.qk[n]);
+        if (i == j)
+            m.own[i] = f.qk[n];
     }
     const float last = __shfl_sync(0xffffffffu, f.g, GDN_CHUNK - 1);
     if (t < GDN_CHUNK) {
@@ -176,9 +182,9 @@ template <int PARTS> struct tiles {
     enum { LINE = PARTS * GDN_KEY * 2, BYTES = GDN_CHUNK * LINE };
 };
 
-/* What all of a chunk's keys, queries and values are copied with; by WAVES waves. Lines that
- * nothing is made of are left out. */
-template <int PARTS, bool WHOLE, int WAVES>
+/* What all of a chunk's keys, queries and values are copied with; by all waves. Lines that nothing
+ * is made of are left out. */
+template <int PARTS, bool WHOLE>
 static __device__ __forceinline__ void bring(const struct scan_args &a, const struct work &w,
                                              const struct chunk &c, int wave, uint32_t keys,
                                              uint32_t queries, uint32_t values)
@@ -290,16 +296,44 @@ static __device__ __forceinline__ void bring(const struct scan_args &a, const st
 
 /* ---------------------------------------------------------------- the state */
 
-/* Where sum 0 of tile 0 of this lane is: column of the thread block's, number of a key. */
-struct place {
-    int32_t col0, d0;
-};
-static __device__ __forceinline__ struct place place_of(void)
+/* A lane has neighbouring columns of this wave's: the first of them, of the thread block's. */
+static __device__ __forceinline__ int32_t col_of_lane(void)
 {
-    struct place p;
-    p.col0 = gpu_wave() % 2 * 16 + gpu_run_row(gpu_lane());
-    p.d0 = gpu_wave() / 2 * HALF + gpu_run_col(gpu_lane());
-    return p;
+    return gpu_wave() * 16 + gpu_run_row(gpu_lane()) * GPU_LINES;
+}
+/* Its lines of a chunk, and the sum of one of them with column r of its columns. */
+static __device__ __forceinline__ int line_of(int l)
+{
+    return l / GPU_RUN * GPU_COLS + gpu_run_col(gpu_lane()) + l % GPU_RUN;
+}
+static __device__ __forceinline__ constexpr int sum_of(int l, int r)
+{
+    return l / GPU_RUN * 4 + r * GPU_RUN + l % GPU_RUN;
+}
+/* A lane's columns of one line: of sums in registers to memory and back. */
+static __device__ __forceinline__ void put_cols(float *to, const float (&x)[SUMS], int l)
+{
+    if constexpr (GPU_LINES == 2)
+        *(float2 *)to = make_float2(x[sum_of(l, 0)], x[sum_of(l, 1)]);
+    else
+        *to = x[l];
+}
+static __device__ __forceinline__ void get_cols(const float *from, float (&x)[SUMS], int l)
+{
+    if constexpr (GPU_LINES == 2) {
+        const float2 two = *(const float2 *)from;
+        x[sum_of(l, 0)] = two.x;
+        x[sum_of(l, 1)] = two.y;
+    } else {
+        x[l] = *from;
+    }
+}
+
+/* Whether this wave has columns. */
+template <bool WHOLE>
+static __device__ __forceinline__ bool has_cols(const struct scan_args &a, const struct work &w)
+{
+    return has_col<WHOLE>(a, w, gpu_wave() * 16);
 }
 
 template <bool STORE, bool WHOLE>
@@ -307,37 +341,41 @@ static __device__ __forceinline__ void move_state(const struct scan_args &a, con
                                                   float (&s)[TILES][SUMS])
 {
     const int32_t kd = k_dim<WHOLE>(a), vd = v_dim<WHOLE>(a);
-    const struct place p = place_of();
-    float *const at = slot_of(a, w).state + ((int64_t)w.h * kd + p.d0) * vd + w.col0 +
-                      p.col0; /* of sum 0 of tile 0 */
-#pragma unroll
-    for (int t = 0; t < TILES; t++)
-#pragma unroll
-        for (int e = 0; e < SUMS; e++) {
-            const int32_t d = t * 16 + e / 4 * GPU_COLS + e % GPU_RUN, col = 8 * (e % 4 / GPU_RUN);
-            const bool there = has_col<WHOLE>(a, w, p.col0 + col) && (WHOLE || p.d0 + d < kd);
-            if (STORE && there)
-                at[d * vd + col] = s[t][e];
-            else if (!STORE)
-                s[t][e] = there ? at[d * vd + col] : 0.0f;
-        }
-}
-
-/* Lines of keys and of queries times this wave's part of the state, to shared memory. */
-template <int PARTS, bool WHOLE>
-static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS],
-                                                struct chunk_shared &m, uint32_t keys,
-                                                uint32_t queries, int32_t kd)
-{
-    enum { LINE = tiles<PARTS>::LINE };
-    const int half = gpu_wave() / 2, lane = gpu_lane();
-    float sum[2][2][SUMS]; /* of keys and of queries: even tiles, odd tiles */
-#pragma unroll
-    for (int e = 0; e < SUMS; e++)
-        sum[0][0][e] = sum[0][1][e] = sum[1][0][e] = sum[1][1][e] = 0;
+    float *const at = slot_of(a, w).state + ((int64_t)w.h * kd + gpu_run_col(gpu_lane())) * vd +
+                      w.col0 + col_of_lane();
+    const bool any = has_cols<WHOLE>(a, w);
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
-        if (!WHOLE && half * HALF + t * 16 >= kd)
+        const bool there = any && (WHOLE || t * 16 < kd);
+#pragma unroll
+        for (int l = 0; l < LINES; l++) {
+            const int32_t d = t * 16 + l / GPU_RUN * GPU_COLS + l % GPU_RUN;
+            if (STORE && there)
+                put_cols(at + d * vd, s[t], l);
+            else if (!STORE && there)
+                get_cols(at + d * vd, s[t], l);
+        }
+        if (!STORE && !there)
+#pragma unroll
+            for (int e = 0; e < SUMS; e++)
+                s[t][e] = 0;
+    }
+}
+
+/* Lines of keys and of queries times this wave's columns of the state. */
+template <int PARTS, bool WHOLE>
+static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], uint32_t keys,
+                                                uint32_t queries, int32_t kd,
+                                                float (&of_keys)[SUMS], float (&of_queries)[SUMS])
+{
+    enum { LINE = tiles<PARTS>::LINE };
+    float odd[2][SUMS]; /* of odd tiles */
+#pragma unroll
+    for (int e = 0; e < SUMS; e++)
+        of_keys[e] = of_queries[e] = odd[0][e] = odd[1][e] = 0;
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        if (!WHOLE && t * 16 >= kd)
             break;
         uint32_t part[PARTS][PAIRS];
 #pragma unroll
@@ -350,170 +388,156 @@ static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS],
         }
 #pragma unroll
         for (int q = 0; q < PARTS; q++) {
-            /* Parts and halves lie whole swizzled groups apart. */
-            const uint32_t at = (q * GDN_KEY + half * HALF) * 2;
+            /* Parts lie whole swizzled groups apart. */
             uint32_t k[PAIRS], x[PAIRS];
-            gpu_load_n<LINE>(k, keys + at, 0, t * 16);
-            gpu_load_n<LINE>(x, queries + at, 0, t * 16);
+            gpu_load_n<LINE>(k, keys + q * GDN_KEY * 2, 0, t * 16);
+            gpu_load_n<LINE>(x, queries + q * GDN_KEY * 2, 0, t * 16);
 #pragma unroll
             for (int p = 0; p < PARTS; p++)
                 if (p + q < PARTS) {
-                    gpu_mma_t(sum[0][t % 2], part[p], k);
-                    gpu_mma_t(sum[1][t % 2], part[p], x);
+                    gpu_mma_t(t % 2 ? odd[0] : of_keys, part[p], k);
+                    gpu_mma_t(t % 2 ? odd[1] : of_queries, part[p], x);
                 }
         }
     }
-    const int32_t col0 = gpu_wave() % 2 * 16 + gpu_run_row(lane);
 #pragma unroll
     for (int e = 0; e < SUMS; e++) {
-        const int32_t line = e / 4 * GPU_COLS + gpu_run_col(lane) + e % GPU_RUN,
-                      col = col0 + 8 * (e % 4 / GPU_RUN);
-        m.x[half][0][line][col] = __fadd_rn(sum[0][0][e], sum[0][1][e]);
-        m.x[half][1][line][col] = __fadd_rn(sum[1][0][e], sum[1][1][e]);
+        of_keys[e] = __fadd_rn(of_keys[e], odd[0][e]);
+        of_queries[e] = __fadd_rn(of_queries[e], odd[1][e]);
     }
 }
 
-/* A tile of the state behind the chunk; keys: one of its tiles as columns. */
-template <int PARTS>
-static __device__ __forceinline__ void fold_tile(float (&s)[SUMS], float decay,
-                                                 const uint32_t (&u)[PARTS][PAIRS],
-                                                 const uint32_t (&keys)[PARTS][PAIRS])
+/* The state behind the chunk. */
+template <int PARTS, bool WHOLE>
+static __device__ __forceinline__ void fold(float (&s)[TILES][SUMS], const struct chunk_shared &m,
+                                            const float (&u)[SUMS], uint32_t keys, int32_t kd)
 {
-    float sum[SUMS];
+    const float decay = m.decay[GDN_CHUNK - 1];
+    uint32_t part[PARTS][PAIRS];
 #pragma unroll
-    for (int e = 0; e < SUMS; e++)
-        sum[e] = 0;
-#pragma unroll
-    for (int q = 0; q < PARTS; q++)
+    for (int e = 0; e < PAIRS; e++) { /* two lines */
+        const int l = 2 * e / 4 * GPU_RUN + 2 * e % GPU_RUN;
+        uint32_t two[PARTS];
+        gdn_cut<PARTS>(two, __fmul_rn(m.to_end[line_of(l)], u[2 * e]),
+                       __fmul_rn(m.to_end[line_of(l + 1)], u[2 * e + 1]));
 #pragma unroll
         for (int p = 0; p < PARTS; p++)
-            if (p + q < PARTS)
-                gpu_mma_t(sum, u[p], keys[q]);
+            part[p][e] = two[p];
+    }
 #pragma unroll
-    for (int e = 0; e < SUMS; e++)
-        s[e] = __fmaf_rn(decay, s[e], sum[e]);
-}
-template <int PARTS>
-static __device__ __forceinline__ void load_folded(uint32_t (&u)[PARTS][PAIRS], uint32_t folded)
-{
+    for (int t = 0; t < TILES; t++) {
+        if (!WHOLE && t * 16 >= kd)
+            break;
+        float sum[SUMS];
 #pragma unroll
-    for (int p = 0; p < PARTS; p++)
-        gpu_load_p<V_BYTES>(u[p], folded, gpu_wave() % 2 * 16, p * 16);
-}
-template <int PARTS>
-static __device__ __forceinline__ void load_columns(uint32_t (&k)[PARTS][PAIRS], uint32_t keys,
-                                                    int tile)
-{
+        for (int e = 0; e < SUMS; e++)
+            sum[e] = 0;
 #pragma unroll
-    for (int q = 0; q < PARTS; q++)
-        gpu_load_t<tiles<PARTS>::LINE>(k[q], keys + (q * GDN_KEY + gpu_wave() / 2 * HALF) * 2, 0,
-                                       tile * 16);
+        for (int q = 0; q < PARTS; q++) {
+            uint32_t k[PAIRS];
+            gpu_load_t<tiles<PARTS>::LINE>(k, keys + q * GDN_KEY * 2, 0, t * 16);
+#pragma unroll
+            for (int p = 0; p < PARTS; p++)
+                if (p + q < PARTS)
+                    gpu_mma_t(sum, part[p], k);
+        }
+#pragma unroll
+        for (int e = 0; e < SUMS; e++)
+            s[t][e] = __fmaf_rn(decay, s[t][e], sum[e]);
+    }
 }
 
 /* ---------------------------------------------------------------- the rows of a chunk */
 
-static __device__ __forceinline__ float solved(const struct chunk_shared &m, float v, int32_t col,
-                                               int j, float sum)
+/* x where behind > 0, else 0, without a mask of lanes: those take scalar registers. */
+static __device__ __forceinline__ float where(int behind, float x)
 {
-    const float sk = __fadd_rn(m.x[0][0][j][col], m.x[1][0][j][col]);
-    return __fmul_rn(m.beta[j], __fsub_rn(__fmaf_rn(-m.decay[j], sk, v), sum));
+    return __uint_as_float(__float_as_uint(x) & (uint32_t)(-behind >> 31));
 }
-
-/* u of one column: each sum is formed when it is needed, in ascending order. */
-static __device__ __forceinline__ void solve_column(float (&u)[GDN_CHUNK], const struct chunk &c,
-                                                    const struct chunk_shared &m, float (*v)[COLS],
-                                                    int32_t col)
+/* u of all lines, and what the new ones yield. Sums run over ascending rows: u of row j is added to
+ * the sums of all lines behind it as soon as it is known. of_keys, of_queries: products with the
+ * state; out: in its place. */
+static __device__ __forceinline__ void solve(const struct chunk &c, const struct chunk_shared &m,
+                                             const uint8_t *values, const float (&of_keys)[SUMS],
+                                             float (&out)[SUMS], float (&u)[SUMS])
 {
+    float sum[SUMS], beta[LINES];
 #pragma unroll
-    for (int i = 0; i < GDN_CHUNK; i++)
-        u[i] = 0;
+    for (int l = 0; l < LINES; l++) {
+        const int i = line_of(l);
+        const float decay = m.decay[i];
+        beta[l] = m.beta[i];
+        get_cols(v_at(values, i, col_of_lane()), u, l);
 #pragma unroll
-    for (int i = 0; i < GDN_CHUNK; i++) {
-        if (i >= c.hi && GPU_WAVE == 32)
-            break; /* the other vendor's compiler unrolls no loop that may end */
-        u[i] = v_at(v, i, col);
-        if (i < c.lo)
-            continue;
-        float sum = 0;
+        for (int r = 0; r < GPU_LINES; r++) {
+            const int e = sum_of(l, r);
+            sum[e] = 0;
+            out[e] = __fmul_rn(decay, out[e]);
+            u[e] = i < c.lo ? u[e] : __fmaf_rn(-decay, of_keys[e], u[e]);
+        }
+    }
+    if (c.lo < c.hi) {
 #pragma unroll
-        for (int j = 0; j < GDN_CHUNK; j++)
-            if (j < i)
-                sum = __fmaf_rn(m.kk[i][j], u[j], sum);
-        u[i] = solved(m, u[i], col, i, sum);
+        for (int j = 0; j < GDN_CHUNK - 1; j++) {
+            if (j + 1 >= c.hi && GPU_WAVE == 32)
+                break; /* the other vendor's compiler unrolls no loop that may end */
+            const int of_j = j / GPU_COLS * GPU_RUN + j % GPU_RUN, now = gpu_afresh(j);
+            float known[GPU_LINES];
+#pragma unroll
+            for (int r = 0; r < GPU_LINES; r++) {
+                const int e = sum_of(of_j, r);
+                known[r] =
+                    gpu_row_from(__fmul_rn(beta[of_j], __fsub_rn(u[e], sum[e])), j % GPU_COLS);
+            }
+#pragma unroll
+            for (int l = j / GPU_COLS * GPU_RUN; l < LINES; l += 2) {
+                const struct weight_pair by = m.by[j][line_of(l) / 2];
+#pragma unroll
+                for (int n = 0; n < 2; n++)
+#pragma unroll
+                    for (int r = 0; r < GPU_LINES; r++) {
+                        const int e = sum_of(l + n, r);
+                        const int behind = line_of(l + n) - now;
+                        if (GPU_WAVE == 32 && behind <= 0)
+                            continue;
+                        const float one = GPU_WAVE == 32 ? known[r] : where(behind, known[r]);
+                        sum[e] = __fmaf_rn(by.kk[n], one, sum[e]);
+                        out[e] = __fmaf_rn(by.qk[n], one, out[e]);
+                    }
+            }
+        }
+    }
+#pragma unroll
+    for (int l = 0; l < LINES; l++) {
+        const float own = m.own[line_of(l)];
+#pragma unroll
+        for (int r = 0; r < GPU_LINES; r++) {
+            const int e = sum_of(l, r);
+            u[e] = __fmul_rn(beta[l], __fsub_rn(u[e], sum[e]));
+            out[e] = __fmaf_rn(own, u[e], out[e]);
+        }
     }
 }
 
-/* u of a chunk, and in parts what is to be folded, to shared memory; by a wave, a lane a column.
- */
-template <int PARTS>
-static __device__ __forceinline__ void solve(const struct chunk &c, struct chunk_shared &m,
-                                             float (*v)[COLS], uint32_t folded)
+/* Outputs, and what is kept of u. */
+template <bool WHOLE>
+static __device__ __forceinline__ void put_rows(const struct scan_args &a, const struct work &w,
+                                                const struct chunk &c, const float (&out)[SUMS],
+                                                const float (&u)[SUMS])
 {
-    const int32_t col = gpu_lane();
-    if (col >= COLS)
-        return;
-    float u[GDN_CHUNK];
-    solve_column(u, c, m, v, col);
+    const int32_t vd = v_dim<WHOLE>(a), nv = a.g.shape.n_v_heads, col = w.col0 + col_of_lane(),
+                  kept = gdn_kept_from(w.seg) - c.first;
+    float *const to = a.out + (row_of(w, c, 0) * nv + w.h) * vd + col;
 #pragma unroll
-    for (int i = 0; i < GDN_CHUNK; i++)
-        m.u[i][col] = u[i];
-    if (!c.folds)
-        return;
-#pragma unroll
-    for (int i = 0; i < GDN_CHUNK; i += 8) {
-        uint32_t pair[4][PARTS];
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            gdn_cut<PARTS>(pair[k], __fmul_rn(m.to_end[i + 2 * k], u[i + 2 * k]),
-                           __fmul_rn(m.to_end[i + 2 * k + 1], u[i + 2 * k + 1]));
-#pragma unroll
-        for (int p = 0; p < PARTS; p++)
-            gpu_store16(folded + gpu_place<V_BYTES>(col, p * 2 + i / 8),
-                        make_uint4(pair[0][p], pair[1][p], pair[2][p], pair[3][p]));
-    }
-}
-
-/* Of a column, lines first, first + STEP, ... */
-template <int STEP> constexpr int LINES = (GDN_CHUNK + STEP - 1) / STEP;
-template <int STEP>
-static __device__ __forceinline__ void start_outputs(const struct chunk_shared &m, int32_t first,
-                                                     int32_t col, float (&out)[LINES<STEP>])
-{
-#pragma unroll
-    for (int r = 0; r < LINES<STEP>; r++) {
-        const int32_t i = min(first + STEP * r, GDN_CHUNK - 1);
-        out[r] = __fmul_rn(m.decay[i], __fadd_rn(m.x[0][1][i][col], m.x[1][1][i][col]));
-    }
-}
-/* The rest, and what is kept of u. */
-template <bool WHOLE, int STEP>
-static __device__ __forceinline__ void
-end_outputs(const struct scan_args &a, const struct work &w, const struct chunk &c,
-            const struct chunk_shared &m, const float (*qk)[GDN_CHUNK], int32_t first, int32_t col,
-            const float (&start)[LINES<STEP>])
-{
-    const int32_t vd = v_dim<WHOLE>(a), nv = a.g.shape.n_v_heads;
-    float *const to = a.out + (row_of(w, c, 0) * nv + w.h) * vd + w.col0 + col;
-    float u[GDN_CHUNK];
-    if (!has_col<WHOLE>(a, w, col))
-        return;
-#pragma unroll
-    for (int j = 0; j < GDN_CHUNK; j++)
-        u[j] = m.u[j][col];
-#pragma unroll
-    for (int r = 0; r < LINES<STEP>; r++) {
-        const int32_t i = first + STEP * r;
+    for (int l = 0; l < LINES; l++) {
+        const int i = line_of(l);
         if (i < c.lo || i >= c.hi)
             continue;
-        float out = start[r];
-#pragma unroll
-        for (int j = 0; j < GDN_CHUNK; j++)
-            if (j < STEP * (r + 1) && j <= i)
-                out = __fmaf_rn(qk[i][j], u[j], out);
-        to[i * nv * vd] = out;
-        if (c.first + i >= gdn_kept_from(w.seg))
-            (slot_of(a, w).u + (int64_t)w.h * a.g.block.ring *
-                                   vd)[ring_row(a, c, i) * vd + w.col0 + col] = m.u[i][col];
+        put_cols(to + i * nv * vd, out, l);
+        if (i >= kept)
+            put_cols(slot_of(a, w).u + (int64_t)w.h * a.g.block.ring * vd + ring_row(a, c, i) * vd +
+                         col,
+                     u, l);
     }
 }
 

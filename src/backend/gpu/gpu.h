@@ -64,6 +64,7 @@
  * Lanes
  *   gpu_lane(), gpu_wave()                this one's number, and that of its wave in the block
  *   gpu_row_max(x)                        over the lanes that hold the same row
+ *   gpu_row_from(x, col)                  of that one of these that holds column col < GPU_COLS
  *   gpu_col_lanes(lane)                   the set of lanes that hold the same columns
  *   gpu_col_lane(lane)                    whether it is the first of these
  *   gpu_col_max(x)                        over the lanes that hold the same columns

@@ -359,6 +359,12 @@ static __device__ __forceinline__ float gpu_row_max(float x)
     return fmaxf(x, __shfl_xor(x, 32, 64));
 }
 
+/* Of the lane that has column col of this one's rows. */
+static __device__ __forceinline__ float gpu_row_from(float x, int col)
+{
+    return __shfl(x, gpu_lane() % 16 + col / 4 * 16, 64);
+}
+
 static __device__ __forceinline__ gpu_lanes gpu_col_lanes(int lane)
 {
     return (gpu_lanes)0xffff << (lane & 48);

@@ -311,6 +311,16 @@ static inline float gpu_row_max(float x)
             most = fmaxf(most, __uint_as_float(all[lane]));
     return most;
 }
+static inline float gpu_row_from(float x, int col)
+{
+    uint32_t all[GPU_WAVE];
+    float found = 0;
+    emu_wave_all(__float_as_uint(x), all);
+    for (int lane = 0; lane < GPU_WAVE; lane++)
+        if (gpu_run_row(lane) == gpu_run_row(gpu_lane()) && gpu_run_col(lane) == col / GPU_RUN * GPU_RUN)
+            found = __uint_as_float(all[lane]);
+    return found;
+}
 static inline gpu_lanes gpu_col_lanes(int lane)
 {
     gpu_lanes set = 0;
