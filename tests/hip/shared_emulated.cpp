@@ -150,7 +150,7 @@ void experts(sv_cuda &cu, sv_dtype elem)
     }
 }
 
-void scans(sv_cuda &cu)
+void delta_rules(sv_cuda &cu)
 {
     for (int act : {SV_F32, SV_BF16})
         for (int32_t d : {64, 128})
@@ -164,6 +164,10 @@ void scans(sv_cuda &cu)
                 p.shape.max_block = 16;
                 cu.act = (sv_dtype)act;
                 sv_cuda_gdn_scan((sv_dev *)(void *)&cu, &p);
+                sv_p_gdn_conv c = {};
+                c.rows = p.rows;
+                c.shape = p.shape;
+                sv_cuda_gdn_conv((sv_dev *)(void *)&cu, &c);
             }
 }
 
@@ -219,6 +223,6 @@ int main(void)
     latents(cu);
     experts(cu, SV_BF16);
     experts(cu, SV_U8);
-    scans(cu);
+    delta_rules(cu);
     return list();
 }

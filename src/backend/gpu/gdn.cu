@@ -3,8 +3,9 @@
  * gates and the products of keys within a chunk; the gated norm of the output, and what a slot
  * keeps of keys and gates.
  *
- * Entered through the table in device.cu. A thread block of the convolution takes a key head with
- * its value heads, of a segment the rows of one chunk: these are all that its products need. Rows
+ * Entered through the table in device.cu. A thread block of the convolution takes the rows of a
+ * segment in one chunk, and of these a key head's queries and keys, which are all that the products
+ * need, or up to 256 numbers of its values. Rows
  * that follow a segment's start too closely to find their predecessors in the pass are left to the
  * block of the first chunk, which alone reads and writes what is kept of rows before the
  * convolution. Each sum has one order, by places within the chunk; what is fused is said. Must not:
@@ -16,9 +17,13 @@
 
 enum {
     CONV_THREADS = 256,
+    CONV_APART = 2,   /* thread blocks on a multiprocessor that have a part each */
+    CONV_PAIRS = 128, /* of channels in a part: two threads each */
+    CONV_ROWS = GDN_CHUNK * CONV_PAIRS / CONV_THREADS,
     OLDER = SV_GDN_TAPS - 1,
     LINE =
         GDN_KEY + 16, /* floats between keys in shared memory: quads of lanes meet no bank twice */
+    PARTS_LINE = 2 * GDN_KEY * 2, /* bytes: of a query or key, its larger parts, the others */
     NORM_WARPS = 8,
     Q = 0,
     K = 1
@@ -76,24 +81,48 @@ static __device__ __forceinline__ struct group group_at(const struct gdn_seg &s,
     return g;
 }
 
-/* A pair of channels of key head kh: number p among its queries, keys and values. */
-struct pair {
-    int32_t part, at; /* Q, K or a value; channel within the part */
-    int32_t channel;  /* of a row */
+/* What a thread block takes of the channels of key head kh: all, or those of one part: 0, queries
+ * and keys; n, the n-th 256 of its values. */
+template <bool ALL> struct share {
+    int32_t kh, part;
+    __device__ __forceinline__ bool has(int32_t p) const
+    {
+        return ALL || part == p;
+    }
 };
-static __device__ __forceinline__ int32_t n_pairs(const struct sv_gdn_shape &s)
+/* A thread's pair of these channels, and its rows of a group: `rows` from row0 on. */
+struct pair {
+    int32_t of, at;  /* Q, K or a value; channel within the queries, keys or values of the head */
+    int32_t channel; /* of a row */
+    int32_t row0, rows;
+    bool there;
+};
+/* The first one of a thread; of all channels, others are CONV_THREADS further each: n. */
+template <bool ALL>
+static __device__ __forceinline__ struct pair pair_at(const struct sv_gdn_shape &s,
+                                                      const struct share<ALL> &w, int32_t n)
 {
-    return s.k_dim + s.n_v_heads / s.n_k_heads * s.v_dim / 2;
-}
-static __device__ __forceinline__ struct pair pair_at(const struct sv_gdn_shape &s, int32_t kh,
-                                                      int32_t p)
-{
+    const int32_t values = s.n_v_heads / s.n_k_heads * s.v_dim,
+                  p = ALL ? (int32_t)threadIdx.x + n * CONV_THREADS
+                      : w.part == 0
+                          ? (int32_t)threadIdx.x % CONV_PAIRS
+                          : s.k_dim + (w.part - 1) * CONV_PAIRS + (int32_t)threadIdx.x % CONV_PAIRS;
     struct pair c;
-    c.part = 2 * p < s.k_dim ? Q : 2 * p < 2 * s.k_dim ? K : 2;
-    c.at = 2 * p - c.part * s.k_dim;
-    c.channel = c.part * s.n_k_heads * s.k_dim + c.at +
-                kh * (c.part < 2 ? s.k_dim : s.n_v_heads / s.n_k_heads * s.v_dim);
+    c.row0 = ALL ? 0 : threadIdx.x / CONV_PAIRS * CONV_ROWS;
+    c.rows = ALL ? (int32_t)GDN_CHUNK : (int32_t)CONV_ROWS;
+    c.of = 2 * p < s.k_dim ? Q : 2 * p < 2 * s.k_dim ? K : 2;
+    c.at = 2 * p - c.of * s.k_dim;
+    c.channel = c.of * s.n_k_heads * s.k_dim + c.at + w.kh * (c.of < 2 ? s.k_dim : values);
+    c.there = c.of < 2 ? w.has(0) : (ALL || w.part > 0) && c.at < values;
     return c;
+}
+template <bool ALL>
+static __device__ __forceinline__ int32_t n_pairs(const struct sv_gdn_shape &s,
+                                                  const struct share<ALL> &w)
+{
+    return ALL ? (s.k_dim + s.n_v_heads / s.n_k_heads * s.v_dim / 2 + CONV_THREADS - 1) /
+                     CONV_THREADS
+               : 1;
 }
 
 /* What row number row0 - back of the segment has in channel c: in x, kept, or before the text. */
@@ -121,75 +150,77 @@ static __device__ __forceinline__ float conv_silu(float w0, float w1, float w2, 
     return __fmul_rn(sum, gpu_rcp(__fadd_rn(1.0f, e)));
 }
 
-/* Of a pair of channels: weights, and the rows before a group. */
+/* Of a pair of channels: weights, and the rows before its first one. */
 struct taps {
     float2 w[SV_GDN_TAPS], older[OLDER];
 };
-template <typename T>
+/* FIRST: what the launch in front has not written for a segment's first group. */
+template <typename T, bool FIRST>
 static __device__ __forceinline__ void load_taps(const struct conv_args &a, const struct group &g,
-                                                 int32_t kh, int32_t p, struct taps &t)
+                                                 const struct pair &c, struct taps &t)
 {
-    const int32_t channel = pair_at(a.g.shape, kh, p).channel;
     const struct gdn_slot slot = gdn_slot_at(a.g, g.seg.slot);
+    if (FIRST && c.there)
 #pragma unroll
-    for (int i = 0; i < SV_GDN_TAPS; i++)
-        t.w[i] = load2(a.conv + (int64_t)i * a.g.channels + channel);
+        for (int i = 0; i < SV_GDN_TAPS; i++)
+            t.w[i] = load2(a.conv + (int64_t)i * a.g.channels + c.channel);
+    if (!c.there || c.row0 >= g.n || FIRST != (g.row0 + c.row0 == g.seg.row0))
+        return;
 #pragma unroll
     for (int back = 1; back <= OLDER; back++)
-        t.older[OLDER - back] = tap<T>(a, g, slot, back, channel);
+        t.older[OLDER - back] = tap<T>(a, g, slot, back - c.row0, c.channel);
 }
 
 /* Two neighbouring channels of x as they lie there. */
 template <typename T> struct two {
     float2 at;
-    enum { ROWS = 2 }; /* that a thread holds */
 };
 template <> struct two<__nv_bfloat16> {
     uint32_t at;
-    enum { ROWS = 4 };
 };
 
-/* Queries and keys go to shared memory, values to where the scan finds them. ahead: the first of
- * this thread's taps. */
-template <typename T>
+/* Queries and keys go to shared memory, values to where the scan finds them. */
+template <typename T, int BATCH>
 static __device__ __forceinline__ void convolve(const struct conv_args &a, const struct group &g,
-                                                int32_t kh, float (*qk)[GDN_CHUNK][LINE],
-                                                struct taps ahead)
+                                                const struct pair &c, float (*qk)[GDN_CHUNK][LINE],
+                                                const struct taps &t)
 {
-    enum { ROWS = two<T>::ROWS };
+    const int32_t n = c.there ? min(g.n - c.row0, c.rows) : 0, row0 = g.row0 + c.row0,
+                  step = c.of < 2 ? LINE : a.g.channels;
+    float2 x0 = t.older[0], x1 = t.older[1], x2 = t.older[2];
 #pragma unroll 1
-    for (int32_t p = threadIdx.x; p < n_pairs(a.g.shape); p += CONV_THREADS) {
-        const struct pair c = pair_at(a.g.shape, kh, p);
-        if (p >= CONV_THREADS)
-            load_taps<T>(gpu_args(a), g, kh, p, ahead);
-        const float2 *const w = ahead.w;
-        float2 x0 = ahead.older[0], x1 = ahead.older[1], x2 = ahead.older[2];
-#pragma unroll 1
-        for (int32_t i0 = 0; i0 < g.n; i0 += ROWS) {
-            const struct conv_args &now = gpu_args(a);
-            const T *from = (const T *)now.x + (g.row0 + i0) * now.ldx + c.channel;
-            float *to = c.part < 2
-                            ? &qk[c.part][g.line + i0][c.at]
-                            : now.g.mid.qkv + (int64_t)(g.row0 + i0) * now.g.channels + c.channel;
-            const int32_t step = c.part < 2 ? LINE : now.g.channels;
-            struct two<T> in[ROWS];
+    for (int32_t i0 = 0; i0 < n; i0 += BATCH) {
+        const T *from = (const T *)a.x + (row0 + i0) * a.ldx + c.channel;
+        float *to = c.of < 2 ? &qk[c.of][g.line + c.row0 + i0][c.at]
+                             : a.g.mid.qkv + (int64_t)(row0 + i0) * a.g.channels + c.channel;
+        struct two<T> in[BATCH];
 #pragma unroll
-            for (int i = 0; i < ROWS; i++, from += now.ldx)
-                if (i0 + i < g.n)
-                    in[i] = *(const struct two<T> *)from;
+        for (int i = 0; i < BATCH; i++, from += a.ldx)
+            if (i0 + i < n)
+                in[i] = *(const struct two<T> *)from;
 #pragma unroll
-            for (int i = 0; i < ROWS; i++, to += step) {
-                if (i0 + i >= g.n)
-                    break;
-                const float2 x3 = rounded<T>(now, load2((const T *)&in[i]));
-                float2 y;
-                y.x = conv_silu(w[0].x, w[1].x, w[2].x, w[3].x, x0.x, x1.x, x2.x, x3.x);
-                y.y = conv_silu(w[0].y, w[1].y, w[2].y, w[3].y, x0.y, x1.y, x2.y, x3.y);
-                *(float2 *)to = y;
-                x0 = x1, x1 = x2, x2 = x3;
-            }
+        for (int i = 0; i < BATCH; i++, to += step) {
+            if (i0 + i >= n)
+                break;
+            const float2 x3 = rounded<T>(a, load2((const T *)&in[i]));
+            float2 y;
+            y.x = conv_silu(t.w[0].x, t.w[1].x, t.w[2].x, t.w[3].x, x0.x, x1.x, x2.x, x3.x);
+            y.y = conv_silu(t.w[0].y, t.w[1].y, t.w[2].y, t.w[3].y, x0.y, x1.y, x2.y, x3.y);
+            *(float2 *)to = y;
+            x0 = x1, x1 = x2, x2 = x3;
         }
     }
+}
+
+/* In bf16 a chunk's queries and keys in parts, as the scan has them, follow in dynamic memory. */
+struct conv_shared {
+    float qk[2][GDN_CHUNK][LINE], g[GDN_CHUNK][GDN_CHUNK];
+};
+enum { PARTS_BYTES = GDN_CHUNK * PARTS_LINE };
+static __device__ __forceinline__ uint32_t parts_of(int part)
+{
+    GPU_SHARED(parts);
+    return gpu_shared_at(parts) + part * PARTS_BYTES;
 }
 
 /* To unit length, the queries to q_length; a warp each: lane l has numbers 2l, 2l + 1, 2l + 64, ...
@@ -198,37 +229,57 @@ template <typename T>
 static __device__ __forceinline__ void to_length(const struct conv_args &a, const struct group &g,
                                                  int32_t kh, float (*qk)[GDN_CHUNK][LINE])
 {
-    enum { PAIRS = GDN_KEY / 64 };
+    enum { PAIRS = GDN_KEY / 64, WARPS = CONV_THREADS / 32, EACH = 2 * GDN_CHUNK / WARPS };
     const struct sv_gdn_shape &s = a.g.shape;
-    const int32_t lane = threadIdx.x % 32;
-    for (int32_t i = threadIdx.x / 32; i < 2 * g.n; i += CONV_THREADS / 32) {
-        const int part = i % 2;
-        float *const x = qk[part][g.line + i / 2] + 2 * lane, sum = 0;
-        float *const to = a.g.mid.qkv + (int64_t)(g.row0 + i / 2) * a.g.channels +
-                          (int64_t)(part * s.n_k_heads + kh) * s.k_dim;
-        float2 held[PAIRS];
+    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % 2;
+    float2 held[EACH][PAIRS];
+    float inv[EACH];
+    if (warp >= 2 * g.n)
+        return;
+#pragma unroll
+    for (int r = 0; r < EACH; r++) {
+        const float *const x =
+            qk[part][min(g.line + (warp + WARPS * r) / 2, GDN_CHUNK - 1)] + 2 * lane;
+        float sum = 0;
 #pragma unroll
         for (int m = 0; m < PAIRS; m++) {
-            held[m] = 2 * lane + 64 * m < s.k_dim ? load2(x + 64 * m) : make_float2(0, 0);
-            sum = __fmaf_rn(held[m].y, held[m].y, __fmaf_rn(held[m].x, held[m].x, sum));
+            float2 &v = held[r][m];
+            v = 2 * lane + 64 * m < s.k_dim ? load2(x + 64 * m) : make_float2(0, 0);
+            sum = __fmaf_rn(v.y, v.y, __fmaf_rn(v.x, v.x, sum));
         }
-        const float inv =
+        inv[r] =
             __fmul_rn(part == Q ? a.q_length : 1.0f, rsqrtf(__fadd_rn(sv_warp_sum(sum), 1e-6f)));
+    }
+#pragma unroll
+    for (int r = 0; r < EACH; r++) {
+        const int32_t i = (warp + WARPS * r) / 2;
+        if (i >= g.n)
+            break;
+        float *const x = qk[part][g.line + i] + 2 * lane;
+        float *const to = a.g.mid.qkv + (int64_t)(g.row0 + i) * a.g.channels +
+                          (int64_t)(part * s.n_k_heads + kh) * s.k_dim;
 #pragma unroll
         for (int m = 0; m < PAIRS; m++) {
             if (2 * lane + 64 * m >= s.k_dim)
                 break;
-            float2 y = make_float2(__fmul_rn(held[m].x, inv), __fmul_rn(held[m].y, inv));
-            if (sizeof(T) == 2) {
+            const float2 y =
+                make_float2(__fmul_rn(held[r][m].x, inv[r]), __fmul_rn(held[r][m].y, inv[r]));
+            if constexpr (sizeof(T) == 2) {
                 uint32_t p[2];
                 gdn_cut<2>(p, y.x, y.y);
-                ((uint32_t *)to)[lane + 32 * m] = p[0];
-                ((uint32_t *)to)[s.k_dim / 2 + lane + 32 * m] = p[1];
-                y = gdn_joined(p[0], p[1]);
+#pragma unroll
+                for (int n = 0; n < 2; n++) {
+                    ((uint32_t *)to)[n * s.k_dim / 2 + lane + 32 * m] = p[n];
+                    gpu_store4(
+                        parts_of(part) +
+                            gpu_place<PARTS_LINE>(g.line + i, n * GDN_KEY / 8 + lane / 4 + 8 * m) +
+                            lane % 4 * 4,
+                        p[n]);
+                }
             } else {
                 *(float2 *)(to + 2 * lane + 64 * m) = y;
+                *(float2 *)(x + 64 * m) = y;
             }
-            *(float2 *)(x + 64 * m) = y;
         }
     }
 }
@@ -239,20 +290,16 @@ static __device__ __forceinline__ void take_keys(const struct gdn_args &a, const
                                                  int32_t kh, float (*keys)[LINE])
 {
     const struct gdn_slot slot = gdn_slot_at(a, g.seg.slot);
-    const int32_t n = a.shape.k_dim / 4, first = g.pos - g.line;
+    const int32_t kd = a.shape.k_dim, n = kd / 4, first = g.pos - g.line;
     for (int32_t i = threadIdx.x; i < g.line * n; i += CONV_THREADS) {
-        const int32_t line = i / n, at = (first + line) % a.block.ring, d = i % n * 4;
-        const float *const key = slot.k + ((int64_t)kh * a.block.ring + at) * a.shape.k_dim;
-        float4 y;
-        if (sizeof(T) == 2) {
-            const uint2 hi = *(const uint2 *)((const uint16_t *)key + d),
-                        lo = *(const uint2 *)((const uint16_t *)key + a.shape.k_dim + d);
-            const float2 x = gdn_joined(hi.x, lo.x), z = gdn_joined(hi.y, lo.y);
-            y = make_float4(x.x, x.y, z.x, z.y);
-        } else {
-            y = *(const float4 *)(key + d);
-        }
-        *(float4 *)&keys[line][d] = y;
+        const int32_t line = i / n, at = (first + line) % a.block.ring, d = i % n;
+        const uint4 x = ((const uint4 *)(slot.k + ((int64_t)kh * a.block.ring + at) * kd))[d];
+        if constexpr (sizeof(T) == 2)
+            gpu_store16(parts_of(K) +
+                            gpu_place<PARTS_LINE>(line, d < n / 2 ? d : GDN_KEY / 8 + d - n / 2),
+                        x);
+        else
+            *(uint4 *)&keys[line][d * 4] = x;
     }
 }
 
@@ -266,20 +313,33 @@ static __device__ __forceinline__ float quad_sum(float x)
     return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
+/* Where the product of row i of a chunk with key j goes. */
+static __device__ __forceinline__ float *dot_at(const struct conv_args &a, const struct group &g,
+                                                int32_t kh, bool of_query, int32_t i, int32_t j)
+{
+    return a.g.mid.dots +
+           (((int64_t)(g.row0 + i - g.line) * a.g.shape.n_k_heads + kh) * 2 + of_query) *
+               GDN_CHUNK +
+           j;
+}
+static __device__ __forceinline__ bool is_dot(const struct group &g, int32_t i, int32_t j)
+{
+    return i >= g.line && i < g.line + g.n && j <= i;
+}
+
 /* Products of a row's key and query with the keys of its chunk up to its own: four lanes a pair of
  * rows. */
 static __device__ __forceinline__ void dots(const struct conv_args &a, const struct group &g,
                                             int32_t kh, float (*qk)[GDN_CHUNK][LINE])
 {
-    const struct sv_gdn_shape &s = a.g.shape;
     const int32_t lane = threadIdx.x % 4;
 #pragma unroll 1
     for (int32_t n = threadIdx.x / 4; n < GDN_CHUNK * GDN_CHUNK; n += CONV_THREADS / 4) {
         const int32_t i = n / GDN_CHUNK, j = n % GDN_CHUNK;
-        const bool wanted = i >= g.line && i < g.line + g.n && j <= i;
+        const bool wanted = is_dot(g, i, j);
         float kk = 0, qk_sum = 0;
 #pragma unroll 2
-        for (int32_t d = 4 * lane; wanted && d < s.k_dim; d += 16) {
+        for (int32_t d = 4 * lane; wanted && d < a.g.shape.k_dim; d += 16) {
             const float4 y = *(const float4 *)&qk[K][j][d];
             kk = dot4(*(const float4 *)&qk[K][i][d], y, kk);
             qk_sum = dot4(*(const float4 *)&qk[Q][i][d], y, qk_sum);
@@ -287,9 +347,41 @@ static __device__ __forceinline__ void dots(const struct conv_args &a, const str
         kk = quad_sum(kk);
         qk_sum = quad_sum(qk_sum);
         if (wanted && lane < 2)
-            a.g.mid
-                .dots[(((int64_t)(g.row0 + i - g.line) * s.n_k_heads + kh) * 2 + lane) * GDN_CHUNK +
-                      j] = lane ? qk_sum : kk;
+            *dot_at(a, g, kh, lane, i, j) = lane ? qk_sum : kk;
+    }
+}
+/* In parts: a wave for the keys' products, one for the queries'. Lines of a product do not meet. */
+static __device__ __forceinline__ void dots_of_parts(const struct conv_args &a,
+                                                     const struct group &g, int32_t kh)
+{
+    enum { SUMS = gpu_sums(16) };
+    const bool of_query = gpu_wave() > 0;
+    const uint32_t keys = parts_of(K), rows = of_query ? parts_of(Q) : keys;
+    float sum[2][SUMS] = {}; /* of even and odd tiles */
+    if (gpu_wave() > 1)
+        return;
+#pragma unroll
+    for (int t = 0; t < GDN_KEY / 16; t++) {
+        if (t * 16 >= a.g.shape.k_dim)
+            break;
+        uint32_t x[2][SUMS / 2], k[2][SUMS / 2];
+#pragma unroll
+        for (int p = 0; p < 2; p++) {
+            gpu_load_p<PARTS_LINE>(x[p], rows, 0, p * GDN_KEY + t * 16);
+            gpu_load_n<PARTS_LINE>(k[p], keys, 0, p * GDN_KEY + t * 16);
+        }
+        /* All four: a row times itself is 1. */
+        gpu_mma_t(sum[t % 2], x[1], k[1]);
+        gpu_mma_t(sum[t % 2], x[1], k[0]);
+        gpu_mma_t(sum[t % 2], x[0], k[1]);
+        gpu_mma_t(sum[t % 2], x[0], k[0]);
+    }
+#pragma unroll
+    for (int e = 0; e < SUMS; e++) {
+        const int32_t i = gpu_run_row(gpu_lane()) + 8 * (e % 4 / GPU_RUN),
+                      j = e / 4 * GPU_COLS + gpu_run_col(gpu_lane()) + e % GPU_RUN;
+        if (is_dot(g, i, j))
+            *dot_at(a, g, kh, of_query, i, j) = __fadd_rn(sum[0][e], sum[1][e]);
     }
 }
 
@@ -347,46 +439,75 @@ static __device__ __forceinline__ void gates(const struct conv_args &a, const st
     }
 }
 
-struct conv_shared {
-    float qk[2][GDN_CHUNK][LINE], g[GDN_CHUNK][GDN_CHUNK];
-};
+/* What a segment's first group needs of the slot: may be read before the launch in front has ended.
+ */
+template <typename T, bool ALL>
+static __device__ __forceinline__ void take_kept(const struct conv_args &a, const struct group &g,
+                                                 const struct share<ALL> &w, struct conv_shared &m,
+                                                 struct taps &taps)
+{
+    if (w.has(0))
+        take_keys<T>(a.g, g, w.kh, m.qk[K]);
+    load_taps<T, true>(a, g, pair_at(a.g.shape, w, 0), taps);
+}
 
-/* loaded: taps and keys are in place already. */
-template <typename T>
+template <typename T, bool ALL>
 static __device__ __forceinline__ void conv_group(const struct conv_args &a, const struct group &g,
-                                                  int32_t kh, struct conv_shared &m,
-                                                  struct taps &taps, bool loaded)
+                                                  const struct share<ALL> &w, struct conv_shared &m,
+                                                  struct taps &taps)
 {
     const int32_t each = a.g.shape.n_v_heads / a.g.shape.n_k_heads;
-    if (!loaded) {
-        __syncthreads(); /* the group before is done */
-        take_keys<T>(gpu_args(a).g, g, kh, m.qk[K]);
-        if (threadIdx.x < n_pairs(a.g.shape))
-            load_taps<T>(gpu_args(a), g, kh, threadIdx.x, taps);
+    struct gate_in in = {};
+    if (w.has(1))
+        in =
+            load_gates<T>(gpu_args(a), g, w.kh * each + threadIdx.x % GDN_CHUNK, (w.kh + 1) * each);
+#pragma unroll 1
+    for (int32_t n = 0; n < n_pairs(gpu_args(a).g.shape, w); n++) {
+        const struct pair c = pair_at(gpu_args(a).g.shape, w, n);
+        if (n)
+            load_taps<T, true>(gpu_args(a), g, c, taps);
+        load_taps<T, false>(gpu_args(a), g, c, taps);
+        convolve<T, ALL ? CONV_ROWS / 2 : CONV_ROWS>(gpu_args(a), g, c, m.qk, taps);
     }
-    const struct gate_in in =
-        load_gates<T>(gpu_args(a), g, kh * each + threadIdx.x % GDN_CHUNK, (kh + 1) * each);
-    convolve<T>(gpu_args(a), g, kh, m.qk, taps);
-    gates<T>(gpu_args(a), g, kh, m.g, in);
-    to_length<T>(gpu_args(a), g, kh, m.qk);
+    if (w.has(1))
+        gates<T>(gpu_args(a), g, w.kh, m.g, in);
+    if (!w.has(0))
+        return;
     __syncthreads();
-    dots(gpu_args(a), g, kh, m.qk);
+    to_length<T>(gpu_args(a), g, w.kh, m.qk);
+    __syncthreads();
+    if (sizeof(T) == 2)
+        dots_of_parts(gpu_args(a), g, w.kh);
+    else
+        dots(gpu_args(a), g, w.kh, m.qk);
 }
 
 /* Rows that a later convolution may read: the last three of a prompt chunk, which stay; all of a
- * verify block, of which any number may stay. */
+ * verify block, of which any number may stay. Two threads of a pair take turns. */
 template <typename T>
 static __device__ __forceinline__ void keep_rows(const struct conv_args &a, const struct gdn_seg &s,
-                                                 int32_t kh)
+                                                 const struct pair &c)
 {
     const struct gdn_slot slot = gdn_slot_at(a.g, s.slot);
     const int32_t first = s.prompt ? max(s.n - OLDER, 0) : 0;
-    for (int32_t p = threadIdx.x; p < n_pairs(a.g.shape); p += CONV_THREADS) {
-        const int32_t channel = pair_at(a.g.shape, kh, p).channel;
-        for (int32_t i = first; i < s.n; i++) {
-            const float2 y = load2((const T *)a.x + (s.row0 + i) * a.ldx + channel);
+    if (!c.there)
+        return;
+    const int32_t step = GDN_CHUNK / c.rows;
+    for (int32_t i0 = first + (c.row0 > 0); i0 < s.n; i0 += step * CONV_ROWS) {
+        struct two<T> x[CONV_ROWS];
+#pragma unroll
+        for (int i = 0; i < CONV_ROWS; i++)
+            if (i0 + step * i < s.n)
+                x[i] = *(const struct two<T> *)((const T *)a.x + (s.row0 + i0 + step * i) * a.ldx +
+                                                c.channel);
+#pragma unroll
+        for (int i = 0; i < CONV_ROWS; i++) {
+            if (i0 + step * i >= s.n)
+                break;
+            const float2 y = load2((const T *)&x[i]);
             const int64_t at =
-                (int64_t)((s.base + i) % a.g.block.conv_ring) * a.g.channels + channel;
+                (int64_t)((s.base + i0 + step * i) % a.g.block.conv_ring) * a.g.channels +
+                c.channel;
             if (a.kept_bf16)
                 *(uint32_t *)((__nv_bfloat16 *)slot.conv + at) = pack2(y);
             else
@@ -395,16 +516,20 @@ static __device__ __forceinline__ void keep_rows(const struct conv_args &a, cons
     }
 }
 
-/* A block of each segment for its first chunk, and one for all chunks that begin in 16 rows of the
- * pass. */
-template <typename T>
-static __global__ void __launch_bounds__(CONV_THREADS, 3)
+/* Thread blocks of each segment for its first chunk, and others for all chunks that begin in 16
+ * rows of the pass. */
+template <bool HALF, bool ALL>
+static __global__ void __launch_bounds__(CONV_THREADS, ALL ? 3 : CONV_APART)
     conv_kernel(const __grid_constant__ struct conv_args a)
 {
+    typedef typename std::conditional<HALF, __nv_bfloat16, float>::type T;
     __shared__ __align__(16) struct conv_shared m;
-    const int32_t kh = (int32_t)blockIdx.x, y = (int32_t)blockIdx.y,
-                  n_segs = gpu_args(a).g.rows.n_segs;
-    const int32_t lane = threadIdx.x % 32;
+    const int32_t y = (int32_t)blockIdx.y, n_segs = gpu_args(a).g.rows.n_segs,
+                  lane = threadIdx.x % 32;
+    const int32_t nk = gpu_args(a).g.shape.n_k_heads;
+    const struct share<ALL> w = {
+        (int32_t) blockIdx.x % nk, (int32_t)blockIdx.x / nk
+    };
     int32_t first = (y - n_segs) * GDN_CHUNK;
     bool begins = false; /* a group, in row first + lane */
     struct taps taps = {};
@@ -415,12 +540,8 @@ static __global__ void __launch_bounds__(CONV_THREADS, 3)
         const struct gdn_seg s = gdn_seg_at(gpu_args(a).g, y);
         first = s.row0;
         begins = lane < OLDER && lane < s.n && (lane == 0 || (s.base + lane) % GDN_CHUNK == 0);
-        if (s.n) { /* the group in its first row needs of the slot what no other does */
-            const struct group g = group_at(s, first);
-            take_keys<T>(gpu_args(a).g, g, kh, m.qk[K]);
-            if (threadIdx.x < n_pairs(gpu_args(a).g.shape))
-                load_taps<T>(gpu_args(a), g, kh, threadIdx.x, taps);
-        }
+        if (s.n)
+            take_kept<T, ALL>(gpu_args(a), group_at(s, first), w, m, taps);
     } else if (lane < GDN_CHUNK && first + lane < a.g.rows.n_rows) {
         const int32_t row = first + lane, seg = a.g.rows.row_seg[row];
         begins = seg >= 0 && a.g.rows.row_pos[row] % GDN_CHUNK == 0 &&
@@ -428,17 +549,25 @@ static __global__ void __launch_bounds__(CONV_THREADS, 3)
     }
     sv_pdl_wait(); /* no-op after the one above */
     uint32_t left = __ballot_sync(0xffffffffu, begins);
-    bool loaded = y < n_segs;
+    bool taken = y < n_segs;
     for (; left; left &= left - 1) {
         const int32_t r = first + __ffs((int)left) - 1;
         const struct gdn_args &g = gpu_args(a).g;
         const int32_t seg = y < g.rows.n_segs ? y : g.rows.row_seg[r];
-        conv_group<T>(gpu_args(a), group_at(gdn_seg_at(g, seg), r), kh, m, taps, loaded);
-        loaded = false;
+        const struct group now = group_at(gdn_seg_at(g, seg), r);
+        if (!taken) {
+            __syncthreads(); /* the group before is done */
+            take_kept<T, ALL>(gpu_args(a), now, w, m, taps);
+        }
+        conv_group<T, ALL>(gpu_args(a), now, w, m, taps);
+        taken = false;
     }
     if (y < gpu_args(a).g.rows.n_segs) {
         __syncthreads(); /* all that was kept is read */
-        keep_rows<T>(gpu_args(a), gdn_seg_at(gpu_args(a).g, y), kh);
+#pragma unroll 1
+        for (int32_t n = 0; n < n_pairs(gpu_args(a).g.shape, w); n++)
+            keep_rows<T>(gpu_args(a), gdn_seg_at(gpu_args(a).g, y),
+                         pair_at(gpu_args(a).g.shape, w, n));
     }
 }
 
@@ -455,12 +584,19 @@ void sv_cuda_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p)
                                 (const float *)p->dt_bias.data,
                                 1.0f / sqrtf((float)p->shape.k_dim),
                                 p->shape.conv_dtype == SV_BF16};
+    const bool half = cu->act == SV_BF16;
     SV_REQUIRE(p->ldx % 2 == 0); /* channels are loaded in pairs */
-    const dim3 grid((unsigned)p->shape.n_k_heads,
-                    (unsigned)(p->rows.n_segs + (p->rows.n_rows + GDN_CHUNK - 1) / GDN_CHUNK));
-    sv_cuda_launch_in_pass(cu, "gdn_conv",
-                           cu->act == SV_BF16 ? conv_kernel<__nv_bfloat16> : conv_kernel<float>,
-                           grid, CONV_THREADS, 0, a);
+    const int32_t values = p->shape.n_v_heads / p->shape.n_k_heads * p->shape.v_dim / 2,
+                  parts = 1 + (values + CONV_PAIRS - 1) / CONV_PAIRS,
+                  y = p->rows.n_segs + (p->rows.n_rows + GDN_CHUNK - 1) / GDN_CHUNK;
+    /* Parts have thread blocks of their own where all of these run at once. */
+    const bool apart = p->shape.n_k_heads * parts * y <= CONV_APART * cu->n_sms;
+    const dim3 grid((unsigned)(p->shape.n_k_heads * (apart ? parts : 1)), (unsigned)y);
+    void (*const kernel)(struct conv_args) =
+        half ? (apart ? conv_kernel<true, false> : conv_kernel<true, true>)
+             : (apart ? conv_kernel<false, false> : conv_kernel<false, true>);
+    sv_cuda_launch_in_pass(cu, "gdn_conv", kernel, grid, CONV_THREADS, half ? 2 * PARTS_BYTES : 0,
+                           a);
 }
 
 /* ---------------------------------------------------------------- gated norm, kept rows */

@@ -317,7 +317,8 @@ static inline float gpu_row_from(float x, int col)
     float found = 0;
     emu_wave_all(__float_as_uint(x), all);
     for (int lane = 0; lane < GPU_WAVE; lane++)
-        if (gpu_run_row(lane) == gpu_run_row(gpu_lane()) && gpu_run_col(lane) == col / GPU_RUN * GPU_RUN)
+        if (gpu_run_row(lane) == gpu_run_row(gpu_lane()) &&
+            gpu_run_col(lane) == col / GPU_RUN * GPU_RUN)
             found = __uint_as_float(all[lane]);
     return found;
 }
