@@ -12,7 +12,7 @@
 #include "bench/gemm_cuda.cu"
 #undef main
 
-#include "backend/cuda/codes.cuh"
+#include "backend/gpu/codes.cuh"
 #include "backend/gpu/fp8.cuh"
 
 extern "C" {

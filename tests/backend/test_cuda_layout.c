@@ -5,7 +5,7 @@
  */
 #include "rig.h"
 
-#include "backend/cuda/codes.cuh"
+#include "backend/gpu/codes.cuh"
 #include "backend/gpu/wcomp.cuh"
 #include "backend/gpu/fp8.cuh"
 #include "backend/gpu/split.cuh"

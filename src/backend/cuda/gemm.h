@@ -10,7 +10,7 @@
 #ifndef SV_CUDA_GEMM_H
 #define SV_CUDA_GEMM_H
 
-#include "backend/cuda/codes.cuh"
+#include "backend/gpu/codes.cuh"
 #include "backend/cuda/cuda.h"
 #include "backend/gpu/gpu.h"
 #include "backend/gpu/pack.cuh"
@@ -140,7 +140,8 @@ void sv_cuda_wcomp_make(struct sv_cuda *cu, const void *packed, int32_t rows, in
 static inline enum sv_codes_code sv_cuda_code_of(const struct sv_weight *w)
 {
     if (w->fmt.elem == SV_U8)
-        return w->fmt.scale == SV_BF16  ? SV_CODES_I4
+        return w->fmt.scale == SV_BF16
+                   ? (w->fmt.block_cols == SV_TILE / 2 ? SV_CODES_I4_TWO : SV_CODES_I4)
                : w->fmt.scale == SV_F16 ? SV_CODES_I4_HALF
                : w->fmt.scale == SV_U8  ? SV_CODES_MX4
                                         : SV_CODES_NV4;
@@ -154,12 +155,12 @@ static inline int32_t sv_cuda_code_bits(const struct sv_weight *w)
     return sv_codes_bits(sv_cuda_code_of(w));
 }
 
-/* codes_sm90.cu: n_rows rows of codes (n_rows, cols; of 4 bits two a byte, low ones first) and
- * their words (n_rows, tiles of cols), from row0 on, a multiple of 64, into tiles of codes.cuh;
- * these to packed bf16. Of 8 bits, words are f32 scales, and signed bytes come as such. Both
- * enqueue. */
+/* codes.cu: n_rows rows of codes (n_rows, cols; of 4 bits two a byte, low ones first) and
+ * their words (n_rows, tiles of cols), from row0 on, a multiple of 64, into tiles of codes.cuh. Of
+ * 8 bits, words are f32 scales, and signed bytes come as such. Enqueues. */
 void sv_cuda_codes_pack(struct sv_cuda *cu, const void *src, const void *words, int32_t row0,
                         int32_t n_rows, int32_t cols, enum sv_codes_code code, void *dst);
+/* codes_sm90.cu: these to packed bf16. Enqueues. */
 void sv_cuda_codes_expand(struct sv_cuda *cu, const void *tiles, int32_t rows, int32_t cols,
                           enum sv_codes_code code, void *packed);
 

@@ -7,7 +7,7 @@
 #ifndef SV_CUDA_GEMM_CODES_CUH
 #define SV_CUDA_GEMM_CODES_CUH
 
-#include "backend/cuda/codes_value.cuh"
+#include "backend/gpu/codes_value.cuh"
 #include "backend/cuda/gemm.h"
 
 struct expansion {
@@ -53,7 +53,7 @@ expand_words(uint32_t (&pair)[SV_WCOMP_PAIRS], const struct coded &c, const stru
 #pragma unroll
     for (int step = 2 * HALF; step < 2 * HALF + 2; step++) {
         uint32_t four[4];
-        sv_codes_step<CODE>(four, c.word, step, s, e.factor);
+        sv_codes_step<CODE>(four, c.word + step * (SV_GEMM_CODES / 4), step, s, e.factor);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             pair[4 * step + i] = four[i];

@@ -444,15 +444,35 @@ static __device__ __forceinline__ float gpu_rcp(float x)
     return y;
 }
 
-static __device__ __forceinline__ uint32_t gpu_scale2(uint32_t pair, uint32_t by)
+static __device__ __forceinline__ uint32_t gpu_fma2(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t pair;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(c));
+    return pair;
+}
+static __device__ __forceinline__ uint32_t gpu_mul2(uint32_t a, uint32_t b)
 {
 #if __CUDA_ARCH__ < 900
-    /* Adding -0 changes nothing, not even a zero's sign. */
-    asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(pair) : "r"(by), "r"(0x80008000u));
+    return gpu_fma2(a, b, 0x80008000u); /* adding -0 changes nothing, not even a zero's sign */
 #else
-    asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(by));
-#endif
+    uint32_t pair;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
     return pair;
+#endif
+}
+static __device__ __forceinline__ uint32_t gpu_sub2(uint32_t a, uint32_t b)
+{
+#if __CUDA_ARCH__ < 900
+    return gpu_fma2(b, 0xbf80bf80u, a);
+#else
+    uint32_t pair;
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
+    return pair;
+#endif
+}
+static __device__ __forceinline__ uint32_t gpu_scale2(uint32_t pair, uint32_t by)
+{
+    return gpu_mul2(pair, by);
 }
 
 static __device__ __forceinline__ uint32_t gpu_fp8x2(float hi, float lo)
@@ -463,6 +483,17 @@ static __device__ __forceinline__ uint32_t gpu_fp8x2(float hi, float lo)
     return two;
 #else
     return (uint32_t)sv_fp8_of(hi) << 8 | sv_fp8_of(lo);
+#endif
+}
+
+static __device__ __forceinline__ float2 gpu_f8x2(uint32_t two)
+{
+#if __CUDA_ARCH__ >= 890
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)two));
+    return __half22float2(*(const __half2 *)&halves);
+#else
+    return make_float2(sv_fp8_value(two), sv_fp8_value(two >> 8));
 #endif
 }
 

@@ -99,4 +99,13 @@ static SV_HD float sv_fp8_value(uint8_t b)
     return b & 0x80 ? -f : f;
 }
 
+/* What a code is worth, NaN apart. */
+static SV_HD float sv_fp8_value(uint32_t code)
+{
+    const uint32_t u = (code & 0x7f) << 20 | (code & 0x80) << 24;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f * 0x1p120f; /* exact, and right for subnormal codes */
+}
+
 #endif

@@ -473,4 +473,37 @@ static __device__ __forceinline__ uint32_t gpu_fp8x2(float hi, float lo)
     return (uint32_t)sv_fp8_of(hi) << 8 | sv_fp8_of(lo);
 }
 
+static __device__ __forceinline__ float2 gpu_f8x2(uint32_t two)
+{
+    return make_float2(sv_fp8_value(two), sv_fp8_value(two >> 8));
+}
+
+/* The numbers of pairs. */
+static __device__ __forceinline__ float gpu_low(uint32_t pair)
+{
+    return __uint_as_float(pair << 16);
+}
+static __device__ __forceinline__ float gpu_high(uint32_t pair)
+{
+    return __uint_as_float(pair & 0xffff0000u);
+}
+static __device__ __forceinline__ uint32_t gpu_pair(float low, float high)
+{
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *(const uint32_t *)&pair;
+}
+static __device__ __forceinline__ uint32_t gpu_mul2(uint32_t a, uint32_t b)
+{
+    return gpu_pair(gpu_low(a) * gpu_low(b), gpu_high(a) * gpu_high(b));
+}
+static __device__ __forceinline__ uint32_t gpu_sub2(uint32_t a, uint32_t b)
+{
+    return gpu_pair(gpu_low(a) - gpu_low(b), gpu_high(a) - gpu_high(b));
+}
+static __device__ __forceinline__ uint32_t gpu_fma2(uint32_t a, uint32_t b, uint32_t c)
+{
+    return gpu_pair(fmaf(gpu_low(a), gpu_low(b), gpu_low(c)),
+                    fmaf(gpu_high(a), gpu_high(b), gpu_high(c)));
+}
+
 #endif

@@ -426,4 +426,30 @@ static inline uint32_t gpu_fp8x2(float hi, float lo)
     return (uint32_t)sv_fp8_of(hi) << 8 | sv_fp8_of(lo);
 }
 
+static inline float2 gpu_f8x2(uint32_t two)
+{
+    return {sv_fp8_value(two), sv_fp8_value(two >> 8)};
+}
+/* f of the numbers of pairs, rounded once: what is rounded fits f32. */
+template <class F> static inline uint32_t emu_pairs(const F &f, uint32_t a, uint32_t b, uint32_t c)
+{
+    const auto of = [](uint32_t pair, int i) { return __uint_as_float(pair >> i << 16); };
+    uint32_t all = 0;
+    for (int i = 0; i < 32; i += 16)
+        all |= (uint32_t)__float2bfloat16_rn(f(of(a, i), of(b, i), of(c, i))).x << i;
+    return all;
+}
+static inline uint32_t gpu_mul2(uint32_t a, uint32_t b)
+{
+    return emu_pairs([](float x, float y, float) { return x * y; }, a, b, 0);
+}
+static inline uint32_t gpu_sub2(uint32_t a, uint32_t b)
+{
+    return emu_pairs([](float x, float y, float) { return x - y; }, a, b, 0);
+}
+static inline uint32_t gpu_fma2(uint32_t a, uint32_t b, uint32_t c)
+{
+    return emu_pairs([](float x, float y, float z) { return fmaf(x, y, z); }, a, b, c);
+}
+
 #endif

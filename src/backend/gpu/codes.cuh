@@ -1,18 +1,18 @@
 /*
- * codes.cuh - the layout of weights in codes of 8 or 4 bits with their scales, as products on
- * Hopper read them.
+ * codes.cuh - the layout of weights in codes of 8 or 4 bits with their scales, as dense products on
+ * Hopper and those of experts read them.
  *
- * Included by codes_sm90.cu, which makes and expands them, by gemm_codes.cuh, and by a unit test in
- * plain C. A tile is that of pack.cuh, of four strips of 16 rows: codes, and behind them a word for
- * each of the strip's rows with its scales in these 64 columns. A lane holds the 16 pairs of
- * wcomp.cuh. Of 8 bits: word q has the codes of pair 2 q in bytes 1 and 3 and those of pair 2 q + 1
- * in bytes 0 and 2; words 0 to 3 stand at 16 l, 4 to 7 at 512 + 16 l. Of 4 bits: word q, at 16 l +
- * 4 q, has pairs 4 q to 4 q + 3, the first column of pair 4 q + i in bits 4 i to 4 i + 3, the
+ * Included by codes.cu, which makes them, by codes_value.cuh, which expands them, and by a unit
+ * test in plain C. A tile is that of pack.cuh, of four strips of 16 rows: codes, and behind them a
+ * word for each of the strip's rows with its scales in these 64 columns. A lane holds the 16 pairs
+ * of wcomp.cuh. Of 8 bits: word q has the codes of pair 2 q in bytes 1 and 3 and those of pair 2 q
+ * + 1 in bytes 0 and 2; words 0 to 3 stand at 16 l, 4 to 7 at 512 + 16 l. Of 4 bits: word q, at 16
+ * l + 4 q, has pairs 4 q to 4 q + 3, the first column of pair 4 q + i in bits 4 i to 4 i + 3, the
  * second 16 bits above. Behind all tiles stands an f32 factor of the matrix (SV_CODES_NV4). Must
  * not: know of kernels.
  */
-#ifndef SV_CUDA_CODES_CUH
-#define SV_CUDA_CODES_CUH
+#ifndef SV_GPU_CODES_CUH
+#define SV_GPU_CODES_CUH
 
 #include "backend/gpu/wcomp.cuh"
 
@@ -25,6 +25,7 @@ enum sv_codes_code {
     SV_CODES_I8,      /* signed bytes, with 128 added; f32 */
     SV_CODES_I4,      /* 0 to 15; 128 + zero point, in bf16, above a bf16 scale */
     SV_CODES_I4_HALF, /* 0 to 15; the same above an f16 scale */
+    SV_CODES_I4_TWO,  /* 0 to 15, less 8; a bf16 scale of each half of the columns */
     SV_CODES_MX4,     /* e2m1; of both halves of the columns a power of two times 2^126, in bf16 */
     SV_CODES_NV4 /* e2m1; a scale for each 16 columns, see sv_codes_e5m3; the matrix has a factor */
 };
