@@ -54,12 +54,12 @@ static bool routes_ok(const struct sv_routes *r)
 
 /* ---------------------------------------------------------------- weights */
 
-/* Of one shape and format. */
+/* Of one shape and format. A device may have two kinds of scales for e4m3, by their values. */
 static bool alike(const struct sv_weight *a, const struct sv_weight *b)
 {
     return a->rows == b->rows && a->cols == b->cols && a->fmt.elem == b->fmt.elem &&
            a->fmt.block_rows == b->fmt.block_rows && a->fmt.block_cols == b->fmt.block_cols &&
-           a->fmt.scale == b->fmt.scale;
+           (a->fmt.scale == b->fmt.scale || a->fmt.elem == SV_F8);
 }
 
 static bool experts_ok(const struct sv_experts *x, const struct sv_routes *r)

@@ -56,7 +56,8 @@ static int open_tower(struct sv_model *m, bool random, struct sv_err *err)
     return m->no_tower ? SV_OK : sv_tower_open(&m->tower, m->dev, &m->ckpt, c, err);
 }
 
-/* They are one product, for which a device has them in one format. */
+/* They are one product, for which a device has them in one format, but for the type of e4m3's
+ * scales. */
 static int check_gate_up(const struct sv_stack *st, struct sv_err *err)
 {
     for (int32_t i = 0; i < st->n_layers; i++) {
@@ -64,7 +65,8 @@ static int check_gate_up(const struct sv_stack *st, struct sv_err *err)
         if (st->layers[i].ffn != SV_FFN_MOE)
             continue;
         const struct sv_format *g = &moe->gate.w[0].fmt, *u = &moe->up.w[0].fmt;
-        if (g->elem != u->elem || g->block_cols != u->block_cols || g->scale != u->scale)
+        if (g->elem != u->elem || g->block_cols != u->block_cols ||
+            (g->scale != u->scale && g->elem != SV_F8))
             return sv_fail(err, SV_EUNSUPPORTED, -1,
                            "layer %d: gate and up of its experts are in different formats", i);
     }

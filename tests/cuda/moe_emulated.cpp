@@ -1,7 +1,7 @@
 /*
  * moe_emulated.cpp - the GPU kernels of a mixture of experts run on a CPU by tests/cuda/emulated: products within rounding
  * of sums in double precision, choices and lists against their definition, and a row's bits the same alone and among others
- * that share all or some of its experts, in every width of the kernels. Experts in MXFP4 give the bits of the bf16 experts
+ * that share all or some of its experts, in every width of the kernels. Experts in codes give the bits of the bf16 experts
  * of their values, and a shared expert that lies by itself those of a routed one that all rows choose.
  *
  * Built and started by moe_emulated.test.sh. tests/backend/test_cross_moe.c holds the same ops against the CPU's on a GPU.
@@ -56,8 +56,30 @@ struct shape {
     int32_t n_experts, k, hidden, inter;
     bool bf16, bias;
     sv_expert_act act;
-    int32_t top = 0; /* values are MXFP4's, with scales up to it; 0: any */
+    int32_t top = 0;   /* values are MXFP4's, with scales up to it; 0: any */
+    int32_t code = -1; /* values are those of an enum sv_codes_code; -1: any */
 };
+
+/* As upload.cu says what it keeps. */
+sv_format format_of(int32_t code)
+{
+    switch (code) {
+    case SV_CODES_F8:
+        return {SV_F8, 1, SV_TILE, SV_BF16};
+    case SV_CODES_F8_WIDE:
+        return {SV_F8, 1, SV_TILE, SV_F32};
+    case SV_CODES_I8:
+        return {SV_I8, 1, SV_TILE, SV_F32};
+    case SV_CODES_I4:
+        return {SV_U8, 1, SV_TILE, SV_BF16};
+    case SV_CODES_I4_HALF:
+        return {SV_U8, 1, SV_TILE, SV_F16};
+    case SV_CODES_I4_TWO:
+        return {SV_U8, 1, SV_TILE / 2, SV_BF16};
+    default:
+        return {SV_U8, 1, SV_TILE, SV_F8};
+    }
+}
 
 struct projection {
     std::vector<float> value; /* (n_experts, rows, cols) */
@@ -81,15 +103,108 @@ struct projection {
         for (size_t i = 0; i < value.size(); i++)
             value[i] = sv_e2m1[codes[i / 2] >> 4 * (i & 1) & 15] * sv_e8m0_to_f32(scales[i / SV_MXFP4_BLOCK]);
     }
+    /* Codes of codes.cuh, (n_experts, rows, cols) of `bits` each, and words, (n_experts, rows, tiles of cols). */
+    int32_t code = -1;
+    float global = 0.00123f; /* NVFP4's factor */
+    std::vector<uint32_t> words;
+    static uint32_t bits_of(float f)
+    {
+        uint32_t u;
+        memcpy(&u, &f, 4);
+        return u;
+    }
+    float drawn(sv_rng &rng, float scale, bool half)
+    {
+        const float f = scale * (0.5f + (float)sv_rng_below(&rng, 1000) / 1000) * (sv_rng_below(&rng, 9) ? 1 : -1);
+        return half ? sv_bf16_to_f32(sv_f32_to_bf16(f)) : f;
+    }
+    void draw(sv_rng &rng, int32_t of, int32_t cols)
+    {
+        const size_t n_k = sv_tiles(cols), rows = value.size() / cols;
+        const int32_t bits = sv_codes_bits((sv_codes_code)of);
+        const float small = 1 / std::sqrt((float)cols) / (of <= SV_CODES_F8_WIDE ? 150 : of == SV_CODES_I8 ? 75 : 5);
+        code = of;
+        codes.assign(value.size() * bits / 8, 0);
+        words.resize(rows * n_k);
+        for (uint8_t &c : codes) {
+            c = (uint8_t)sv_rng_below(&rng, 256);
+            if (of <= SV_CODES_F8_WIDE && (c & 0x7f) == 0x7f)
+                c = 0x81;
+        }
+        for (size_t i = 0; i < words.size(); i++) {
+            float scale[4] = {};
+            int32_t zero = 8;
+            for (float &f : scale)
+                f = i % 23 == 5 ? 0 : drawn(rng, small, of != SV_CODES_F8_WIDE && of != SV_CODES_I8);
+            if (of == SV_CODES_I4 || of == SV_CODES_I4_HALF)
+                zero = (int32_t)sv_rng_below(&rng, 17);
+            words[i] = bits_of(scale[0]);
+            if (of == SV_CODES_I4)
+                words[i] = words[i] >> 16;
+            if (of == SV_CODES_I4_HALF) { /* 2^-8 to 2^-5 */
+                words[i] = 0x1c00 + sv_rng_below(&rng, 0xc00);
+                scale[0] = sv_f16_to_f32((uint16_t)words[i]);
+            }
+            if (of == SV_CODES_I4 || of == SV_CODES_I4_HALF)
+                words[i] |= (uint32_t)sv_f32_to_bf16(128.0f + (float)zero) << 16;
+            if (of == SV_CODES_I4_TWO)
+                words[i] = words[i] >> 16 | bits_of(scale[1]);
+            if (of == SV_CODES_NV4) {
+                words[i] = 0;
+                for (int j = 0; j < 4; j++) {
+                    const uint32_t e4m3 = sv_rng_below(&rng, 5) ? 40 + sv_rng_below(&rng, 40) : 1 + sv_rng_below(&rng, 12);
+                    words[i] |= sv_codes_e5m3(e4m3) << 8 * j;
+                    scale[j] = sv_f8_to_f32((uint8_t)e4m3);
+                }
+            }
+            for (size_t c = i % n_k * SV_TILE; c < std::min((i % n_k + 1) * SV_TILE, (size_t)cols); c++) {
+                const size_t at = i / n_k * cols + c;
+                const int32_t nibble = codes[at * bits / 8] >> 4 * (at & 1) & 15;
+                float v;
+                if (of <= SV_CODES_F8_WIDE)
+                    v = sv_f8_to_f32(codes[at]) * scale[0];
+                else if (of == SV_CODES_I8)
+                    v = (float)(int8_t)codes[at] * scale[0];
+                else if (of == SV_CODES_NV4)
+                    v = sv_e2m1[nibble] * scale[c % SV_TILE / 16] * global;
+                else
+                    v = (float)(nibble - zero) * scale[of == SV_CODES_I4_TWO ? c % SV_TILE / 32 : 0];
+                value[at] = sv_bf16_to_f32(sv_f32_to_bf16(v));
+            }
+        }
+    }
+    size_t code_bytes() const
+    {
+        return code < 0 ? sv_mxfp4_bytes(x.rows, x.cols) : sv_codes_bytes(x.rows, x.cols, sv_codes_bits((sv_codes_code)code));
+    }
     /* As upload.cu does. */
     sv_experts in_codes(sv_cuda *cu)
     {
+        if (code >= 0)
+            return in_tiles(cu);
         const size_t each = sv_mxfp4_bytes(x.rows, x.cols), n = (size_t)x.rows * x.cols;
         tiles.assign(each * x.n, 0xff);
         coded = w;
         for (int32_t e = 0; e < x.n; e++) {
             sv_cuda_mxfp4_tiles(cu, &codes[e * n / 2], &scales[e * n / SV_MXFP4_BLOCK], 0, 0, x.rows, x.cols, &tiles[e * each]);
             coded[e].fmt = {SV_U8, 1, 32, SV_U8};
+            coded[e].data = &tiles[e * each];
+        }
+        sv_experts all = x;
+        all.w = coded.data();
+        return all;
+    }
+    sv_experts in_tiles(sv_cuda *cu)
+    {
+        const int32_t bits = sv_codes_bits((sv_codes_code)code);
+        const size_t each = code_bytes(), n = (size_t)x.rows * x.cols * bits / 8, n_words = (size_t)x.rows * sv_tiles(x.cols);
+        const float factor = 256 * global;
+        tiles.assign(each * x.n, 0xff);
+        coded = w;
+        for (int32_t e = 0; e < x.n; e++) {
+            sv_cuda_codes_pack(cu, &codes[e * n], &words[e * n_words], 0, x.rows, x.cols, (sv_codes_code)code, &tiles[e * each]);
+            memcpy(&tiles[e * each + sv_codes_factor_at(x.rows, x.cols, bits)], &factor, sizeof factor);
+            coded[e].fmt = format_of(code);
             coded[e].data = &tiles[e * each];
         }
         sv_experts all = x;
@@ -118,6 +233,8 @@ struct projection {
             v = sv_bf16_to_f32(sv_f32_to_bf16(scale * sv_rng_normal(&rng)));
         if (s.top)
             draw_codes(rng, s.top);
+        if (s.code >= 0)
+            draw(rng, s.code, cols);
         for (float &b : bias)
             b = s.bias ? 0.3f * sv_rng_normal(&rng) : 0;
         packed.resize(each * s.n_experts);
@@ -152,9 +269,16 @@ struct projection {
 struct layer {
     shape s;
     projection gate, up, down;
-    layer(sv_rng &rng, const shape &of)
-        : s(of), gate(rng, of, of.inter, of.hidden), up(rng, of, of.inter, of.hidden), down(rng, of, of.hidden, of.inter)
+    /* up: another code of the same family */
+    layer(sv_rng &rng, const shape &of, int32_t code_of_up = -1)
+        : s(of), gate(rng, of, of.inter, of.hidden), up(rng, with(of, code_of_up), of.inter, of.hidden),
+          down(rng, of, of.hidden, of.inter)
     {
+    }
+    static shape with(shape s, int32_t code)
+    {
+        s.code = code < 0 ? s.code : code;
+        return s;
     }
 };
 
@@ -399,10 +523,10 @@ int check_parts(sv_cuda *cu, sv_rng &rng, const shape &s)
     return 0;
 }
 
-/* Both ways in which experts with MXFP4's values may lie. Scales beyond 128 give infinities, too. */
-int check_codes(sv_cuda *cu, sv_rng &rng, const shape &s)
+/* Both ways in which experts with the values of codes may lie. Scales of MXFP4 beyond 128 give infinities, too. */
+int check_codes(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t code_of_up = -1)
 {
-    layer l(rng, s);
+    layer l(rng, s, code_of_up);
     layer c = l;
     c.gate.x = c.gate.in_codes(cu);
     c.up.x = c.up.in_codes(cu);
@@ -426,8 +550,8 @@ int check_codes(sv_cuda *cu, sv_rng &rng, const shape &s)
             return 1;
         if (act[0].data != act[1].data || memcmp(down[0].data(), down[1].data(), down[0].size() * 4) ||
             out[0].data != out[1].data) {
-            printf("codes: %d rows of %d experts, %d to %d, scales up to %d: other bits\n", n, s.n_experts, s.hidden, s.inter,
-                   s.top);
+            printf("codes %d: %d rows of %d experts, %d to %d, scales up to %d: other bits\n", s.code, n, s.n_experts, s.hidden,
+                   s.inter, s.top);
             return 1;
         }
     }
@@ -441,12 +565,12 @@ int check_shared(sv_cuda *cu, sv_rng &rng, const shape &s)
     std::vector<std::vector<uint8_t>> want;
     const std::vector<int32_t> own = {0, 1, 2};
     for (projection *p : {&l.gate, &l.up, &l.down})
-        if (s.top)
+        if (s.top || s.code >= 0)
             p->x = p->in_codes(cu);
     for (bool fused : {false, true}) {
         for (projection *p : {&l.gate, &l.up, &l.down})
             if (fused)
-                p->split(p->x, s.top    ? sv_mxfp4_bytes(p->x.rows, p->x.cols)
+                p->split(p->x, s.top || s.code >= 0 ? p->code_bytes()
                                : s.bf16 ? sv_packed_bytes(p->x.rows, p->x.cols)
                                         : (size_t)p->x.rows * p->x.cols * 4);
         for (int32_t n : {1, 9, 40, 160}) {
@@ -692,6 +816,14 @@ int main(int argc, char **)
         n_checks++;
     }
     bad |= check_shared(&cu, rng, {5, 3, 64, 32, true, false, SV_EXPERT_SILU, 122});
+    bad |= check_shared(&cu, rng, {5, 3, 136, 72, true, false, SV_EXPERT_SILU, 0, SV_CODES_F8});
+    n_checks += 2;
+    for (int32_t code : {SV_CODES_F8, SV_CODES_F8_WIDE, SV_CODES_I8, SV_CODES_I4, SV_CODES_I4_HALF, SV_CODES_I4_TWO, SV_CODES_NV4}) {
+        const bool few = code == SV_CODES_I8 || code == SV_CODES_I4_HALF;
+        bad |= check_codes(&cu, rng, {4, 2, few ? 96 : 320, few ? 40 : 144, true, false, SV_EXPERT_SILU, 0, code});
+        n_checks++;
+    }
+    bad |= check_codes(&cu, rng, {5, 2, 136, 72, true, true, SV_EXPERT_CLAMPED, 0, SV_CODES_F8}, SV_CODES_F8_WIDE);
     n_checks++;
     if (argc > 1) {
         printf("%d cases: %s\n", n_checks, bad ? "FAILED" : "all as they should be");

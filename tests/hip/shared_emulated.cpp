@@ -124,13 +124,12 @@ void latents(sv_cuda &cu)
         }
 }
 
-void experts(sv_cuda &cu, sv_dtype elem)
+void experts(sv_cuda &cu, sv_format fmt)
 {
     sv_weight w[128] = {};
     for (int i = 0; i < 128; i++) {
         w[i].data = somewhere + i * 4096;
-        w[i].fmt.elem = elem;
-        w[i].fmt.block_cols = 32;
+        w[i].fmt = fmt;
         w[i].rows = w[i].cols = 2048;
     }
     for (int32_t n = 1; n <= 4096; n++) {
@@ -221,8 +220,9 @@ int main(void)
     products(cu);
     attention(cu);
     latents(cu);
-    experts(cu, SV_BF16);
-    experts(cu, SV_U8);
+    for (const sv_format &fmt : {sv_format{SV_BF16, 0, 0, SV_F32}, sv_format{SV_U8, 1, 32, SV_U8},
+                                 sv_format{SV_F8, 1, SV_TILE, SV_BF16}, sv_format{SV_U8, 1, SV_TILE, SV_BF16}})
+        experts(cu, fmt);
     delta_rules(cu);
     return list();
 }

@@ -40,6 +40,7 @@ struct sv_moe_matrices {
     const void *bias; /* (n_experts * rows), or NULL */
     int64_t stride;   /* bytes from one expert to the next */
     int32_t bias_dtype;
+    int32_t code, shared_code; /* enum sv_codes_code of SV_MOE_CODES* */
 };
 
 #ifdef __CUDACC__
@@ -50,8 +51,8 @@ static __device__ __forceinline__ const uint8_t *sv_moe_matrix(const struct sv_m
 }
 #endif
 
-/* How weights lie: pack.cuh, mxfp4.cuh. */
-enum sv_moe_form { SV_MOE_BF16, SV_MOE_MXFP4, SV_MOE_FORMS };
+/* How weights lie: pack.cuh, mxfp4.cuh, codes.cuh. */
+enum sv_moe_form { SV_MOE_BF16, SV_MOE_MXFP4, SV_MOE_CODES8, SV_MOE_CODES4, SV_MOE_FORMS };
 
 /* Handed to kernels by value. gate.w is down's where there is no up. */
 struct sv_moe {
@@ -77,10 +78,10 @@ enum { SV_MOE_WIDTHS = 5 };
 /* (SV_MOE_WIDTHS), by n; moe_sm90.cu */
 const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form form);
 
-/* An expert's in MXFP4; codes of dense weights have scales for whole tiles. */
+/* An expert's in MXFP4, which lies as mxfp4.cuh says; all other codes lie as codes.cuh does. */
 static inline bool sv_cuda_is_mxfp4(const struct sv_weight *w)
 {
-    return w->fmt.elem == SV_U8 && w->fmt.block_cols == 32;
+    return w->fmt.elem == SV_U8 && w->fmt.block_cols == 32 && w->fmt.scale == SV_U8;
 }
 
 /* mxfp4.cu: rows from row0 on, a multiple of 64, of a matrix of MXFP4 into its tiles; codes

@@ -28,16 +28,19 @@ static __device__ __forceinline__ void end_sums(float (&acc)[gpu_sums(N)], uint3
     sv_wgmma_fence();
 }
 
-/* Of few entries, pieces come TURNS at a time, by the copy engine, to slots; behind these stand
- * their barriers. Loads to registers, however many are under way, are waited for all at once: nvcc
- * counts them together. The copy engine is slow where a copy does not lie in lines of 128 bytes as
- * its source does: four pieces are whole lines. */
-struct ring_codes {
+/* Pieces come TURNS_ at a time, by the copy engine, to slots; behind these stand their barriers.
+ * Loads to registers, however many are under way, are waited for all at once: nvcc counts them
+ * together. The copy engine is slow where a copy does not lie in lines of 128 bytes as its source
+ * does: four pieces of MXFP4 are whole lines. AT_ONCE_ 2: a wave by itself has time between
+ * instructions. */
+template <sv_moe_form FORM, int TURNS_, int AT_ONCE_, int SLOTS_> struct ring_codes {
     enum {
-        TURNS = 4,
-        AT_ONCE = 2, /* a wave by itself has time between instructions */
-        SLOTS = 3,
-        SLOT = TURNS * SV_MXFP4_PIECE,
+        TURNS = TURNS_,
+        AT_ONCE = AT_ONCE_,
+        SLOTS = SLOTS_,
+        PIECE = piece<FORM>::BYTES,
+        STEP = piece<FORM>::STEP,
+        SLOT = TURNS * PIECE,
         BYTES = (SLOTS * (SLOT + 8) + 127) / 128 * 128
     };
     const uint8_t *from; /* what comes next */
@@ -58,13 +61,22 @@ struct ring_codes {
     }
     __device__ __forceinline__ void fetch(uint32_t slot, uint32_t slot_bar)
     {
-        if (left > 0 && gpu_lane() == 0) {
-            const uint32_t bytes = (uint32_t)min(left, (int32_t)TURNS) * SV_MXFP4_PIECE;
-            bar_expect(slot_bar, bytes);
-            copy_tile(slot, from, bytes, slot_bar, once);
+        if (left > 0) {
+            const int32_t pieces = min(left, (int32_t)TURNS);
+            if (gpu_lane() == 0)
+                bar_expect(slot_bar, pieces * PIECE);
+            if (STEP == PIECE) {
+                if (gpu_lane() == 0)
+                    copy_tile(slot, from, pieces * PIECE, slot_bar, once);
+            } else {
+                __syncwarp();
+                if (gpu_lane() < pieces)
+                    copy_tile(slot + gpu_lane() * PIECE, from + gpu_lane() * STEP, PIECE, slot_bar,
+                              once);
+            }
         }
         left -= TURNS;
-        from += SLOT;
+        from += TURNS * STEP;
     }
     __device__ __forceinline__ void begin(const uint8_t *strip, int32_t n_pieces)
     {
@@ -76,16 +88,10 @@ struct ring_codes {
     }
     template <class USE> __device__ __forceinline__ void take(int i, int32_t t, const USE &use)
     {
-        struct lane_codes c;
+        struct lane_codes<FORM> c;
         if (i == 0 && t < n)
             bar_wait_warp(bar, parity);
-        const uint32_t piece = at + i * SV_MXFP4_PIECE;
-        const uint4 v = gpu_load16(piece + gpu_lane() * 16);
-        c.word[0] = v.x;
-        c.word[1] = v.y;
-        c.word[2] = v.z;
-        c.word[3] = v.w;
-        c.scales = gpu_load4(piece + SV_MXFP4_SCALES_AT + gpu_lane() / 4 * 4);
+        fetch_codes(c, in_shared{at + i * PIECE});
         if (i == TURNS - 1) {
             __syncwarp(); /* all have read */
             fetch(at, bar);
@@ -101,19 +107,31 @@ struct ring_codes {
     }
 };
 
-/* More entries spread the time of weights over more. */
-template <int N> struct code_queue : held_codes<N <= 32 ? 6 : N <= 64 ? 4 : 2> {
+/* More entries spread the time of weights over more. Codes of 8 bits are too many for registers. */
+template <int N, sv_moe_form FORM>
+struct code_queue : held_codes<N <= 32   ? 6
+                               : N <= 64 ? 4
+                                         : 2,
+                               FORM> {
     enum { BYTES = 0 };
 };
-template <> struct code_queue<8> : ring_codes {
+template <sv_moe_form FORM> struct code_queue<8, FORM> : ring_codes<FORM, 4, 2, 3> {
 };
-template <> struct code_queue<16> : ring_codes {
+template <sv_moe_form FORM> struct code_queue<16, FORM> : ring_codes<FORM, 4, 2, 3> {
+};
+template <> struct code_queue<16, SV_MOE_CODES8> : ring_codes<SV_MOE_CODES8, 2, 2, 4> {
+};
+template <> struct code_queue<32, SV_MOE_CODES8> : ring_codes<SV_MOE_CODES8, 2, 2, 4> {
+};
+template <> struct code_queue<64, SV_MOE_CODES8> : ring_codes<SV_MOE_CODES8, 1, 1, 4> {
+};
+template <> struct code_queue<128, SV_MOE_CODES8> : ring_codes<SV_MOE_CODES8, 1, 1, 3> {
 };
 
 /* Weights go from registers to wgmma as they are. */
 template <int N>
 static __device__ __forceinline__ void begin_coded(float (&acc)[gpu_sums(N)],
-                                                   const uint32_t (&pair)[CODED_WORDS / 2][8],
+                                                   const uint32_t (&pair)[CODED_HALVES][8],
                                                    uint32_t, uint32_t x_at)
 {
     const uint64_t x = sv_wgmma_desc(x_at);
@@ -137,12 +155,20 @@ static __device__ __forceinline__ void handed_over(void)
 
 #include "backend/gpu/moe_codes.cuh"
 
+#define CODED_WIDTHS(FORM)                                                                         \
+    {                                                                                              \
+        coded_width_of<FORM, 8, 1>(), coded_width_of<FORM, 16, 1>(),                               \
+            coded_width_of<FORM, 32, 1>(), coded_width_of<FORM, 64, 2>(),                          \
+            coded_width_of<FORM, 128, 2>()                                                         \
+    }
+
 const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form form)
 {
     static const struct sv_moe_width widths[SV_MOE_FORMS][SV_MOE_WIDTHS] = {
         {width_of<8, 1>(), width_of<16, 1>(), width_of<32, 1>(), width_of<64, 2>(),
          width_of<128, 2>()},
-        {coded_width_of<8, 1>(), coded_width_of<16, 1>(), coded_width_of<32, 1>(),
-         coded_width_of<64, 2>(), coded_width_of<128, 2>()}};
+        CODED_WIDTHS(SV_MOE_MXFP4),
+        CODED_WIDTHS(SV_MOE_CODES8),
+        CODED_WIDTHS(SV_MOE_CODES4)};
     return widths[form];
 }

@@ -306,7 +306,9 @@ static enum sv_codes_code code4_of(const struct sv_quant *q)
     case SV_CODE_INT4:
     case SV_CODE_AWQ:
     case SV_CODE_GPTQ4:
-        return q->scale == SV_F16 ? SV_CODES_I4_HALF : SV_CODES_I4;
+        return q->scale == SV_F16                                      ? SV_CODES_I4_HALF
+               : q->block_cols == SV_TILE / 2 && q->cols > SV_TILE / 2 ? SV_CODES_I4_TWO
+                                                                       : SV_CODES_I4;
     case SV_CODE_MXFP4:
         return SV_CODES_MX4;
     case SV_CODE_NVFP4:
@@ -339,22 +341,28 @@ static bool small_scales_fit(const struct sv_quant *q)
     return true;
 }
 
+/* Experts have MXFP4 in a layout of its own, and groups of half a tile. */
 bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enum sv_role role)
 {
     const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
-    if (role >= SV_ROLE_EXPERT_GATE && role <= SV_ROLE_EXPERT_DOWN)
-        return cu->act == SV_BF16 && (q->code == SV_CODE_MXFP4 || q->code == SV_CODE_GG_MXFP4) &&
-               q->cols % SV_MXFP4_BLOCK == 0;
+    const bool expert = role >= SV_ROLE_EXPERT_GATE && role <= SV_ROLE_EXPERT_DOWN,
+               dense = (role >= SV_ROLE_Q && role <= SV_ROLE_DOWN) ||
+                       (role >= SV_ROLE_SHARED_GATE && role <= SV_ROLE_SHARED_DOWN);
+    if (cu->act != SV_BF16 || !(expert || (dense && cu->set == SV_CUDA_SM90)))
+        return false;
+    if (expert && (q->code == SV_CODE_MXFP4 || q->code == SV_CODE_GG_MXFP4))
+        return q->cols % SV_MXFP4_BLOCK == 0;
     const bool byte =
         q->code == SV_CODE_F8 || q->code == SV_CODE_I8 || (q->code == SV_CODE_INT8 && !q->zeros);
     const enum sv_codes_code four = code4_of(q);
-    const bool tiles = q->block_cols % SV_TILE == 0 || q->block_cols >= q->cols;
-    if (cu->set != SV_CUDA_SM90 || cu->act != SV_BF16 || q->g_idx || q->rows < 2 || q->cols % 8 ||
-        role < SV_ROLE_Q || role > SV_ROLE_DOWN)
+    if (q->g_idx || q->rows < 2 || q->cols % 8)
         return false;
     if (four == SV_CODES_MX4 || four == SV_CODES_NV4)
         return q->block_rows == 1 && q->block_cols == (four == SV_CODES_MX4 ? 32 : 16) &&
                small_scales_fit(q);
+    if (four == SV_CODES_I4_TWO)
+        return expert && !q->zeros;
+    const bool tiles = q->block_cols % SV_TILE == 0 || q->block_cols >= q->cols;
     return tiles && (byte || (four != SV_CODES_F8 && q->scale != SV_F32));
 }
 
@@ -461,9 +469,13 @@ static uint32_t code_word(const struct sv_quant *q, enum sv_codes_code code, int
     }
     const bool inputs_first = q->code == SV_CODE_AWQ || q->code == SV_CODE_GPTQ4;
     const int64_t at = inputs_first ? (int64_t)g * q->rows + row : scales_of(q, row) + g;
+    const uint16_t *half = (const uint16_t *)q->scales;
+    if (code == SV_CODES_I4_TWO) {
+        const int64_t next = at + (inputs_first ? q->rows : 1);
+        return half[at] | (col + SV_TILE / 2 < q->cols ? (uint32_t)half[next] << 16 : 0);
+    }
     if (sv_codes_bits(code) == 4)
-        return (uint32_t)((const uint16_t *)q->scales)[at] |
-               (uint32_t)sv_f32_to_bf16(128.0f + (float)zero_of(q, row, g)) << 16;
+        return half[at] | (uint32_t)sv_f32_to_bf16(128.0f + (float)zero_of(q, row, g)) << 16;
     const float f = scale_at(q, at);
     memcpy(&word, &f, sizeof word);
     return word;
@@ -629,24 +641,25 @@ static int weights_alloc(struct sv_cuda *cu, const struct sv_weight *w, int32_t 
     return rc ? rc : sv_cuda_take(cu, SV_MEM_WEIGHTS, data, n_bytes, err, what);
 }
 
+/* How codes are kept (codes.cuh). fit: see code_scales_fit. */
+static struct sv_format codes_format(const struct sv_quant *q, bool fit)
+{
+    const enum sv_codes_code four = code4_of(q);
+    if (four == SV_CODES_F8)
+        return {q->code == SV_CODE_F8 ? SV_F8 : SV_I8, 1, SV_TILE, fit ? SV_BF16 : SV_F32};
+    return {SV_U8, 1, four == SV_CODES_I4_TWO ? SV_TILE / 2 : SV_TILE,
+            four == SV_CODES_MX4   ? SV_U8
+            : four == SV_CODES_NV4 ? SV_F8
+                                   : q->scale};
+}
+
 /* In codes, in 8 bits with a scale for each row, or as it comes. */
 static struct sv_weight kept(struct sv_cuda *cu, const struct sv_weight *w)
 {
     struct sv_weight k = *w;
     k.quant = NULL;
     if (w->quant) {
-        const enum sv_codes_code four = code4_of(w->quant);
-        k.fmt.block_rows = 1;
-        k.fmt.block_cols = SV_TILE;
-        if (four != SV_CODES_F8) {
-            k.fmt.elem = SV_U8;
-            k.fmt.scale = four == SV_CODES_MX4   ? SV_U8
-                          : four == SV_CODES_NV4 ? SV_F8
-                                                 : w->quant->scale;
-        } else {
-            k.fmt.elem = w->quant->code == SV_CODE_F8 ? SV_F8 : SV_I8;
-            k.fmt.scale = code_scales_fit(w->quant) ? SV_BF16 : SV_F32;
-        }
+        k.fmt = codes_format(w->quant, w->quant->code == SV_CODE_F8 && code_scales_fit(w->quant));
         if (sv_packed_bytes(w->rows, w->cols) > cu->codes_packed)
             cu->codes_packed = sv_packed_bytes(w->rows, w->cols);
         return k;
@@ -843,14 +856,36 @@ int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, flo
 
 /* ---------------------------------------------------------------- experts */
 
-/* In codes, or as it comes. */
-static struct sv_weight kept_expert(const struct sv_weight *w)
+static const struct sv_format mxfp4_format = {SV_U8, 1, SV_MXFP4_BLOCK, SV_U8};
+
+static bool is_mxfp4(const struct sv_quant *q)
 {
-    struct sv_weight k = *w;
-    k.quant = NULL;
-    if (w->quant)
-        k.fmt = {SV_U8, 1, SV_MXFP4_BLOCK, SV_U8};
-    return k;
+    return q->code == SV_CODE_MXFP4 || q->code == SV_CODE_GG_MXFP4;
+}
+
+static struct sv_format expert_format(const struct sv_quant *q, bool fit)
+{
+    return is_mxfp4(q) ? mxfp4_format : codes_format(q, fit);
+}
+
+/* n experts in codes, all in one way, or as they come. */
+static int kept_experts(const struct sv_weight *w, int32_t n, struct sv_weight *k,
+                        struct sv_err *err)
+{
+    bool fit = true;
+    *k = *w;
+    k->quant = NULL;
+    for (int32_t e = 0; e < n && w->quant && fit; e++)
+        fit = w[e].quant->code == SV_CODE_F8 && code_scales_fit(w[e].quant);
+    for (int32_t e = 0; e < n && w->quant; e++) {
+        const struct sv_format f = expert_format(w[e].quant, fit);
+        if (e == 0)
+            k->fmt = f;
+        if (w[e].quant->code != w->quant->code || memcmp(&f, &k->fmt, sizeof f))
+            return sv_fail(err, SV_EUNSUPPORTED, -1, "expert %d is quantized in another way",
+                           (int)e);
+    }
+    return SV_OK;
 }
 
 static void place_expert(struct sv_weight *out, const struct sv_weight *w, void *data, int32_t e)
@@ -864,16 +899,20 @@ int sv_cuda_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int
                            struct sv_weight *w, struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
-    void *data;
-    const struct sv_weight one = kept_expert(host);
-    int rc = weights_alloc(cu, &one, n, &data, err);
+    void *data = NULL;
+    struct sv_weight one;
+    int rc = kept_experts(host, n, &one, err);
+    if (!rc)
+        rc = weights_alloc(cu, &one, n, &data, err);
     if (!rc)
         rc = open_buffers(cu, err);
     for (int32_t e = 0; e < n && !rc; e++) {
-        const struct sv_weight own = kept_expert(&host[e]);
-        place_expert(&w[e], &own, data, e);
-        rc = host[e].quant ? send_mxfp4(cu, host[e].quant, (void *)(uintptr_t)w[e].data, err)
-                           : send(cu, &host[e], &own.fmt, (void *)(uintptr_t)w[e].data, err);
+        place_expert(&w[e], &one, data, e);
+        void *to = (void *)(uintptr_t)w[e].data;
+        rc = !host[e].quant ? send(cu, &host[e], &one.fmt, to, err)
+             : sv_cuda_is_mxfp4(&one)
+                 ? send_mxfp4(cu, host[e].quant, to, err)
+                 : send_codes(cu, host[e].quant, sv_cuda_code_of(&one), to, err);
     }
     if (rc) {
         sv_cuda_free(dev, data);
@@ -886,8 +925,11 @@ int sv_cuda_random_experts(struct sv_dev *dev, const struct sv_weight *shape, in
                            float scale, uint64_t seed, struct sv_weight *w, struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
-    void *data;
-    const struct sv_weight one = kept_expert(shape);
+    void *data = NULL;
+    struct sv_weight one = *shape;
+    one.quant = NULL;
+    if (shape->quant)
+        one.fmt = mxfp4_format;
     int rc = weights_alloc(cu, &one, n, &data, err);
     for (int32_t e = 0; e < n && !rc; e++) {
         const uint64_t own = seed + (uint64_t)e * 0x9e3779b97f4a7c15u;

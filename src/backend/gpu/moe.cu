@@ -51,10 +51,18 @@ template <typename T, bool GATED> static __global__ void plain_kernel(const stru
 
 /* ---------------------------------------------------------------- host */
 
+#define CODED_WIDTHS(FORM)                                                                         \
+    {                                                                                              \
+        coded_width_of<FORM, 8, 1>(), coded_width_of<FORM, 16, 1>(),                               \
+            coded_width_of<FORM, 32, 1>(), coded_width_of<FORM, 64, 1>(),                          \
+            coded_width_of<FORM, 128, 1>()                                                         \
+    }
+
 static const struct sv_moe_width portable[SV_MOE_FORMS][SV_MOE_WIDTHS] = {
     {width_of<8, 1>(), width_of<16, 1>(), width_of<32, 1>(), width_of<64, 1>(), width_of<128, 1>()},
-    {coded_width_of<8, 1>(), coded_width_of<16, 1>(), coded_width_of<32, 1>(),
-     coded_width_of<64, 1>(), coded_width_of<128, 1>()}};
+    CODED_WIDTHS(SV_MOE_MXFP4),
+    CODED_WIDTHS(SV_MOE_CODES8),
+    CODED_WIDTHS(SV_MOE_CODES4)};
 
 static const struct sv_moe_width *widths_of(const struct sv_cuda *cu, enum sv_moe_form form)
 {
@@ -87,20 +95,30 @@ int sv_cuda_moe_open(struct sv_cuda *cu, struct sv_err *err)
     return rc;
 }
 
-/* Entries at a time: twice what an expert usually has, and at least 32 where there are so many
- * rows, since weights are read once more for what does not fit. */
+/* Entries at a time: twice what an expert usually has, and at least 32 where there are more rows,
+ * since weights are read once more for what does not fit; at least 16 of codes of 8 bits. */
 static const struct sv_moe_width *width_for(const struct sv_cuda *cu, const struct sv_moe *a)
 {
     const struct sv_routes *r = &a->r;
     const int64_t most = (int64_t)r->n_rows, usual = 2 * most * r->k / r->n_experts;
+    const int64_t least = a->form == SV_MOE_CODES8 && most <= 32 ? 16 : 32;
     const struct sv_moe_width *widths = widths_of(cu, a->form), *w = widths;
     for (const struct sv_moe_width *next = w + 1; next < widths + SV_MOE_WIDTHS; next++) {
-        const bool enough = w->n >= most || w->n >= (usual > 32 ? usual : 32);
+        const bool enough = w->n >= most || w->n >= (usual > least ? usual : least);
         if (shared_bytes(next, a->k) <= shared_most(cu) &&
             (!enough || shared_bytes(w, a->k) > shared_most(cu)))
             w = next;
     }
     return w;
+}
+
+static enum sv_moe_form form_of(const struct sv_weight *w)
+{
+    if (w->fmt.elem <= SV_F16)
+        return SV_MOE_BF16;
+    return sv_cuda_is_mxfp4(w)         ? SV_MOE_MXFP4
+           : sv_cuda_code_bits(w) == 8 ? SV_MOE_CODES8
+                                       : SV_MOE_CODES4;
 }
 
 static struct sv_moe_matrices matrices_of(const struct sv_experts *x)
@@ -112,6 +130,8 @@ static struct sv_moe_matrices matrices_of(const struct sv_experts *x)
     m.bias = x->bias.data;
     m.stride = x->n > 1 ? (const uint8_t *)x->w[1].data - m.w : 0;
     m.bias_dtype = x->bias.fmt.elem;
+    m.code = sv_cuda_code_of(&x->w[0]);
+    m.shared_code = x->shared ? sv_cuda_code_of(x->shared) : m.code;
     return m;
 }
 
@@ -126,9 +146,9 @@ static void run(struct sv_cuda *cu, const char *what, struct sv_moe *a, const st
     a->k = x->cols;
     a->w_dtype = x->w[0].fmt.elem;
     a->packed = sv_cuda_is_packed(&x->w[0]);
-    a->form = sv_cuda_is_mxfp4(&x->w[0]) ? SV_MOE_MXFP4 : SV_MOE_BF16;
-    SV_REQUIRE(a->w_dtype <= SV_F16 || (a->form == SV_MOE_MXFP4 && cu->act == SV_BF16));
-    if (a->form == SV_MOE_MXFP4 || (cu->act == SV_BF16 && a->packed && a->k % 8 == 0)) {
+    a->form = form_of(&x->w[0]);
+    SV_REQUIRE(a->form == SV_MOE_BF16 || cu->act == SV_BF16);
+    if (a->form != SV_MOE_BF16 || (cu->act == SV_BF16 && a->packed && a->k % 8 == 0)) {
         const struct sv_moe_width *w = width_for(cu, a);
         const int32_t each = w->groups * (gated ? SV_TILE / 2 : SV_TILE);
         /* An expert's last unit may be half empty. */

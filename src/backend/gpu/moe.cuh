@@ -63,8 +63,9 @@ template <int N, int GROUPS> struct ring {
 
 /* Where this wave's 16 weight rows lie. */
 struct strip {
-    const uint8_t *w; /* of the first tile */
+    const uint8_t *matrix, *w; /* w: of the first tile */
     int32_t row0;
+    int32_t code;
     bool there; /* false: beyond the matrix */
 };
 
@@ -74,13 +75,14 @@ static __device__ __forceinline__ struct strip strip_of(const struct sv_moe &a, 
                                                         int64_t band, int32_t each)
 {
     const int in_group = gpu_wave() % WAVES, group = gpu_wave() / WAVES;
-    const bool up = GATED && in_group >= 2;
+    const struct sv_moe_matrices &m = GATED && in_group >= 2 ? a.up : a.gate;
     struct strip s;
+    s.matrix = sv_moe_matrix(m, expert);
+    s.code = expert < m.n ? m.code : m.shared_code;
     s.row0 = ((int32_t)blockIdx.x * GROUPS + group) * (GATED ? SV_TILE / 2 : SV_TILE) +
              (GATED ? in_group % 2 : in_group) * 16;
     s.there = s.row0 < (a.rows + SV_TILE - 1) / SV_TILE * SV_TILE;
-    s.w = sv_moe_matrix(up ? a.up : a.gate, expert) + s.row0 / SV_TILE * band +
-          s.row0 % SV_TILE / 16 * each;
+    s.w = s.matrix + s.row0 / SV_TILE * band + s.row0 % SV_TILE / 16 * each;
     return s;
 }
 

@@ -1,80 +1,140 @@
 /*
- * moe_codes.cuh - the products of moe.cuh where weights are MXFP4 codes (mxfp4.cuh). The same sums,
- * and so the same bits, as of the bf16 matrix of their values.
+ * moe_codes.cuh - the products of moe.cuh where weights are codes: MXFP4 (mxfp4.cuh), or others
+ * (codes.cuh). The same sums, and so the same bits, as of the bf16 matrix of their values.
  *
  * Included by moe.cu and cuda/moe_sm90.cu after moe.cuh. A wave fetches the codes of its strip
  * for itself, some tiles ahead, and has one or two expanded: none waits for another's weights. x of
- * up to 16 entries lies in shared memory as a whole, so that there the loop over k has no barrier;
+ * up to 8 entries lies in shared memory as a whole, so that there the loop over k has no barrier;
  * more entries have a ring. Must not: let the number of entries decide the order of a sum.
  */
 #ifndef SV_GPU_MOE_CODES_CUH
 #define SV_GPU_MOE_CODES_CUH
 
+#include "backend/gpu/codes_value.cuh"
 #include "backend/gpu/moe.cuh"
 #include "backend/gpu/mxfp4.cuh"
 
 /* x, then what each wave has for itself. */
-template <int N, int GROUPS> struct coded {
+template <int N, int GROUPS, sv_moe_form FORM> struct coded {
     enum {
         WHOLE = N <= 8, /* x is */
         X = N * 128,
-        OWN = code_queue<N>::BYTES * GROUPS * WAVES,
+        OWN = code_queue<N, FORM>::BYTES * GROUPS * WAVES,
         ROOM = (GPU_SMALL_SHARED ? 60 * 1024 : 98 * 1024) - OWN,
-        AT_ONCE = code_queue<N>::AT_ONCE,
-        MOST = N <= 16 ? 6 * AT_ONCE : 6,
-        STAGES = (ROOM / X < MOST ? ROOM / X : MOST) / AT_ONCE * AT_ONCE
+        AT_ONCE = code_queue<N, FORM>::AT_ONCE,
+        MOST = 6 * AT_ONCE,
+        STAGES = (ROOM / X < MOST ? ROOM / X : MOST) / AT_ONCE * AT_ONCE,
+        FEW = FORM == SV_MOE_CODES8 ? 3 : 4,
+        /* thread blocks on a multiprocessor */
+        BLOCKS = N <= 16   ? FEW
+                 : N <= 32 ? AT_ONCE
+                           : GROUPS
     };
 };
 
-template <bool LARGE>
-static __device__ __forceinline__ void expand_half(uint32_t (&pair)[8], const struct lane_codes &c,
-                                                   int h, int first)
+/* Pairs of a lane in a tile, by halves of its columns. */
+typedef uint32_t lane_pairs[CODED_HALVES][8];
+
+/* A matrix's codes: enum sv_codes_code, and the factor of sv_codes_step. */
+struct kind {
+    int32_t code;
+    float factor;
+};
+
+template <sv_moe_form FORM>
+static __device__ __forceinline__ struct kind kind_of(const struct sv_moe &a, const struct strip &s)
 {
-    sv_mxfp4_expand<LARGE>(pair, c.word[2 * h], c.word[2 * h + 1], first + h, c.scales);
+    struct kind k = {s.code, 0.0f};
+    if (FORM == SV_MOE_CODES4 && s.code == SV_CODES_NV4)
+        k.factor = *(const float *)(s.matrix + sv_codes_factor_at(a.rows, a.k, 4));
+    return k;
 }
 
-/* Pairs of a lane in a tile, by halves of its columns. */
-typedef uint32_t lane_pairs[CODED_WORDS / 2][8];
-
-template <int T>
-static __device__ __forceinline__ void expand_tiles(lane_pairs (&pair)[T],
-                                                    const struct lane_codes (&c)[T])
+template <bool LARGE, int T>
+static __device__ __forceinline__ void expand_mxfp4(lane_pairs (&pair)[T],
+                                                    const struct lane_codes<SV_MOE_MXFP4> (&c)[T])
 {
-    const int first = CODED_WORDS < 4 ? gpu_lane() / 32 : 0;
-    uint32_t scales = 0;
+    const int first = CODED_HALVES < 2 ? gpu_lane() / 32 : 0;
 #pragma unroll
-    for (int t = 0; t < T; t++)
-        scales |= c[t].scales;
-    if (sv_mxfp4_large(scales)) {
-#pragma unroll
-        for (int i = 0; i < T * CODED_WORDS / 2; i++)
-            expand_half<true>(pair[i % T][i / T], c[i % T], i / T, first);
-    } else {
-#pragma unroll
-        for (int i = 0; i < T * CODED_WORDS / 2; i++)
-            expand_half<false>(pair[i % T][i / T], c[i % T], i / T, first);
+    for (int i = 0; i < T * CODED_HALVES; i++) {
+        const int t = i % T, h = i / T;
+        sv_mxfp4_expand<LARGE>(pair[t][h], c[t].word[2 * h], c[t].word[2 * h + 1], first + h,
+                               c[t].scale[0]);
     }
 }
 
-template <int N, bool GATED, int GROUPS>
-static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, N <= 16 ? 4 : GROUPS)
+template <int CODE, sv_moe_form FORM, int T>
+static __device__ __forceinline__ void
+expand_codes(lane_pairs (&pair)[T], const struct lane_codes<FORM> (&c)[T], float factor)
+{
+    constexpr int EACH = FORM == SV_MOE_CODES8 ? 2 : 1; /* words of a step */
+    const int first = CODED_HALVES < 2 ? gpu_lane() / 32 * 2 : 0;
+#pragma unroll
+    for (int t = 0; t < T; t++) {
+        const struct sv_codes_scale s[2] = {sv_codes_scale_of<CODE>(c[t].scale[0]),
+                                            sv_codes_scale_of<CODE>(c[t].scale[1])};
+#pragma unroll
+        for (int step = 0; step < 2 * CODED_HALVES; step++) {
+            uint32_t four[4];
+            sv_codes_step<CODE>(four, c[t].word + EACH * step, first + step, s, factor);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                pair[t][step / 2][step % 2 * 4 + i] = four[i];
+        }
+    }
+}
+
+template <sv_moe_form FORM, int T>
+static __device__ __forceinline__ void
+expand_tiles(lane_pairs (&pair)[T], const struct lane_codes<FORM> (&c)[T], const struct kind &k)
+{
+    if constexpr (FORM == SV_MOE_MXFP4) {
+        uint32_t scales = 0;
+#pragma unroll
+        for (int t = 0; t < T; t++)
+            scales |= c[t].scale[0];
+        if (sv_mxfp4_large(scales))
+            expand_mxfp4<true>(pair, c);
+        else
+            expand_mxfp4<false>(pair, c);
+    } else if constexpr (FORM == SV_MOE_CODES8) {
+        if (k.code == SV_CODES_F8)
+            expand_codes<SV_CODES_F8>(pair, c, k.factor);
+        else if (k.code == SV_CODES_I8)
+            expand_codes<SV_CODES_I8>(pair, c, k.factor);
+        else
+            expand_codes<SV_CODES_F8_WIDE>(pair, c, k.factor);
+    } else {
+        if (k.code == SV_CODES_I4)
+            expand_codes<SV_CODES_I4>(pair, c, k.factor);
+        else if (k.code == SV_CODES_I4_HALF)
+            expand_codes<SV_CODES_I4_HALF>(pair, c, k.factor);
+        else if (k.code == SV_CODES_I4_TWO)
+            expand_codes<SV_CODES_I4_TWO>(pair, c, k.factor);
+        else
+            expand_codes<SV_CODES_NV4>(pair, c, k.factor);
+    }
+}
+
+template <int N, bool GATED, int GROUPS, sv_moe_form FORM>
+static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, (coded<N, GROUPS, FORM>::BLOCKS))
     coded_kernel(const struct sv_moe a)
 {
-    typedef coded<N, GROUPS> C;
+    typedef coded<N, GROUPS, FORM> C;
     GPU_SHARED(smem_bytes);
     __shared__ int32_t source[N];
     enum {
         AT_ONCE = C::AT_ONCE,            /* tiles in a step */
         AHEAD = C::STAGES / AT_ONCE - 1, /* steps whose x is on its way */
-        TURNS = code_queue<N>::TURNS,
+        TURNS = code_queue<N, FORM>::TURNS,
         STEPS = TURNS > 2 * AT_ONCE ? TURNS / AT_ONCE : 2,
         X_LINES = N * 8 / GPU_WAVE / (GROUPS * WAVES) * AT_ONCE
     };
     const int32_t n_k = sv_tiles(a.k);
     const uint32_t x_at = gpu_shared_at(smem_bytes);
-    const uint32_t own =
-        x_at + (C::WHOLE ? n_k : (int32_t)C::STAGES) * C::X + gpu_wave() * code_queue<N>::BYTES;
-    code_queue<N> codes;
+    const uint32_t own = x_at + (C::WHOLE ? n_k : (int32_t)C::STAGES) * C::X +
+                         gpu_wave() * code_queue<N, FORM>::BYTES;
+    code_queue<N, FORM> codes;
     codes.open(own);
     if (GATED)
         sv_pdl_wait();
@@ -87,9 +147,12 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, N <= 16 ? 4 : 
             sv_pdl_wait();
         return;
     }
-    const int32_t each = sv_mxfp4_strip_bytes(a.k);
-    const struct strip s = strip_of<GATED, GROUPS>(a, u.expert, (int64_t)each * 4, each);
-    codes.begin(s.there ? s.w : sv_moe_matrix(a.gate, u.expert), n_k);
+    const int32_t each = FORM == SV_MOE_MXFP4 ? sv_mxfp4_strip_bytes(a.k) : piece<FORM>::BYTES;
+    const int64_t band =
+        FORM == SV_MOE_MXFP4 ? (int64_t)each * 4 : (int64_t)n_k * piece<FORM>::STEP;
+    const struct strip s = strip_of<GATED, GROUPS>(a, u.expert, band, each);
+    const struct kind kind = kind_of<FORM>(a, s);
+    codes.begin(s.there ? s.w : s.matrix, n_k);
     if (few) {
         u.place = look(a.r.first + u.expert);
         u.end = look(a.r.first + u.expert + 1);
@@ -127,13 +190,13 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, N <= 16 ? 4 : 
     /* Tiles are expanded while products of those before go on. */
     lane_pairs pair[2][AT_ONCE];
     const auto take = [&](lane_pairs(&into)[AT_ONCE], int i, int32_t kk) {
-        struct lane_codes c[AT_ONCE];
+        struct lane_codes<FORM> c[AT_ONCE];
 #pragma unroll
         for (int t = 0; t < AT_ONCE; t++)
-            codes.take((i + t) % TURNS, kk + t, [&](const struct lane_codes &from) {
+            codes.take((i + t) % TURNS, kk + t, [&](const struct lane_codes<FORM> &from) {
                 c[t] = from;
                 if (t == AT_ONCE - 1)
-                    expand_tiles(into, c);
+                    expand_tiles<FORM>(into, c, kind);
             });
     };
     static_assert(STEPS * AT_ONCE % TURNS == 0 && STEPS % 2 == 0, "tiles take turns");
@@ -176,15 +239,15 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, N <= 16 ? 4 : 
 }
 
 /* [1]: gate and up. */
-template <int N, int GROUPS> static struct sv_moe_width coded_width_of(void)
+template <sv_moe_form FORM, int N, int GROUPS> static struct sv_moe_width coded_width_of(void)
 {
-    typedef coded<N, GROUPS> C;
+    typedef coded<N, GROUPS, FORM> C;
     return {N,
             C::OWN + (C::WHOLE ? 0 : C::X * C::STAGES),
             C::WHOLE ? C::X : 0,
             GROUPS * WAVES * GPU_WAVE,
             GROUPS,
-            {coded_kernel<N, false, GROUPS>, coded_kernel<N, true, GROUPS>}};
+            {coded_kernel<N, false, GROUPS, FORM>, coded_kernel<N, true, GROUPS, FORM>}};
 }
 
 #endif

@@ -4,7 +4,7 @@
  * rows.
  *
  * begin_coded and end_coded: the same where the wave has its weights in registers, in pairs of
- * mxfp4.cuh, by way of shared memory.
+ * wcomp.cuh, by way of shared memory.
  *
  * Included by moe.cu before moe.cuh. Must not: know of experts.
  */
@@ -16,7 +16,7 @@
 #include "backend/gpu/moe_queue.cuh"
 #include "backend/gpu/wcomp.cuh"
 
-template <int> struct code_queue : held_codes<2> {
+template <int, sv_moe_form FORM> struct code_queue : held_codes<2, FORM> {
     enum { BYTES = SV_TILE_BYTES / 4 };
 };
 
@@ -63,14 +63,14 @@ static __device__ __forceinline__ void end_sums(float (&acc)[gpu_sums(N)], uint3
 
 template <int N>
 static __device__ __forceinline__ void begin_coded(float (&acc)[gpu_sums(N)],
-                                                   const uint32_t (&pair)[CODED_WORDS / 2][8],
+                                                   const uint32_t (&pair)[CODED_HALVES][8],
                                                    uint32_t own, uint32_t x_at)
 {
-    const int lane = gpu_lane() % 32, q0 = gpu_lane() / 32 * CODED_WORDS;
+    const int lane = gpu_lane() % 32, first = gpu_lane() / 32 * 8;
     gpu_wave_sync();
 #pragma unroll
-    for (int i = 0; i < 4 * CODED_WORDS; i++) {
-        const int row = sv_wcomp_row(lane, 4 * q0 + i), col = sv_wcomp_col(lane, 4 * q0 + i);
+    for (int i = 0; i < 8 * CODED_HALVES; i++) {
+        const int row = sv_wcomp_row(lane, first + i), col = sv_wcomp_col(lane, first + i);
         gpu_store4(own + gpu_place<128>(row, col / 8) + col % 8 * 2, pair[i / 8][i % 8]);
     }
     gpu_wave_sync();
