@@ -224,6 +224,62 @@ void cross_weight_free(struct cross *c, struct cross_weight *w)
     rig_free((void *)(uintptr_t)w->ref.data);
 }
 
+/* Scales of e2m1: powers of two around 2^-9; e4m3 from 0 on, zero and the smallest included. */
+static void small_scales(struct cross *c, enum sv_quant_code code, uint8_t *scales, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t r = (uint32_t)(sv_rng_next(&c->rng) >> 20);
+        scales[i] = (uint8_t)(code == SV_CODE_MXFP4 ? 115 + r % 5 : i % 7 ? 40 + r % 40 : r % 12);
+    }
+}
+
+struct sv_quant cross_quant(struct cross *c, const struct cross_form *f, int32_t rows, int32_t cols)
+{
+    struct sv_quant q = {.code = f->code,
+                         .rows = rows,
+                         .cols = cols,
+                         .scale = f->scale,
+                         .block_rows = f->block_rows ? f->block_rows : rows,
+                         .block_cols = f->block_cols ? f->block_cols : cols,
+                         .zero_add = f->code == SV_CODE_GPTQ4,
+                         .global = 0.00123f};
+    const size_t n = (size_t)rows * (size_t)cols,
+                 n_scales = (size_t)((rows + q.block_rows - 1) / q.block_rows) *
+                            (size_t)((cols + q.block_cols - 1) / q.block_cols);
+    uint8_t *codes = malloc(n);
+    float *scales = malloc(n_scales * sizeof *scales);
+    for (size_t i = 0; i < n; i++) {
+        codes[i] = (uint8_t)(sv_rng_next(&c->rng) >> 9);
+        if (f->code == SV_CODE_F8 && (codes[i] & 0x7f) == 0x7f)
+            codes[i] = 0x81;
+    }
+    if (f->code == SV_CODE_MXFP4 || f->code == SV_CODE_NVFP4)
+        small_scales(c, f->code, (uint8_t *)scales, n_scales);
+    for (size_t i = 0; i < n_scales && f->scale <= SV_F16; i++) {
+        scales[i] = 0.001f + 0.002f * (float)(sv_rng_next(&c->rng) % 1000) / 1000;
+        if (f->scale == SV_BF16)
+            ((uint16_t *)scales)[i] = sv_f32_to_bf16(scales[i]);
+        if (f->scale == SV_F16) /* 2^-11 to 2^-9 */
+            ((uint16_t *)scales)[i] = (uint16_t)(0x1000 + sv_rng_next(&c->rng) % 0x800);
+    }
+    q.data = codes;
+    q.scales = scales;
+    if (f->code == SV_CODE_AWQ || f->code == SV_CODE_GPTQ4) { /* any nibbles will do */
+        uint8_t *zeros = malloc(n_scales / 2);
+        for (size_t i = 0; i < n_scales / 2; i++)
+            zeros[i] = (uint8_t)(sv_rng_next(&c->rng) >> 9);
+        q.zeros = zeros;
+    }
+    return q;
+}
+
+void cross_quant_free(struct sv_quant *q)
+{
+    free((void *)(uintptr_t)q->data);
+    free((void *)(uintptr_t)q->scales);
+    free((void *)(uintptr_t)q->zeros);
+}
+
 struct cross_rows cross_rows(struct cross *c, const struct rig_batch *b, int32_t pad_rows,
                              int32_t pad_segs)
 {

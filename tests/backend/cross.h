@@ -8,6 +8,7 @@
 #ifndef SV_TESTS_CROSS_H
 #define SV_TESTS_CROSS_H
 
+#include "backend/quant.h"
 #include "backend/rig.h"
 
 struct cross {
@@ -55,6 +56,17 @@ struct cross_weight {
 struct cross_weight cross_weight(struct cross *c, enum sv_dtype dtype, int32_t rows, int32_t cols,
                                  float scale, float shift);
 void cross_weight_free(struct cross *c, struct cross_weight *w);
+
+/* Random codes of a matrix, and scales with which its weights are about 1 / 30. */
+struct cross_form {
+    const char *name;
+    enum sv_quant_code code;
+    enum sv_dtype scale;
+    int32_t block_rows, block_cols; /* 0: all */
+};
+struct sv_quant cross_quant(struct cross *c, const struct cross_form *f, int32_t rows,
+                            int32_t cols);
+void cross_quant_free(struct sv_quant *q);
 
 /* A batch on both sides, padded by pad_rows rows and pad_segs segments at the end. */
 struct cross_rows {

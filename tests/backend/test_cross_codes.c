@@ -14,14 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct form {
-    const char *name;
-    enum sv_quant_code code;
-    enum sv_dtype scale;
-    int32_t block_rows, block_cols; /* 0: all */
-};
-
-static const struct form forms[] = {
+static const struct cross_form forms[] = {
     {"f8 in blocks", SV_CODE_F8, SV_BF16, 128, 128},
     {"f8 by rows", SV_CODE_F8, SV_F32, 1, 0},
     {"f8, one scale", SV_CODE_F8, SV_F32, 0, 0},
@@ -41,64 +34,20 @@ struct matrix {
     void *values; /* bf16 or f32, as the device computes */
 };
 
-/* Scales of e2m1: powers of two around 2^-9; e4m3 from 0 on, zero and the smallest included. */
-static void small_scales(struct cross *c, enum sv_quant_code code, uint8_t *scales, size_t n)
+static struct matrix matrix_new(struct cross *c, const struct cross_form *f, int32_t rows,
+                                int32_t cols)
 {
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t r = (uint32_t)(sv_rng_next(&c->rng) >> 20);
-        scales[i] = (uint8_t)(code == SV_CODE_MXFP4 ? 115 + r % 5 : i % 7 ? 40 + r % 40 : r % 12);
-    }
-}
-
-static struct matrix matrix_new(struct cross *c, const struct form *f, int32_t rows, int32_t cols)
-{
-    struct matrix m = {.q = {.code = f->code,
-                             .rows = rows,
-                             .cols = cols,
-                             .scale = f->scale,
-                             .block_rows = f->block_rows ? f->block_rows : rows,
-                             .block_cols = f->block_cols ? f->block_cols : cols,
-                             .zero_add = f->code == SV_CODE_GPTQ4,
-                             .global = 0.00123f}};
-    const struct sv_quant *q = &m.q;
-    const size_t n = (size_t)rows * (size_t)cols,
-                 n_scales = (size_t)((rows + q->block_rows - 1) / q->block_rows) *
-                            (size_t)((cols + q->block_cols - 1) / q->block_cols);
-    uint8_t *codes = malloc(n);
-    float *scales = malloc(n_scales * sizeof *scales), *row = malloc((size_t)cols * sizeof *row);
-    for (size_t i = 0; i < n; i++) {
-        codes[i] = (uint8_t)(sv_rng_next(&c->rng) >> 9);
-        if (f->code == SV_CODE_F8 && (codes[i] & 0x7f) == 0x7f)
-            codes[i] = 0x81;
-    }
-    if (f->code == SV_CODE_MXFP4 || f->code == SV_CODE_NVFP4)
-        small_scales(c, f->code, (uint8_t *)scales, n_scales);
-    for (size_t i = 0; i < n_scales && f->scale <= SV_F16; i++) {
-        scales[i] = 0.001f + 0.002f * (float)(sv_rng_next(&c->rng) % 1000) / 1000;
-        if (f->scale == SV_BF16)
-            ((uint16_t *)scales)[i] = sv_f32_to_bf16(scales[i]);
-        if (f->scale == SV_F16) /* 2^-11 to 2^-9 */
-            ((uint16_t *)scales)[i] = (uint16_t)(0x1000 + sv_rng_next(&c->rng) % 0x800);
-    }
-    m.q.data = codes;
-    m.q.scales = scales;
-    if (f->code == SV_CODE_AWQ || f->code == SV_CODE_GPTQ4) { /* any nibbles will do */
-        uint8_t *zeros = malloc(n_scales / 2);
-        for (size_t i = 0; i < n_scales / 2; i++)
-            zeros[i] = (uint8_t)(sv_rng_next(&c->rng) >> 9);
-        m.q.zeros = zeros;
-    }
-    m.values = malloc(n * sizeof(float));
-    sv_quant_expand(q, 0, rows, sv_dev_compute_dtype(c->dut), m.values, row);
+    struct matrix m = {.q = cross_quant(c, f, rows, cols)};
+    float *row = malloc((size_t)cols * sizeof *row);
+    m.values = malloc((size_t)rows * (size_t)cols * sizeof(float));
+    sv_quant_expand(&m.q, 0, rows, sv_dev_compute_dtype(c->dut), m.values, row);
     free(row);
     return m;
 }
 
 static void matrix_free(struct matrix *m)
 {
-    free((void *)(uintptr_t)m->q.data);
-    free((void *)(uintptr_t)m->q.scales);
-    free((void *)(uintptr_t)m->q.zeros);
+    cross_quant_free(&m->q);
     free(m->values);
 }
 
@@ -178,7 +127,7 @@ static void compare(struct cross *c, const char *name, const struct product *s,
     cross_free(c, &x);
 }
 
-static void product_case(struct cross *c, const struct form *f, const struct product *s)
+static void product_case(struct cross *c, const struct cross_form *f, const struct product *s)
 {
     static const int32_t counts[] = {1, 5, 16, 33, 64, 100, 128, 129, 257, MOST_ROWS};
     struct sv_gemm_part part[2][3] = {0};

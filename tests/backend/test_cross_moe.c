@@ -1,8 +1,8 @@
 /*
  * test_cross_moe.c - the ops of a mixture of experts on every device of this machine: the router
  * against its definition, products and sums against the CPU in f32, and on each device the bits of
- * a row alone and among others that share all, some or none of its experts. Experts in MXFP4 (here:
- * SV_U8) give the bits of the bf16 experts of their values.
+ * a row alone and among others that share all, some or none of its experts. Experts in codes
+ * (MXFP4, here SV_U8, and what shapes name) give the bits of the bf16 experts of their values.
  *
  * timeout: 240
  *
@@ -332,7 +332,7 @@ static void norm_on(struct cross *c)
 struct projection {
     struct sv_experts x[2];
     struct sv_weight *host;
-    struct sv_quant *quant; /* (n), of MXFP4 */
+    struct sv_quant *quant; /* (n), of codes */
     float *bias;
 };
 
@@ -355,18 +355,23 @@ static void random_mxfp4(struct cross *c, struct sv_quant *q, int32_t rows, int3
                            .block_cols = 32};
 }
 
-static struct projection projection_new(struct cross *c, enum sv_dtype dtype, int32_t n,
-                                        int32_t rows, int32_t cols, bool bias)
+/* form: of SV_I8 */
+static struct projection projection_new(struct cross *c, enum sv_dtype dtype,
+                                        const struct cross_form *form, int32_t n, int32_t rows,
+                                        int32_t cols, bool bias)
 {
     struct projection p = {.host = calloc((size_t)n, sizeof *p.host),
                            .quant = calloc((size_t)n, sizeof *p.quant),
                            .bias = calloc((size_t)(n * rows), sizeof *p.bias)};
     const float scale = 1 / sqrtf((float)cols);
     struct sv_err err;
-    for (int32_t e = 0; e < n && dtype != SV_U8; e++)
+    for (int32_t e = 0; e < n && dtype <= SV_F16; e++)
         p.host[e] = rig_weight(&c->rng, dtype, rows, cols, scale, 0);
-    for (int32_t e = 0; e < n && dtype == SV_U8; e++) {
-        random_mxfp4(c, &p.quant[e], rows, cols);
+    for (int32_t e = 0; e < n && dtype > SV_F16; e++) {
+        if (dtype == SV_U8)
+            random_mxfp4(c, &p.quant[e], rows, cols);
+        else
+            p.quant[e] = cross_quant(c, form, rows, cols);
         p.host[e] = (struct sv_weight){.role = SV_ROLE_EXPERT_DOWN,
                                        .fmt.elem = SV_U8,
                                        .rows = rows,
@@ -398,26 +403,28 @@ static void projection_free(struct cross *c, struct projection *p)
     for (int32_t e = 0; e < p->x[0].n; e++) {
         if (!p->quant[e].code)
             rig_free((void *)(uintptr_t)p->host[e].data);
-        if (p->quant[e].code)
-            free((void *)(uintptr_t)p->quant[e].data), free((void *)(uintptr_t)p->quant[e].scales);
+        else
+            cross_quant_free(&p->quant[e]);
     }
     free(p->host), free(p->quant), free(p->bias);
 }
 
-/* The same experts in bf16, on the device alone; p's bias stays p's. values: their memory. */
+/* The same experts as products take them, on the device alone; p's bias stays p's. values: their
+ * memory. */
 static struct sv_experts expanded(struct cross *c, const struct projection *p, uint8_t **values)
 {
     struct sv_experts x = p->x[1];
     struct sv_weight *host = calloc((size_t)x.n, sizeof *host);
     float *row = malloc((size_t)x.cols * sizeof *row);
     struct sv_err err;
-    const size_t each = (size_t)x.rows * (size_t)x.cols * 2;
+    const enum sv_dtype elem = sv_dev_compute_dtype(c->dut);
+    const size_t each = (size_t)x.rows * (size_t)x.cols * sv_dtype_bytes(elem);
     x.w = calloc((size_t)x.n, sizeof *x.w);
     *values = malloc((size_t)x.n * each);
     for (int32_t e = 0; e < x.n; e++) {
-        sv_quant_expand(&p->quant[e], 0, x.rows, SV_BF16, *values + (size_t)e * each, row);
+        sv_quant_expand(&p->quant[e], 0, x.rows, elem, *values + (size_t)e * each, row);
         host[e] = (struct sv_weight){.role = SV_ROLE_EXPERT_DOWN,
-                                     .fmt.elem = SV_BF16,
+                                     .fmt.elem = elem,
                                      .rows = x.rows,
                                      .cols = x.cols,
                                      .data = *values + (size_t)e * each};
@@ -435,6 +442,7 @@ struct shape {
     bool bias;
     enum sv_expert_act act;
     struct sv_slice own;
+    const struct cross_form *form; /* of SV_I8: its codes */
 };
 
 /* The three matrices of a layer's experts and the buffers of a pass of n rows. */
@@ -446,9 +454,9 @@ struct layer {
 static struct layer layer_new(struct cross *c, struct shape s)
 {
     const int32_t n = s.own.n ? s.own.n : s.n_experts;
-    return (struct layer){s, projection_new(c, s.dtype, n, s.inter, s.hidden, s.bias),
-                          projection_new(c, s.dtype, n, s.inter, s.hidden, s.bias),
-                          projection_new(c, s.dtype, n, s.hidden, s.inter, s.bias)};
+    return (struct layer){s, projection_new(c, s.dtype, s.form, n, s.inter, s.hidden, s.bias),
+                          projection_new(c, s.dtype, s.form, n, s.inter, s.hidden, s.bias),
+                          projection_new(c, s.dtype, s.form, n, s.hidden, s.inter, s.bias)};
 }
 
 static void layer_free(struct cross *c, struct layer *l)
@@ -615,34 +623,74 @@ static void same_bits(struct cross *c, const struct layer *coded, const struct l
     cross_free(c, &x), cross_free(c, &t.buf);
 }
 
+/* Rows of all counts through experts in codes, and through those of their values. */
+static void codes_case(struct cross *c, struct shape s)
+{
+    struct layer coded = layer_new(c, s), wide = coded;
+    uint8_t *values[3];
+    wide.gate.x[1] = expanded(c, &coded.gate, &values[0]);
+    wide.up.x[1] = expanded(c, &coded.up, &values[1]);
+    wide.down.x[1] = expanded(c, &coded.down, &values[2]);
+    for (int j = 0; j < 9; j++)
+        same_bits(c, &coded, &wide, (int32_t[]){1, 2, 8, 9, 16, 17, 40, 130, 512}[j]);
+    struct sv_experts *x[] = {&wide.gate.x[1], &wide.up.x[1], &wide.down.x[1]};
+    for (int j = 0; j < 3; j++) {
+        sv_dev_free_experts(c->dut, x[j]);
+        free(x[j]->w), free(values[j]);
+    }
+    layer_free(c, &coded);
+}
+
 static void codes_on(struct cross *c)
 {
     if (!takes_mxfp4(c))
         return;
     const struct shape s[] = {
-        {8, 2, 64, 32, SV_U8, false, SV_EXPERT_SILU, {0}},
-        {6, 3, 160, 96, SV_U8, true, SV_EXPERT_CLAMPED, {0}},
-        {32, 4, 736, 480, SV_U8, true, SV_EXPERT_CLAMPED, {0}},
-        {4, 2, 2880, 1440, SV_U8, true, SV_EXPERT_CLAMPED, {0}},
+        {8, 2, 64, 32, SV_U8, false, SV_EXPERT_SILU, {0}, NULL},
+        {6, 3, 160, 96, SV_U8, true, SV_EXPERT_CLAMPED, {0}, NULL},
+        {32, 4, 736, 480, SV_U8, true, SV_EXPERT_CLAMPED, {0}, NULL},
+        {4, 2, 2880, 1440, SV_U8, true, SV_EXPERT_CLAMPED, {0}, NULL},
     };
-    for (int i = 0; i < (c->quick ? 2 : 4); i++) {
-        struct layer coded = layer_new(c, s[i]), wide = coded;
-        uint8_t *values[3];
-        wide.gate.x[1] = expanded(c, &coded.gate, &values[0]);
-        wide.up.x[1] = expanded(c, &coded.up, &values[1]);
-        wide.down.x[1] = expanded(c, &coded.down, &values[2]);
-        for (int j = 0; j < 9; j++)
-            same_bits(c, &coded, &wide, (int32_t[]){1, 2, 8, 9, 16, 17, 40, 130, 512}[j]);
-        struct sv_experts *x[] = {&wide.gate.x[1], &wide.up.x[1], &wide.down.x[1]};
-        for (int j = 0; j < 3; j++) {
-            sv_dev_free_experts(c->dut, x[j]);
-            free(x[j]->w), free(values[j]);
-        }
-        layer_free(c, &coded);
-    }
+    for (int i = 0; i < (c->quick ? 2 : 4); i++)
+        codes_case(c, s[i]);
     for (int j = 0; j < 4; j++)
         layer_case(c, s[1], (int32_t[]){1, 7, 40, 150}[j]);
-    bits_case(c, (struct shape){16, 4, 128, 64, SV_U8, true, SV_EXPERT_CLAMPED, {0}});
+    bits_case(c, (struct shape){16, 4, 128, 64, SV_U8, true, SV_EXPERT_CLAMPED, {0}, NULL});
+}
+
+/* Whether every expert of a form stays in its codes on the device; all do on the CPU. */
+static bool takes_form(struct cross *c, const struct cross_form *f)
+{
+    struct sv_quant q = cross_quant(c, f, 64, 128);
+    const bool takes = sv_dev_takes_codes(c->dut, &q, SV_ROLE_EXPERT_DOWN);
+    cross_quant_free(&q);
+    return takes;
+}
+
+static void further_codes_on(struct cross *c)
+{
+    static const struct cross_form forms[] = {
+        {"f8 in blocks", SV_CODE_F8, SV_BF16, 128, 128},
+        {"f8 by rows", SV_CODE_F8, SV_F32, 1, 0},
+        {"int4 in groups of 32", SV_CODE_INT4, SV_BF16, 1, 32},
+        {"int4 in groups", SV_CODE_INT4, SV_BF16, 1, 64},
+        {"awq", SV_CODE_AWQ, SV_F16, 1, 64},
+        {"gptq", SV_CODE_GPTQ4, SV_F16, 1, 128},
+        {"int8 by rows", SV_CODE_I8, SV_F32, 1, 0},
+        {"nvfp4", SV_CODE_NVFP4, SV_F8, 1, 16},
+    };
+    if (!takes_mxfp4(c)) /* such devices expand all codes */
+        return;
+    for (int i = 0; i < 8; i++) {
+        const struct cross_form *f = &forms[i];
+        if (!takes_form(c, f))
+            fail_msg("%s: experts in %s are expanded", c->name, f->name);
+        codes_case(c, (struct shape){6, 3, 320, 160, SV_I8, true, SV_EXPERT_CLAMPED, {0}, f});
+        if (!c->quick)
+            codes_case(c, (struct shape){32, 4, 768, 448, SV_I8, false, SV_EXPERT_SILU, {0}, f});
+        if (i < 3)
+            bits_case(c, (struct shape){16, 4, 128, 64, SV_I8, true, SV_EXPERT_CLAMPED, {0}, f});
+    }
 }
 
 /* A shared expert; gated: its weight is a sigmoid, else 1. */
@@ -772,10 +820,12 @@ static void shared_on(struct cross *c)
         print_message("%s: shared experts are not fused\n", c->name);
         return;
     }
-    shared_case(c, (struct shape){8, 2, 64, 32, SV_BF16, false, SV_EXPERT_SILU, {0}}, true);
-    shared_case(c, (struct shape){256, 8, 512, 96, SV_BF16, false, SV_EXPERT_SILU, {0}}, true);
-    shared_case(c, (struct shape){32, 4, 136, 72, SV_BF16, false, SV_EXPERT_SILU, {0}}, false);
-    shared_case(c, (struct shape){6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU, {0}}, true);
+    shared_case(c, (struct shape){8, 2, 64, 32, SV_BF16, false, SV_EXPERT_SILU, {0}, NULL}, true);
+    shared_case(c, (struct shape){256, 8, 512, 96, SV_BF16, false, SV_EXPERT_SILU, {0}, NULL},
+                true);
+    shared_case(c, (struct shape){32, 4, 136, 72, SV_BF16, false, SV_EXPERT_SILU, {0}, NULL},
+                false);
+    shared_case(c, (struct shape){6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU, {0}, NULL}, true);
 }
 
 static void products_on(struct cross *c)
@@ -783,13 +833,13 @@ static void products_on(struct cross *c)
     if (lacks_experts(c))
         return;
     const struct shape s[] = {
-        {8, 2, 64, 32, SV_BF16, false, SV_EXPERT_SILU, {0}},
-        {16, 4, 96, 72, SV_BF16, true, SV_EXPERT_CLAMPED, {0}},
-        {6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU, {0}},
-        {5, 5, 67, 19, SV_F16, true, SV_EXPERT_CLAMPED, {0}},
-        {32, 8, 256, 96, SV_BF16, false, SV_EXPERT_SILU, {0}},
-        {16, 4, 96, 72, SV_BF16, true, SV_EXPERT_CLAMPED, {7, 5}}, /* of which some are here */
-        {6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU, {5, 1}},
+        {8, 2, 64, 32, SV_BF16, false, SV_EXPERT_SILU, {0}, NULL},
+        {16, 4, 96, 72, SV_BF16, true, SV_EXPERT_CLAMPED, {0}, NULL},
+        {6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU, {0}, NULL},
+        {5, 5, 67, 19, SV_F16, true, SV_EXPERT_CLAMPED, {0}, NULL},
+        {32, 8, 256, 96, SV_BF16, false, SV_EXPERT_SILU, {0}, NULL},
+        {16, 4, 96, 72, SV_BF16, true, SV_EXPERT_CLAMPED, {7, 5}, NULL}, /* some are here */
+        {6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU, {5, 1}, NULL},
     };
     for (int i = 0; i < 7; i++)
         for (int j = 0; j < 4; j++)
@@ -800,10 +850,10 @@ static void bits_on(struct cross *c)
 {
     if (lacks_experts(c))
         return;
-    bits_case(c, (struct shape){16, 4, 128, 64, SV_BF16, true, SV_EXPERT_SILU, {0}});
-    bits_case(c, (struct shape){8, 2, 68, 40, SV_F32, false, SV_EXPERT_SILU, {0}});
+    bits_case(c, (struct shape){16, 4, 128, 64, SV_BF16, true, SV_EXPERT_SILU, {0}, NULL});
+    bits_case(c, (struct shape){8, 2, 68, 40, SV_F32, false, SV_EXPERT_SILU, {0}, NULL});
     if (!c->quick)
-        bits_case(c, (struct shape){64, 8, 512, 192, SV_BF16, false, SV_EXPERT_CLAMPED, {0}});
+        bits_case(c, (struct shape){64, 8, 512, 192, SV_BF16, false, SV_EXPERT_CLAMPED, {0}, NULL});
 }
 
 static void router(void **state)
@@ -830,6 +880,12 @@ static void codes(void **state)
     cross_all(codes_on);
 }
 
+static void further_codes(void **state)
+{
+    (void)state;
+    cross_all(further_codes_on);
+}
+
 static void bits_in_company(void **state)
 {
     (void)state;
@@ -844,4 +900,4 @@ static void shared_expert(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(router), cmocka_unit_test(norm_and_router),
              cmocka_unit_test(shared_expert), cmocka_unit_test(products), cmocka_unit_test(codes),
-             cmocka_unit_test(bits_in_company))
+             cmocka_unit_test(further_codes), cmocka_unit_test(bits_in_company))

@@ -98,11 +98,12 @@ static void on(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
 }
 
 /* A target with a mixture of experts: rows share some of them. */
-static void on_moe(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
+static void on_moe(const struct toy *t, enum sv_isa isa, enum sv_data_type dtype, bool sampled,
+                   int n)
 {
     if (lacks(isa))
         skip();
-    const struct run_pair pair = {toy_target(&toy_moe), toy_draft(&toy_moe)};
+    const struct run_pair pair = {toy_target(t), toy_draft(t)};
     all_arrangements(&pair, isa, dtype, sampled, run_few(n));
 }
 
@@ -156,22 +157,29 @@ static void sampled_auto_bf16(void **state)
 static void moe_auto_bf16(void **state)
 {
     (void)state;
-    on_moe(SV_ISA_AUTO, SV_TYPE_BF16, false, 40);
+    on_moe(&toy_moe, SV_ISA_AUTO, SV_TYPE_BF16, false, 40);
 }
 static void moe_auto_f32(void **state)
 {
     (void)state;
-    on_moe(SV_ISA_AUTO, SV_TYPE_F32, true, 40);
+    on_moe(&toy_moe, SV_ISA_AUTO, SV_TYPE_F32, true, 40);
 }
 static void moe_avx2_bf16(void **state)
 {
     (void)state;
-    on_moe(SV_ISA_AVX2, SV_TYPE_BF16, true, 12);
+    on_moe(&toy_moe, SV_ISA_AVX2, SV_TYPE_BF16, true, 12);
 }
 static void moe_plain_f32(void **state)
 {
     (void)state;
-    on_moe(SV_ISA_PLAIN, SV_TYPE_F32, false, 8);
+    on_moe(&toy_moe, SV_ISA_PLAIN, SV_TYPE_F32, false, 8);
+}
+
+static void moe_fp8_auto_bf16(void **state)
+{
+    (void)state;
+    on_moe(&toy_moe_fp8, SV_ISA_AUTO, SV_TYPE_BF16, false, 20);
+    on_moe(&toy_moe_fp8, SV_ISA_AUTO, SV_TYPE_BF16, true, 10);
 }
 
 /* A target in FP8 blocks, FP8 rows and int8: the drafts of the pair it was made from. */
@@ -555,10 +563,11 @@ SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_auto_bf16),
              cmocka_unit_test(greedy_plain_f32), cmocka_unit_test(sampled_auto_f32),
              cmocka_unit_test(sampled_auto_bf16), cmocka_unit_test(moe_auto_bf16),
              cmocka_unit_test(moe_auto_f32), cmocka_unit_test(moe_avx2_bf16),
-             cmocka_unit_test(moe_plain_f32), cmocka_unit_test(quantized_auto_f32),
-             cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_avx2_bf16),
-             cmocka_unit_test(int8_auto), cmocka_unit_test(int8_avx2),
-             cmocka_unit_test(int8_experts), cmocka_unit_test(int8_and_what_it_changes),
+             cmocka_unit_test(moe_fp8_auto_bf16), cmocka_unit_test(moe_plain_f32),
+             cmocka_unit_test(quantized_auto_f32), cmocka_unit_test(quantized_auto_bf16),
+             cmocka_unit_test(quantized_avx2_bf16), cmocka_unit_test(int8_auto),
+             cmocka_unit_test(int8_avx2), cmocka_unit_test(int8_experts),
+             cmocka_unit_test(int8_and_what_it_changes),
              cmocka_unit_test(activations_that_are_refused), cmocka_unit_test(gptoss_auto_bf16),
              cmocka_unit_test(gptoss_auto_f32), cmocka_unit_test(gptoss_avx2_bf16),
              cmocka_unit_test(gptoss_plain_f32), cmocka_unit_test(hybrid_auto_f32),

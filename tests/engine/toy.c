@@ -4,6 +4,7 @@
 #include "engine/toy.h"
 
 #include "backend/ops_tokens.h"
+#include "backend/quant.h"
 #include "engine/run.h"
 #include "testing.h"
 
@@ -43,6 +44,24 @@ const struct toy toy_moe = {.vocab = 300,
                             .scale = 0.2f,
                             .seed = 4};
 
+const struct toy toy_moe_fp8 = {.vocab = 300,
+                                .hidden = 192,
+                                .n_layers = 3,
+                                .n_heads = 5,
+                                .n_kv = 1,
+                                .head_dim = 16,
+                                .mlp = 96,
+                                .max_position = 256,
+                                .block = 16,
+                                .draft_layers = 2,
+                                .n_experts = 10,
+                                .n_chosen = 3,
+                                .expert_mlp = 136,
+                                .bf16 = true,
+                                .fp8 = true,
+                                .scale = 0.1f,
+                                .seed = 5};
+
 /* A safetensors file under construction: header text and data. */
 struct writer {
     struct sv_buf header, data;
@@ -59,6 +78,7 @@ static void put_tensor(struct writer *w, float base, const int64_t *dim, int32_t
     sv_buf_printf(&w->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[",
                   w->header.len > 1 ? "," : "", name,
                   dtype == SV_U8     ? "U8"
+                  : dtype == SV_F8   ? "F8_E4M3"
                   : dtype == SV_BF16 ? "BF16"
                                      : "F32");
     for (int32_t i = 0; i < n_dims; i++) {
@@ -70,6 +90,11 @@ static void put_tensor(struct writer *w, float base, const int64_t *dim, int32_t
         if (dtype == SV_U8) {
             const uint8_t byte =
                 (uint8_t)(w->scales ? 122 + sv_rng_below(&w->rng, 3) : sv_rng_below(&w->rng, 256));
+            sv_buf_append(&w->data, &byte, 1);
+            continue;
+        }
+        if (dtype == SV_F8) {
+            const uint8_t byte = sv_f32_to_f8(32 * sv_rng_normal(&w->rng));
             sv_buf_append(&w->data, &byte, 1);
             continue;
         }
@@ -92,14 +117,37 @@ static void put(struct writer *w, bool ones, int32_t rows, int32_t cols, const c
     put_tensor(w, ones ? 1 : 0, from, rows == 1 ? 1 : 2, w->bf16 ? SV_BF16 : SV_F32, name);
 }
 
+/* In blocks of 128 x 128. */
+static void put_f8(struct writer *w, int32_t rows, int32_t cols, enum sv_dtype scale,
+                   const char *layer)
+{
+    const int64_t dim[] = {rows, cols}, blocks[] = {(rows + 127) / 128, (cols + 127) / 128};
+    const float own = w->scale;
+    char name[96];
+    snprintf(name, sizeof name, "%s.weight", layer);
+    put_tensor(w, 0, dim, 2, SV_F8, name);
+    snprintf(name, sizeof name, "%s.weight_scale_inv", layer);
+    w->scale = own / 32;
+    put_tensor(w, own / 32, blocks, 2, scale, name);
+    w->scale = own;
+}
+
 static void put_experts(struct writer *w, const struct toy *t, int32_t i, const char *prefix)
 {
     static const char *const part[] = {"gate", "up", "down"};
     put(w, false, t->n_experts, t->hidden, "%slayers.%d.mlp.gate.weight", prefix, i);
     for (int32_t e = 0; e < t->n_experts; e++)
-        for (int k = 0; k < 3; k++)
-            put(w, false, k == 2 ? t->hidden : t->expert_mlp, k == 2 ? t->expert_mlp : t->hidden,
-                "%slayers.%d.mlp.experts.%d.%s_proj.weight", prefix, i, e, part[k]);
+        for (int k = 0; k < 3; k++) {
+            const int32_t rows = k == 2 ? t->hidden : t->expert_mlp,
+                          cols = k == 2 ? t->expert_mlp : t->hidden;
+            char layer[64];
+            snprintf(layer, sizeof layer, "%slayers.%d.mlp.experts.%d.%s_proj", prefix, i, e,
+                     part[k]);
+            if (t->fp8)
+                put_f8(w, rows, cols, k == 1 ? SV_F32 : SV_BF16, layer);
+            else
+                put(w, false, rows, cols, "%s.weight", layer);
+        }
 }
 
 /* experts: where the toy has some. */
@@ -189,6 +237,10 @@ const char *toy_target(const struct toy *t)
                  ",\"num_experts\":%d,\"num_experts_per_tok\":%d,\"moe_intermediate_size\":%d,"
                  "\"norm_topk_prob\":true,\"mlp_only_layers\":[1]",
                  t->n_experts, t->n_chosen, t->expert_mlp);
+    if (t->fp8)
+        strcat(config, ",\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\","
+                       "\"activation_scheme\":\"dynamic\",\"weight_block_size\":[128,128],"
+                       "\"modules_to_not_convert\":[\"self_attn\",\"model.layers.1\",\"gate\"]}");
     strcat(config, "}");
     struct writer w = begin(t, 0);
     put(&w, false, t->vocab, t->hidden, "model.embed_tokens.weight");

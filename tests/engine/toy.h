@@ -19,6 +19,7 @@ struct toy {
     int32_t n_experts, n_chosen, expert_mlp;
     bool yarn;   /* the draft's positions are scaled, as those of Kimi's are */
     bool bf16;   /* weights stored as bf16 instead of f32 */
+    bool fp8;    /* experts in blocks of e4m3, with scales of two types */
     float scale; /* standard deviation of the weights */
     uint64_t seed;
 };
@@ -27,6 +28,8 @@ struct toy {
 extern const struct toy toy_bf16;
 /* The same with experts. */
 extern const struct toy toy_moe;
+/* With experts in FP8. */
+extern const struct toy toy_moe_fp8;
 /* Directories live below the test's temporary folder; the names are kept for the process's life. */
 const char *toy_target(const struct toy *t);
 /* With the golden pair's tokenizer, of 300 tokens. */
