@@ -270,7 +270,10 @@ static int parse_moe(struct sv_config *c, const json_t *root, const struct sv_ar
     c->n_chosen = row->n_chosen;
     c->moe_intermediate_size = row->moe_intermediate_size;
     c->norm_topk = row->norm_topk;
-    c->packed_experts = row->packed_experts;
+    /* Hybrids have packed experts where these are not quantized. */
+    c->packed_experts =
+        row->packed_experts && !(row->hybrid && (sv_json_has(root, "quantization_config") ||
+                                                 sv_json_has(root, "compression_config")));
     int rc = sv_json_i32_opt(root, "num_local_experts", 1, SV_MAX_EXPERTS, &other, err);
     if (!rc)
         c->n_experts = other ? other : c->n_experts;

@@ -97,10 +97,6 @@ static int refuse_others(const struct sv_config *c, const json_t *root, struct s
         rc = sv_json_bool_opt(root, "attn_output_gate", &gate, err);
     if (!rc && !gate)
         rc = sv_fail(err, SV_EUNSUPPORTED, -1, "'attn_output_gate' false is not supported");
-    if (!rc &&
-        (sv_json_has(root, "quantization_config") || sv_json_has(root, "compression_config")))
-        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "quantized weights are not supported for %s",
-                     sv_arch_name(c->arch));
     if (!rc && c->attention_bias)
         rc = sv_fail(err, SV_EUNSUPPORTED, -1, "'attention_bias' is not supported for %s",
                      sv_arch_name(c->arch));

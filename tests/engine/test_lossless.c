@@ -430,6 +430,21 @@ static void hybrid_experts_auto(void **state)
     on_tiny("qwen3_next_bf16", SV_ISA_AUTO, SV_TYPE_F32, true, 16);
     on_tiny("qwen3_5_moe_bf16", SV_ISA_AUTO, SV_TYPE_BF16, false, 20);
 }
+
+/* As published: attention, delta rule, routed and shared experts in FP8, experts one by one. */
+static void hybrid_fp8_auto_bf16(void **state)
+{
+    (void)state;
+    if (lacks(SV_ISA_AUTO))
+        skip();
+    const struct run_pair pair =
+        toy_pair_like("qwen3_5_moe_bf16",
+                      "{\"hidden_size\":192,\"moe_intermediate_size\":136,"
+                      "\"shared_expert_intermediate_size\":136,\"quantization_config\":{"
+                      "\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"activation_scheme\":\"dynamic\","
+                      "\"weight_block_size\":[128,128],\"modules_to_not_convert\":[\"lm_head\"]}}");
+    all_arrangements(&pair, SV_ISA_AUTO, SV_TYPE_BF16, false, run_few(12));
+}
 static void hybrid_plain_f32(void **state)
 {
     (void)state;
@@ -572,10 +587,11 @@ SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_auto_bf16),
              cmocka_unit_test(gptoss_auto_f32), cmocka_unit_test(gptoss_avx2_bf16),
              cmocka_unit_test(gptoss_plain_f32), cmocka_unit_test(hybrid_auto_f32),
              cmocka_unit_test(hybrid_auto_bf16), cmocka_unit_test(hybrid_avx2_bf16),
-             cmocka_unit_test(hybrid_experts_auto), cmocka_unit_test(hybrid_plain_f32),
-             cmocka_unit_test(latent_auto_f32), cmocka_unit_test(latent_auto_bf16),
-             cmocka_unit_test(latent_avx512_bf16), cmocka_unit_test(latent_avx2_bf16),
-             cmocka_unit_test(latent_plain_f32), cmocka_unit_test(images_auto_f32),
-             cmocka_unit_test(images_auto_bf16), cmocka_unit_test(images_avx2_bf16),
-             cmocka_unit_test(images_and_states), cmocka_unit_test(a_draft_of_another_shape),
-             cmocka_unit_test(drafts_of_many_taps), cmocka_unit_test(drafts_that_are_too_large))
+             cmocka_unit_test(hybrid_experts_auto), cmocka_unit_test(hybrid_fp8_auto_bf16),
+             cmocka_unit_test(hybrid_plain_f32), cmocka_unit_test(latent_auto_f32),
+             cmocka_unit_test(latent_auto_bf16), cmocka_unit_test(latent_avx512_bf16),
+             cmocka_unit_test(latent_avx2_bf16), cmocka_unit_test(latent_plain_f32),
+             cmocka_unit_test(images_auto_f32), cmocka_unit_test(images_auto_bf16),
+             cmocka_unit_test(images_avx2_bf16), cmocka_unit_test(images_and_states),
+             cmocka_unit_test(a_draft_of_another_shape), cmocka_unit_test(drafts_of_many_taps),
+             cmocka_unit_test(drafts_that_are_too_large))

@@ -67,7 +67,8 @@ struct writer {
     struct sv_buf header, data;
     struct sv_rng rng;
     float scale;
-    bool bf16, scales; /* scales: of MXFP4, in bytes */
+    bool bf16, fp8; /* fp8: projections that a configuration implies */
+    bool scales;    /* of MXFP4, in bytes */
 };
 
 static void put_tensor(struct writer *w, float base, const int64_t *dim, int32_t n_dims,
@@ -123,7 +124,7 @@ static void put_f8(struct writer *w, int32_t rows, int32_t cols, enum sv_dtype s
 {
     const int64_t dim[] = {rows, cols}, blocks[] = {(rows + 127) / 128, (cols + 127) / 128};
     const float own = w->scale;
-    char name[96];
+    char name[160];
     snprintf(name, sizeof name, "%s.weight", layer);
     put_tensor(w, 0, dim, 2, SV_F8, name);
     snprintf(name, sizeof name, "%s.weight_scale_inv", layer);
@@ -320,6 +321,14 @@ static struct toy draft_for(const struct sv_config *c)
                         .seed = 5};
 }
 
+static bool is_projection(enum sv_role role)
+{
+    return (role >= SV_ROLE_Q && role <= SV_ROLE_DOWN) ||
+           (role >= SV_ROLE_EXPERT_GATE && role <= SV_ROLE_EXPERT_DOWN) ||
+           (role >= SV_ROLE_SHARED_GATE && role <= SV_ROLE_SHARED_DOWN) ||
+           role == SV_ROLE_GDN_QKV || role == SV_ROLE_GDN_Z;
+}
+
 /* A tensor that the configuration implies. */
 static int put_expected(void *user, const struct sv_tensor_spec *s)
 {
@@ -331,6 +340,12 @@ static int put_expected(void *user, const struct sv_tensor_spec *s)
     const bool codes = s->pack == SV_PACK_MXFP4 || s->pack == SV_PACK_MXFP4_SCALES;
     if (one_of_all && (s->expert > 0 || s->form == SV_FORM_UP))
         return 0; /* the tensor is there */
+    if (w->fp8 && is_projection(s->role)) {
+        char layer[128];
+        snprintf(layer, sizeof layer, "%.*s", (int)(strlen(s->name) - strlen(".weight")), s->name);
+        put_f8(w, (int32_t)s->rows, (int32_t)s->cols, SV_BF16, layer);
+        return 0;
+    }
     w->scales = s->pack == SV_PACK_MXFP4_SCALES;
     put_tensor(w, norm && ones ? 1 : 0, dim, n_dims, codes ? SV_U8 : SV_BF16, s->name);
     return 0;
@@ -354,6 +369,7 @@ struct run_pair toy_pair_like(const char *name, const char *patch)
     t.n_heads = 4;
     t.n_kv = 2;
     struct writer w = begin(&t, 2);
+    w.fp8 = json_object_get(changes, "quantization_config") != NULL;
     sv_config_each_tensor(&c, 0, put_expected, &w);
     const char *target = finish(&w, text, "target");
     sv_free(text);

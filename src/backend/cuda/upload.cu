@@ -347,7 +347,8 @@ bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enu
     const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
     const bool expert = role >= SV_ROLE_EXPERT_GATE && role <= SV_ROLE_EXPERT_DOWN,
                dense = (role >= SV_ROLE_Q && role <= SV_ROLE_DOWN) ||
-                       (role >= SV_ROLE_SHARED_GATE && role <= SV_ROLE_SHARED_DOWN);
+                       (role >= SV_ROLE_SHARED_GATE && role <= SV_ROLE_SHARED_DOWN) ||
+                       role == SV_ROLE_GDN_QKV || role == SV_ROLE_GDN_Z;
     if (cu->act != SV_BF16 || !(expert || (dense && cu->set == SV_CUDA_SM90)))
         return false;
     if (expert && (q->code == SV_CODE_MXFP4 || q->code == SV_CODE_GG_MXFP4))
