@@ -71,6 +71,7 @@ struct sv_gemm_args {
     int32_t n_sharers; /* sm_90, clusters of two units: of each shared block */
     int32_t bytes;     /* weights and x in 8 bits (fp8.cuh) */
     int32_t codes;     /* bits of a weight's code (codes.cuh), or 0; x in bf16 */
+    int32_t roomy;     /* sm_90: see sv_gemm_is_roomy */
     int32_t x_stays; /* sm_90, whole products: x fits into L2 beside weights that leave it first */
     const float *x_scale; /* and x's scales */
     void *y;
@@ -136,6 +137,8 @@ void sv_cuda_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_r
 void sv_cuda_wcomp_make(struct sv_cuda *cu, const void *packed, int32_t rows, int32_t cols,
                         void *wcomp);
 
+/* Whether one row's product leaves room for other launches' thread blocks (gemm.cu). */
+bool sv_gemm_is_roomy(const struct sv_cuda *cu, const struct sv_weight *w, int32_t n_rows);
 /* Which codes these are. */
 static inline enum sv_codes_code sv_cuda_code_of(const struct sv_weight *w)
 {

@@ -15,10 +15,15 @@
 
 enum {
     CLUSTER = 8,
-    EARLY_SM90 = 12, /* as EARLY, of a thread block that has a multiprocessor for itself */
     MOST_HIDDEN = 8 * THREADS, /* eight columns a thread */
     MOST_EXPERTS = 520,        /* the shared one counted */
     LISTED = 9                 /* experts of a lane in the lists of one row, at most */
+};
+
+/* As EARLY, and what comes behind is then in L2. Of one row a block keeps to 64 registers, which it
+ * finds beside a product that leaves room (gemm.h), so that it need not wait for its end. */
+template <int N> struct ahead {
+    enum { PIECES = N == 1 ? 8 : 12 };
 };
 
 /* Handed to kernels by value. */
@@ -52,9 +57,10 @@ static __device__ __forceinline__ void cluster_wait(void)
  * memory. */
 template <int N>
 static __device__ __forceinline__ void logits_of(float (&sum)[N], const struct route &a, int32_t e,
-                                                 bool first, const uint4 (&early)[EARLY_SM90],
+                                                 bool first, const uint4 (&early)[ahead<N>::PIECES],
                                                  const uint4 (*x)[THREADS])
 {
+    enum { AHEAD = ahead<N>::PIECES };
     const int lane = threadIdx.x & 31;
     const int32_t pieces = a.hidden / 8;
 #pragma unroll
@@ -73,11 +79,11 @@ static __device__ __forceinline__ void logits_of(float (&sum)[N], const struct r
         }
     };
 #pragma unroll
-    for (int i = 0; i < EARLY_SM90; i++)
+    for (int i = 0; i < AHEAD; i++)
         if (lane + 32 * i < pieces)
             add(lane + 32 * i, first ? early[i] : weights_of(a, e, lane + 32 * i));
 #pragma unroll 1
-    for (int32_t c = lane + 32 * EARLY_SM90; c < pieces; c += 32)
+    for (int32_t c = lane + 32 * AHEAD; c < pieces; c += 32)
         add(c, weights_of(a, e, c));
 #pragma unroll
     for (int r = 0; r < N; r++)
@@ -134,7 +140,7 @@ static __device__ __forceinline__ void
 
 /* N: rows of a cluster. */
 template <int N>
-static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, N == 1 ? 2 : 1)
     norm_route_kernel(const __grid_constant__ struct route a, const __grid_constant__ struct norm n)
 {
     __shared__ __align__(16) uint4 h[N][THREADS];
@@ -147,12 +153,15 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
                   row0 = (int32_t)blockIdx.y * N, i = 8 * (int32_t)threadIdx.x;
     const int32_t n_experts = a.n_logits, e0 = rank * WARPS + warp;
     const int lane = threadIdx.x & 31;
-    uint4 early[EARLY_SM90], weight = make_uint4(0, 0, 0, 0);
+    enum { AHEAD = ahead<N>::PIECES };
+    uint4 early[AHEAD], weight = make_uint4(0, 0, 0, 0);
     sv_pdl_launch();
 #pragma unroll
-    for (int c = 0; c < EARLY_SM90; c++)
+    for (int c = 0; c < AHEAD; c++)
         if (e0 < n_experts && 8 * (lane + 32 * c) < a.hidden)
             early[c] = weights_of(a, e0, lane + 32 * c);
+    for (int32_t c = lane + 32 * AHEAD; e0 < n_experts && 8 * c < a.hidden; c += 32)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(weights_at(a, e0, c)));
     if (i < a.hidden)
         weight = sv_load_kept(n.weight + i);
     if (threadIdx.x < N * 8)

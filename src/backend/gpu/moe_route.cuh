@@ -39,11 +39,16 @@ struct route {
 };
 
 /* Eight bf16 weights of expert e, from column 8 c on. */
-static __device__ __forceinline__ uint4 weights_of(const struct route &a, int32_t e, int32_t c)
+static __device__ __forceinline__ const uint4 *weights_at(const struct route &a, int32_t e,
+                                                          int32_t c)
 {
     const __nv_bfloat16 *const w = (const __nv_bfloat16 *)a.w;
-    return *(const uint4 *)(e < a.n ? w + sv_packed_at(e, 8 * c, a.hidden)
-                                    : (const __nv_bfloat16 *)a.shared + 8 * c);
+    return (const uint4 *)(e < a.n ? w + sv_packed_at(e, 8 * c, a.hidden)
+                                   : (const __nv_bfloat16 *)a.shared + 8 * c);
+}
+static __device__ __forceinline__ uint4 weights_of(const struct route &a, int32_t e, int32_t c)
+{
+    return *weights_at(a, e, c);
 }
 
 /* ---------------------------------------------------------------- choosing */
