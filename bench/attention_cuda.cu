@@ -97,6 +97,19 @@ static int check(struct sv_cuda *cu, bool small, bool quick, bool f8)
          true},
         {"latents 128 heads", {128, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512}, {300}, 97},
         {"latents plain", {4, 1, 576, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 512}, {300, 90}, 97},
+        {"latents f8",
+         {16, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512, true},
+         {1500, 700, 40},
+         197,
+         true},
+        {"latents f8 128 heads",
+         {128, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512, true},
+         {300},
+         97},
+        {"latents f8 plain",
+         {4, 1, 576, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 512, true},
+         {300, 90},
+         97},
         {"d128 f8",
          {8, 2, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 0, true},
          {1500, 2300, 40, 130},
@@ -253,9 +266,10 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
                   n_pages = stride * s.n_seqs, n_rows = s.rows * s.n_seqs,
                   width = (s.n_heads + (s.v_dim ? 0 : 2 * s.n_kv)) * s.hd,
                   vd = s.v_dim ? s.v_dim : s.hd;
-    /* Of e4m3 a row's own scale is one more byte. */
+    /* Of e4m3 a key's or value's own scale is one more byte. */
     const size_t rows = (size_t)n_pages * s.n_kv * s.page,
-                 pool = s.f8 ? rows * (s.hd + 1) : rows * s.hd * 2;
+                 row_bytes = sv_kv_row_bytes(s.f8 ? SV_F8 : SV_BF16, s.hd, s.v_dim),
+                 pool = rows * (row_bytes + (s.f8 && !s.v_dim));
     std::vector<int32_t> table((size_t)n_pages), row_seg, row0, slot, base, row_pos;
     for (int32_t i = 0; i < n_pages; i++)
         table[(size_t)i] = i;
@@ -271,17 +285,14 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
         }
     }
     row0.push_back(n_rows);
-    st.kv_bytes = (size_t)len * s.n_seqs * s.n_kv *
-                  (s.v_dim ? s.hd * 2
-                   : s.f8  ? 2 * (s.hd + 1)
-                           : s.hd * 4);
+    st.kv_bytes = (size_t)len * s.n_seqs * s.n_kv * (s.v_dim ? row_bytes : 2 * (row_bytes + s.f8));
     const size_t want = 5 * cu->l2_bytes;
     const int n_layers = (int)std::min<size_t>(64, std::max<size_t>(2, want / (2 * pool) + 1));
     for (int i = 0; i < n_layers; i++) {
         st.layers.push_back((uint8_t *)keep(st, 2 * pool));
         /* Any bytes are codes; a scale that most numbers of a model have. */
         fill<<<1024, 256, 0, cu->stream>>>((uint16_t *)st.layers.back(), pool, 17u * i);
-        for (int half = 0; half < 2 && s.f8; half++)
+        for (int half = 0; half < 2 && s.f8 && !s.v_dim; half++)
             CHECKED(cudaMemsetAsync(st.layers.back() + half * pool + rows * s.hd, 120, rows,
                                     cu->stream));
     }
@@ -301,8 +312,9 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
     st.p.ldo = s.n_heads * vd;
     st.p.v_dim = s.v_dim;
     st.p.n_heads = s.n_heads;
-    st.p.kv = {NULL,        NULL,  s.f8 ? SV_F8 : SV_BF16, 0, 0, n_pages, s.page, s.n_kv, s.hd,
-               ints(table), stride};
+    st.p.kv = {
+        NULL,        NULL,  s.f8 ? SV_F8 : SV_BF16, 0, 0, n_pages, s.page, s.n_kv, s.hd, s.v_dim,
+        ints(table), stride};
     st.p.mask = s.mask;
     st.p.scale = 1.0f / sqrtf((float)s.hd);
     CHECKED(cudaDeviceSynchronize());
@@ -386,10 +398,13 @@ static std::vector<shape> latent_shapes(void)
         for (int32_t ctx : {1024, 8192})
             for (int32_t n : {1, 32})
                 for (int32_t rows : {1, 16})
-                    if (heads == 128 || n == 32)
-                        shapes.push_back({rows == 1 ? "decode" : "verify", n, ctx, rows,
-                                          SV_MASK_CAUSAL, heads, 1, SV_ATTN_LATENT_WIDTH, 64,
-                                          SV_ATTN_LATENT});
+                    for (int f8 = 0; f8 < 2; f8++)
+                        if (heads == 128 || n == 32)
+                            shapes.push_back({f8          ? rows == 1 ? "decode f8" : "verify f8"
+                                              : rows == 1 ? "decode"
+                                                          : "verify",
+                                              n, ctx, rows, SV_MASK_CAUSAL, heads, 1,
+                                              SV_ATTN_LATENT_WIDTH, 64, SV_ATTN_LATENT, f8 != 0});
     shapes.push_back(
         {"prefill", 1, 0, 4096, SV_MASK_CAUSAL, 128, 1, SV_ATTN_LATENT_WIDTH, 64, SV_ATTN_LATENT});
     return shapes;

@@ -354,8 +354,10 @@ static bool kv_ok(const struct sv_kv *kv)
 
 bool sv_latent_ok(const struct sv_kv *kv)
 {
-    return !kv->v && (kv->dtype == SV_F32 || kv->dtype == SV_BF16) && kv->n_kv_heads == 1 &&
-           pages_ok(kv, SV_MAX_LATENT);
+    return !kv->v &&
+           (kv->dtype == SV_F32 || kv->dtype == SV_BF16 ||
+            (kv->dtype == SV_F8 && kv->latent > 0 && kv->latent % 8 == 0)) &&
+           kv->latent < kv->head_dim && kv->n_kv_heads == 1 && pages_ok(kv, SV_MAX_LATENT);
 }
 
 static bool rope_ok(const struct sv_rope_table *t, int32_t head_dim)
@@ -456,7 +458,7 @@ void sv_op_attention(struct sv_dev *dev, const struct sv_p_attention *p)
         return;
     SV_REQUIRE(sv_rows_ok(&p->rows) && p->q && p->out && p->n_heads > 0);
     SV_REQUIRE(p->v_dim ? sv_latent_ok(&p->kv) && p->v_dim > 0 && p->v_dim <= p->kv.head_dim &&
-                              p->v_dim % 8 == 0
+                              p->v_dim % 8 == 0 && (!p->kv.latent || p->v_dim == p->kv.latent)
                         : kv_ok(&p->kv));
     SV_REQUIRE(p->n_heads % p->kv.n_kv_heads == 0 && p->window >= 0 && p->scale > 0);
     SV_REQUIRE(p->rows.seg_base);

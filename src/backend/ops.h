@@ -41,22 +41,18 @@ struct sv_rows {
 /* A layer's keys and values of one cache group. */
 struct sv_kv {
     void *k, *v; /* (n_pages, n_kv_heads, page_size, head_dim) each; v NULL: latents */
-    /* SV_F32, SV_BF16, or SV_F8: e4m3 codes, whose rows have a scale each in k_own and v_own. Every
-     * reader sees the values of what is stored, also of its own pass. */
+    /* SV_F32, SV_BF16, or SV_F8: e4m3 codes, whose rows have a scale each in k_own and v_own, those
+     * of latents in the row (sv_kv_row_bytes). Every reader sees the values of what is stored, also
+     * of its own pass. */
     enum sv_dtype dtype;
     float k_scale, v_scale; /* of all rows of SV_F8, as a checkpoint has them; 0: each row's own */
     int32_t n_pages, page_size, n_kv_heads, head_dim;
+    int32_t latent; /* of a cache of latents: its first numbers; those behind are the rotated key */
     /* (n_slots, table_stride): page of positions [i*page_size, ...); device memory */
     const int32_t *table;
     int32_t table_stride;
-    uint8_t *k_own, *v_own; /* of SV_F8: (n_pages, n_kv_heads, page_size) e8m0 each */
+    uint8_t *k_own, *v_own; /* of K and V in SV_F8: (n_pages, n_kv_heads, page_size) e8m0 each */
 };
-
-/* Bytes of the key or value of one position and head, without a scale. */
-static inline size_t sv_kv_row_bytes(enum sv_dtype dtype, int32_t head_dim)
-{
-    return (size_t)head_dim * sv_dtype_bytes(dtype);
-}
 
 /* ---------------------------------------------------------------- params, one struct per family */
 

@@ -21,7 +21,8 @@ void sv_op_mla_write(struct sv_dev *dev, const struct sv_p_mla_write *p)
     if (p->rows.n_rows == 0)
         return;
     const int32_t rot = p->rope.rot_dim, latent = p->cache.head_dim - rot;
-    SV_REQUIRE(dev->be->mla && sv_rows_ok(&p->rows) && sv_latent_ok(&p->cache));
+    SV_REQUIRE(dev->be->mla && sv_rows_ok(&p->rows) && sv_latent_ok(&p->cache) &&
+               (!p->cache.latent || p->cache.latent == latent));
     SV_REQUIRE(p->kv && p->q && p->absorbed && p->n_heads > 0 && p->head_dim > rot);
     SV_REQUIRE(rot > 0 && rot % 2 == 0 && rot <= 256 && latent > 0 && p->rope.cos && p->rope.sin &&
                p->rope.max_pos > 0);

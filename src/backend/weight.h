@@ -25,6 +25,18 @@ enum sv_dtype {
 size_t sv_dtype_bytes(enum sv_dtype t);
 const char *sv_dtype_name(enum sv_dtype t);
 
+/* Bytes of the key or value of one position and head, without its scale in k_own or v_own. A latent
+ * in SV_F8 is its codes, an f32 scale for each SV_LATENT_TILE of them, and the rotated key in bf16:
+ * 512 + 16 + 128. */
+enum { SV_LATENT_TILE = 128 };
+static inline size_t sv_kv_row_bytes(enum sv_dtype dtype, int32_t head_dim, int32_t latent)
+{
+    if (dtype != SV_F8 || latent == 0)
+        return (size_t)head_dim * sv_dtype_bytes(dtype);
+    return (size_t)latent + 4 * (size_t)((latent + SV_LATENT_TILE - 1) / SV_LATENT_TILE) +
+           2 * (size_t)(head_dim - latent);
+}
+
 /* What a weight is in its model. A device may keep a weight by its role, and says in the format how
  * it did. */
 enum sv_role {

@@ -35,7 +35,8 @@ struct sv_cache_group_desc {
     enum sv_cache_owner owner;
     int32_t n_layers;
     int32_t n_kv_heads, head_dim; /* paged */
-    enum sv_dtype dtype;          /* paged: as in struct sv_kv; of K and V alone SV_F8 */
+    int32_t latent;               /* of latents: as in struct sv_kv */
+    enum sv_dtype dtype;          /* paged: as in struct sv_kv */
     int32_t window;      /* paged: 0 = every position stays; W = the last W - 1 before a row do */
     int64_t state_bytes; /* state: of a slot in a layer, a multiple of SV_ALIGN */
     int32_t page_size;   /* positions in a page; state: snapshots are of multiples of it */

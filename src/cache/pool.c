@@ -18,8 +18,9 @@ bool sv_cache_same_geometry(const struct sv_cache_group_desc *a,
                             const struct sv_cache_group_desc *b)
 {
     return a->kind == b->kind && a->owner == b->owner && a->n_kv_heads == b->n_kv_heads &&
-           a->head_dim == b->head_dim && a->dtype == b->dtype && a->window == b->window &&
-           a->state_bytes == b->state_bytes && a->page_size == b->page_size;
+           a->head_dim == b->head_dim && a->latent == b->latent && a->dtype == b->dtype &&
+           a->window == b->window && a->state_bytes == b->state_bytes &&
+           a->page_size == b->page_size;
 }
 
 const char *sv_cache_group_name(const struct sv_cache_group_desc *d)
@@ -29,11 +30,17 @@ const char *sv_cache_group_name(const struct sv_cache_group_desc *d)
     return name[d->owner][d->kind];
 }
 
+/* Whether rows have scales that stand apart from them. */
+static bool has_scales(const struct sv_cache_group_desc *d)
+{
+    return d->dtype == SV_F8 && d->kind == SV_CACHE_KV;
+}
+
 int64_t sv_cache_position_bytes(const struct sv_cache_group_desc *d)
 {
     const int32_t n_arrays = d->kind == SV_CACHE_KV ? 2 : d->kind == SV_CACHE_LATENT ? 1 : 0;
     return (int64_t)n_arrays * d->n_layers * d->n_kv_heads *
-           ((int64_t)sv_kv_row_bytes(d->dtype, d->head_dim) + (d->dtype == SV_F8));
+           ((int64_t)sv_kv_row_bytes(d->dtype, d->head_dim, d->latent) + has_scales(d));
 }
 
 int64_t sv_cache_group_bytes(const struct sv_cache_group_desc *d, int32_t n_slots)
@@ -55,7 +62,7 @@ static int check_desc(const struct sv_cache_group_desc *d, struct sv_err *err)
         ok = ok && d->n_kv_heads >= 1 && d->head_dim >= 1;
     ok = ok && (d->n_parts <= 1 || (!state && (d->own_part || d->n_pages % d->n_parts == 0)));
     if (d->kind == SV_CACHE_LATENT)
-        ok = ok && d->n_kv_heads == 1;
+        ok = ok && d->n_kv_heads == 1 && d->latent >= 0 && d->latent < d->head_dim;
     return ok ? SV_OK
               : sv_fail(err, SV_EINVAL, -1,
                         "cache group %s: page size %d, %d pages, %d layers, %d heads of %d, window "
@@ -518,9 +525,9 @@ struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer)
     const struct sv_cache_group *g = &c->group[group];
     SV_REQUIRE(sv_cache_is_paged(g) && layer < g->d.n_layers);
     const size_t rows = (size_t)g->d.n_pages * (size_t)g->d.page_size * (size_t)g->d.n_kv_heads,
-                 layer_bytes = rows * sv_kv_row_bytes(g->d.dtype, g->d.head_dim);
+                 layer_bytes = rows * sv_kv_row_bytes(g->d.dtype, g->d.head_dim, g->d.latent);
     /* Scales stand behind the codes of all layers. */
-    const bool scaled = g->d.dtype == SV_F8;
+    const bool scaled = has_scales(&g->d);
     const size_t own = (size_t)g->d.n_layers * layer_bytes + (size_t)layer * rows;
     return (struct sv_kv){
         .k = (char *)g->k + (size_t)layer * layer_bytes,
@@ -532,6 +539,7 @@ struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer)
         .page_size = g->d.page_size,
         .n_kv_heads = g->d.n_kv_heads,
         .head_dim = g->d.head_dim,
+        .latent = g->d.latent,
         .table = g->dev_table,
         .table_stride = g->stride,
     };

@@ -305,11 +305,9 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
     int32_t n = sv_stack_cache_groups(&e->model.stack, SV_CACHE_TARGET, e->width, 0, desc);
     n += sv_drafter_cache_groups(e->drafter, n, desc + n);
     for (int32_t i = 0; i < n; i++) {
-        if (r->kv_f8[desc[i].owner] && desc[i].kind == SV_CACHE_LATENT)
-            return sv_fail(err, SV_EUNSUPPORTED, -1, "kv_dtype: latents are not kept in fp8");
-        desc[i].dtype = r->kv_f8[desc[i].owner] && desc[i].kind == SV_CACHE_KV ? SV_F8
-                        : sv_dev_compute_dtype(e->dev) == SV_BF16              ? SV_BF16
-                                                                               : SV_F32;
+        desc[i].dtype = r->kv_f8[desc[i].owner] && desc[i].kind != SV_CACHE_STATE ? SV_F8
+                        : sv_dev_compute_dtype(e->dev) == SV_BF16                 ? SV_BF16
+                                                                                  : SV_F32;
         desc[i].page_size = r->page_size;
         desc[i].n_parts = n_parts(e);
         desc[i].own_part = n_parts(e) > 1 && desc[i].owner == SV_CACHE_TARGET;

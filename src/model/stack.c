@@ -273,7 +273,8 @@ static struct sv_cache_group_desc remembers(struct sv_layer *l, int32_t max_bloc
     case SV_MIXER_MLA:
         d = (struct sv_cache_group_desc){.kind = SV_CACHE_LATENT,
                                          .n_kv_heads = 1,
-                                         .head_dim = l->mla.latent + l->mla.rope.rot_dim};
+                                         .head_dim = l->mla.latent + l->mla.rope.rot_dim,
+                                         .latent = l->mla.latent};
         *group = &l->mla.cache_group;
         *place = &l->mla.cache_layer;
     }

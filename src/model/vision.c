@@ -344,7 +344,7 @@ static size_t lay_out(struct work *k, char *base, struct where *where)
     const int32_t h = t->cfg.hidden_size, inter = t->cfg.intermediate_size, join = joined(t),
                   patch = sv_vision_patch_len(&t->cfg);
     const size_t kv_bytes = (size_t)k->kv.n_pages * PAGE * (size_t)t->cfg.n_heads *
-                            sv_kv_row_bytes(k->kv.dtype, t->head);
+                            sv_kv_row_bytes(k->kv.dtype, t->head, 0);
     struct sv_scratch s = {.base = base, .elem_bytes = k->elem};
     k->x = sv_scratch_take(&s, k->n, h);
     k->qkv = sv_scratch_take(&s, k->n, 3 * (int64_t)heads(t));

@@ -181,7 +181,7 @@ void rig_kv_init(struct rig_kv *c, struct sv_rng *rng, enum sv_dtype dtype, int3
 {
     int32_t per_slot = (max_pos + page_size - 1) / page_size, n = n_slots * per_slot;
     size_t bytes =
-        (size_t)n * (size_t)page_size * (size_t)n_kv_heads * sv_kv_row_bytes(dtype, head_dim);
+        (size_t)n * (size_t)page_size * (size_t)n_kv_heads * sv_kv_row_bytes(dtype, head_dim, 0);
     int32_t *table = rig_new((size_t)n * sizeof *table);
     for (int32_t i = 0; i < n; i++)
         table[i] = i;

@@ -1,9 +1,11 @@
 /*
  * test_kv_f8.c - caches in e4m3: what a row is stored as, and that attention over it has the bits
- * of attention over a cache that holds the stored values in the type of the products.
+ * of attention over a cache that holds the stored values in the type of the products. Keys and
+ * values, then latents.
  */
 #include "rig.h"
 
+#include "backend/ops_mla.h"
 #include "backend/quant.h"
 
 #include <math.h>
@@ -212,5 +214,173 @@ static void numbers_out_of_range(void **state)
     sv_dev_close(dev);
 }
 
+/* ---------------------------------------------------------------- latents */
+
+struct latents {
+    int32_t n_heads, latent, rot, page;
+};
+static const struct latents LATENTS[] = {
+    {6, 512, 64, 16}, {3, 40, 16, 7}, {2, 256, 32, 1}, {5, 136, 24, 64}};
+
+static int32_t width_of(const struct latents *s)
+{
+    return s->latent + s->rot;
+}
+
+static size_t row_bytes(const struct latents *s, enum sv_dtype dtype)
+{
+    return sv_kv_row_bytes(dtype, width_of(s), s->latent);
+}
+
+/* Pages in the same order for each type of cache. */
+static void latents_init(struct rig_kv *c, const struct latents *s, enum sv_dtype dtype)
+{
+    struct sv_rng rng = {3};
+    const size_t row = row_bytes(s, dtype);
+    rig_kv_init(c, &rng, dtype, 1, POSITIONS, s->page, 1,
+                (int32_t)(row / (size_t)sv_dtype_bytes(dtype)));
+    c->kv.head_dim = width_of(s);
+    c->kv.latent = s->latent;
+}
+
+static uint8_t *latent_at(const struct latents *s, const struct rig_kv *c, int32_t pos)
+{
+    const int64_t row = rig_kv_at(c, 0, pos, 0) / width_of(s);
+    return (uint8_t *)c->kv.k + (size_t)row * row_bytes(s, c->kv.dtype);
+}
+
+/* Rows from `base` on, whose numbers depend on their positions and on `seed`: kept in c (which only
+ * reads them where !writes), and attended to. */
+static float *latent_layer(struct sv_dev *dev, const struct latents *s, const struct rig_kv *c,
+                           bool writes, int32_t base, int32_t n, uint64_t seed)
+{
+    enum { NOPE = 8 };
+    const int32_t width = width_of(s), nh = s->n_heads, hd = NOPE + s->rot;
+    struct sv_rng rng = {77};
+    struct rig_batch b;
+    struct sv_kv cache = c->kv;
+    cache.v = NULL;
+    rig_batch_init(&b);
+    rig_batch_add(&b, 0, base, n);
+    float *angles = rig_floats(&rng, (size_t)(POSITIONS * s->rot), 1),
+          *kv = rig_new((size_t)(n * width) * sizeof *kv),
+          *q = rig_new((size_t)(n * nh * hd) * sizeof *q),
+          *absorbed = rig_new((size_t)(n * nh * width) * sizeof *q),
+          *out = rig_new((size_t)(n * nh * s->latent) * sizeof *out);
+    struct sv_weight norm = rig_weight(&rng, SV_BF16, 1, s->latent, 0.5f, 1);
+    for (int32_t r = 0; r < n; r++) {
+        const uint64_t own = seed + (uint64_t)(base + r);
+        fill(kv + r * width, width, own);
+        fill(q + r * nh * hd, nh * hd, own + 1);
+        fill(absorbed + r * nh * width, nh * width, own + 2);
+    }
+    if (writes)
+        sv_op_mla_write(dev, &(struct sv_p_mla_write){
+                                 .rows = b.rows,
+                                 .kv = kv,
+                                 .norm = norm,
+                                 .eps = 1e-6f,
+                                 .rope = {.cos = angles,
+                                          .sin = angles + POSITIONS * (s->rot / 2),
+                                          .max_pos = POSITIONS,
+                                          .rot_dim = s->rot},
+                                 .interleaved = s->page != 7,
+                                 .n_heads = nh,
+                                 .head_dim = hd,
+                                 .q = q,
+                                 .absorbed = absorbed,
+                                 .cache = cache,
+                             });
+    sv_op_attention(dev, &(struct sv_p_attention){.rows = b.rows,
+                                                  .q = absorbed,
+                                                  .ldq = nh * width,
+                                                  .out = out,
+                                                  .ldo = nh * s->latent,
+                                                  .n_heads = nh,
+                                                  .kv = cache,
+                                                  .v_dim = s->latent,
+                                                  .scale = 1 / sqrtf((float)width)});
+    rig_sync(dev, SV_OK);
+    rig_check(out);
+    rig_free(angles), rig_free(kv), rig_free(q), rig_free(absorbed);
+    rig_free((void *)(uintptr_t)norm.data);
+    return out;
+}
+
+/* Of a row: each number of the latent is the code nearest to it at its tile's scale, which is the
+ * least power of two that leaves no number out; the rotated key is in bf16. The values go to
+ * `plain`. */
+static void check_latent(const struct latents *s, const uint8_t *row, const float *exact,
+                         const struct rig_kv *plain, int32_t pos)
+{
+    const int32_t tiles = (s->latent + 127) / 128;
+    const uint8_t *scales = row + s->latent, *key = scales + 4 * tiles;
+    const int64_t to = rig_kv_at(plain, 0, pos, 0);
+    for (int32_t t = 0; t < tiles; t++) {
+        float scale, top = 0;
+        int e;
+        memcpy(&scale, scales + 4 * t, 4);
+        assert_true(frexpf(scale, &e) == 0.5f);
+        for (int32_t d = 128 * t; d < 128 * t + 128 && d < s->latent; d++) {
+            top = fmaxf(top, fabsf(exact[d]));
+            assert_int_equal(row[d], sv_f32_to_f8(exact[d] / scale));
+            rig_kv_put(plain, plain->kv.k, to + d, sv_f8_to_f32(row[d]) * scale);
+        }
+        assert_true(top <= 448 * scale && (top > 224 * scale || top == 0));
+    }
+    for (int32_t d = 0; d < s->rot; d++) {
+        uint16_t bits;
+        memcpy(&bits, key + 2 * d, 2);
+        assert_int_equal(bits, sv_f32_to_bf16(exact[s->latent + d]));
+        rig_kv_put(plain, plain->kv.k, to + s->latent + d, sv_bf16_to_f32(bits));
+    }
+}
+
+static void latents_of(struct sv_dev *dev, enum sv_dtype compute, const struct latents *s)
+{
+    struct rig_kv f8, exact, plain;
+    latents_init(&f8, s, SV_F8);
+    latents_init(&exact, s, SV_F32);
+    latents_init(&plain, s, compute);
+    if (s->latent == 512)
+        assert_int_equal(row_bytes(s, SV_F8), 656);
+    for (int32_t at = 0; at < POSITIONS; at += 10) {
+        rig_free(latent_layer(dev, s, &f8, true, at, 10, 1000));
+        rig_free(latent_layer(dev, s, &exact, true, at, 10, 1000));
+    }
+    for (int32_t pos = 0; pos < POSITIONS; pos++)
+        check_latent(s, latent_at(s, &f8, pos),
+                     (const float *)(const void *)latent_at(s, &exact, pos), &plain, pos);
+    static const int32_t from[] = {0, 62, 127, 134}, n[] = {1, 16, 5};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 3; k++) {
+            const size_t n_bytes = (size_t)(n[k] * s->n_heads * s->latent) * sizeof(float);
+            float *a = latent_layer(dev, s, &f8, false, from[i], n[k], 7),
+                  *c = latent_layer(dev, s, &plain, false, from[i], n[k], 7);
+            assert_memory_equal(a, c, n_bytes);
+            rig_free(a), rig_free(c);
+            /* Written in this very pass, in pieces and at once: what is stored is what is read. */
+            a = latent_layer(dev, s, &f8, true, from[i], n[k], 1000);
+            c = latent_layer(dev, s, &f8, true, from[i] + n[k] - 1, 1, 1000);
+            assert_memory_equal(a + (n[k] - 1) * s->n_heads * s->latent, c, n_bytes / (size_t)n[k]);
+            rig_free(a), rig_free(c);
+        }
+    rig_kv_fini(&f8), rig_kv_fini(&exact), rig_kv_fini(&plain);
+}
+
+static void latents_are_read_as_stored(void **state)
+{
+    (void)state;
+    int n;
+    const enum sv_isa *isa = rig_isas(&n);
+    for (int i = 0; i < n; i++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            struct sv_dev *dev = rig_open(isa[i], 2, bf16 ? SV_BF16 : SV_F32);
+            for (size_t k = 0; k < sizeof LATENTS / sizeof LATENTS[0]; k++)
+                latents_of(dev, bf16 ? SV_BF16 : SV_F32, &LATENTS[k]);
+            sv_dev_close(dev);
+        }
+}
+
 SV_TEST_MAIN(cmocka_unit_test(attention_reads_what_is_stored),
-             cmocka_unit_test(numbers_out_of_range))
+             cmocka_unit_test(latents_are_read_as_stored), cmocka_unit_test(numbers_out_of_range))

@@ -545,6 +545,10 @@ static void bytes_of_each_kind(void **state)
     assert_int_equal(sv_cache_group_bytes(&kv, 9), 160 * 2 * 3 * 2 * 128 * 2);
     assert_int_equal(sv_cache_position_bytes(&latent), 3 * 576 * 2);
     assert_int_equal(sv_cache_group_bytes(&latent, 9), 4 * 64 * 3 * 576 * 2);
+    struct sv_cache_group_desc f8 = latent;
+    f8.latent = 512;
+    f8.dtype = SV_F8;
+    assert_int_equal(sv_cache_position_bytes(&f8), 3 * 656);
     assert_int_equal(sv_cache_position_bytes(&states), 0);
     assert_int_equal(sv_cache_group_bytes(&states, 9), (9 + 5) * 3 * 4096);
     assert_string_equal(sv_cache_group_name(&kv), "target K/V");

@@ -136,6 +136,13 @@ static inline uint64_t hash_of(int what, int32_t slot, int32_t pos, int32_t head
                      131u +
                  (uint64_t)head);
 }
+static inline float number_at(uint64_t row, int what, int32_t d)
+{
+    const uint64_t h = row + (uint64_t)d * 0x9e3779b97f4a7c15ull;
+    const float u = (float)(mix64(h) >> 40) * (1.0f / (1 << 24)) - 0.5f;
+    /* queries long enough that some keys stand out */
+    return u * (what == 0 ? 6.0f : 3.0f);
+}
 /* A row of an e4m3 cache: its own scale, and codes of like size. Of some rows all codes are
  * subnormal and the scale is large. */
 static inline uint8_t own_at(const setup &s, uint64_t row)
@@ -147,22 +154,46 @@ static inline uint8_t code_at(const setup &s, uint64_t row, int32_t d)
     const uint8_t code = (uint8_t)(mix64(row + (uint64_t)d * 0x9e3779b97f4a7c15ull) >> 56);
     return s.fixed == 0 && row % 16 == 0 ? code & 0x87 : (code & 0x7f) == 0x7f ? code ^ 1 : code;
 }
+/* What names the scale of its number d: each tile of a latent has one. */
+static inline uint64_t row_of_scale(const setup &s, uint64_t row, int32_t d)
+{
+    return s.v_dim ? row + (uint64_t)(d / SV_LATENT_TILE) : row;
+}
+static inline size_t row_bytes(const setup &s)
+{
+    return sv_kv_row_bytes(s.f8 ? SV_F8 : s.dtype, s.hd, s.v_dim);
+}
+/* A latent of e4m3 as it is stored. */
+static inline void put_latent(const setup &s, uint8_t *to, uint64_t row)
+{
+    uint8_t *scales = to + s.v_dim;
+    for (int32_t d = 0; d < s.v_dim; d++) {
+        const uint64_t scaled = row_of_scale(s, row, d);
+        const float scale = sv_e8m0_to_f32(own_at(s, scaled));
+        to[d] = code_at(s, scaled, d);
+        memcpy(scales + d / SV_LATENT_TILE * 4, &scale, 4);
+    }
+    uint8_t *key = scales + (s.v_dim + SV_LATENT_TILE - 1) / SV_LATENT_TILE * 4;
+    for (int32_t d = s.v_dim; d < s.hd; d++) {
+        const uint16_t x = sv_f32_to_bf16(number_at(row, 1, d));
+        memcpy(key + 2 * (d - s.v_dim), &x, 2);
+    }
+}
 /* Value d of the row named by what, slot, position and head; as bf16 holds it when that is the
  * type. */
 static inline float value_at(const setup &s, int what, int32_t slot, int32_t pos, int32_t head,
                              int32_t d)
 {
-    const uint64_t row = hash_of(what, slot, pos, head),
-                   h = row + (uint64_t)d * 0x9e3779b97f4a7c15ull;
-    if (s.f8 && (what == 1 || what == 2)) {
-        const float scale = s.fixed > 0 ? s.fixed : sv_e8m0_to_f32(own_at(s, row)),
-                    y = sv_f8_to_f32(code_at(s, row, d)) * scale;
+    const uint64_t row = hash_of(what, slot, pos, head);
+    const bool key = s.f8 && s.v_dim && what == 1 && d >= s.v_dim; /* of a latent: in bf16 */
+    if (s.f8 && (what == 1 || what == 2) && !key) {
+        const uint64_t scaled = row_of_scale(s, row, d);
+        const float scale = s.fixed > 0 ? s.fixed : sv_e8m0_to_f32(own_at(s, scaled)),
+                    y = sv_f8_to_f32(code_at(s, scaled, d)) * scale;
         return s.dtype == SV_BF16 ? sv_bf16_to_f32(sv_f32_to_bf16(y)) : y;
     }
-    const float u = (float)(mix64(h) >> 40) * (1.0f / (1 << 24)) - 0.5f;
-    /* queries long enough that some keys stand out */
-    const float x = u * (what == 0 ? 6.0f : 3.0f);
-    return s.dtype == SV_BF16 ? sv_bf16_to_f32(sv_f32_to_bf16(x)) : x;
+    const float x = number_at(row, what, d);
+    return s.dtype == SV_BF16 || key ? sv_bf16_to_f32(sv_f32_to_bf16(x)) : x;
 }
 
 static inline size_t esize(const setup &s)
@@ -200,8 +231,8 @@ static inline void fill_cache(const setup &s, const batch &b, int32_t page, int3
                               std::vector<uint8_t> &k_own, std::vector<uint8_t> &v_own)
 {
     const size_t n = (size_t)n_pages * s.n_kv * page * s.hd;
-    k.assign(n * (s.f8 ? 1 : esize(s)), 0xff); /* NaN */
-    v.assign(n * (s.f8 ? 1 : esize(s)), 0xff);
+    k.assign(n / s.hd * row_bytes(s), 0xff); /* NaN */
+    v.assign(n / s.hd * row_bytes(s), 0xff);
     k_own.assign(n / s.hd, 0xff);
     v_own.assign(n / s.hd, 0xff);
     /* Pages in a shuffled order; entries past a sequence's end name no page. */
@@ -225,7 +256,9 @@ static inline void fill_cache(const setup &s, const batch &b, int32_t page, int3
                 *entry = order[next++];
             for (int32_t h = 0; h < s.n_kv; h++) {
                 const size_t at = (((size_t)*entry * s.n_kv + h) * page + pos % page) * s.hd;
-                if (s.f8 && pos >= begin)
+                if (s.f8 && s.v_dim && pos >= begin)
+                    put_latent(s, k.data() + at / s.hd * row_bytes(s), hash_of(1, g.slot, pos, h));
+                else if (s.f8 && pos >= begin)
                     for (int what = 1; what < 3; what++) {
                         const uint64_t row = hash_of(what, g.slot, pos, h);
                         (what == 1 ? k_own : v_own)[at / s.hd] = own_at(s, row);
@@ -335,6 +368,7 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
             page,
             s.n_kv,
             s.hd,
+            s.v_dim,
             (int32_t *)(mem + pieces[3].at),
             stride,
             mem + pieces[11].at,

@@ -357,6 +357,13 @@ static void fp8_auto_bf16(void **state)
     on_gptoss(SV_ISA_AUTO, SV_TYPE_BF16, true, 20);
     on_tiny("qwen3_5_bf16", SV_ISA_AUTO, SV_TYPE_BF16, false, 12);
 }
+static void fp8_latents(void **state)
+{
+    (void)state;
+    run_kv_dtype(SV_KV_FP8, SV_KV_AUTO);
+    on_tiny("deepseek_bf16", SV_ISA_AUTO, SV_TYPE_BF16, true, 12);
+    on_tiny("kimi_int4", SV_ISA_AUTO, SV_TYPE_F32, false, 8);
+}
 static void fp8_avx2(void **state)
 {
     (void)state;
@@ -572,17 +579,17 @@ static void drafts_that_are_too_large(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_auto_bf16),
-             cmocka_unit_test(fp8_avx2), cmocka_unit_test(fp8_and_what_it_changes),
-             cmocka_unit_test(greedy_auto_f32), cmocka_unit_test(greedy_auto_bf16),
-             cmocka_unit_test(greedy_avx512_bf16), cmocka_unit_test(greedy_avx2_bf16),
-             cmocka_unit_test(greedy_plain_f32), cmocka_unit_test(sampled_auto_f32),
-             cmocka_unit_test(sampled_auto_bf16), cmocka_unit_test(moe_auto_bf16),
-             cmocka_unit_test(moe_auto_f32), cmocka_unit_test(moe_avx2_bf16),
-             cmocka_unit_test(moe_fp8_auto_bf16), cmocka_unit_test(moe_plain_f32),
-             cmocka_unit_test(quantized_auto_f32), cmocka_unit_test(quantized_auto_bf16),
-             cmocka_unit_test(quantized_avx2_bf16), cmocka_unit_test(int8_auto),
-             cmocka_unit_test(int8_avx2), cmocka_unit_test(int8_experts),
-             cmocka_unit_test(int8_and_what_it_changes),
+             cmocka_unit_test(fp8_latents), cmocka_unit_test(fp8_avx2),
+             cmocka_unit_test(fp8_and_what_it_changes), cmocka_unit_test(greedy_auto_f32),
+             cmocka_unit_test(greedy_auto_bf16), cmocka_unit_test(greedy_avx512_bf16),
+             cmocka_unit_test(greedy_avx2_bf16), cmocka_unit_test(greedy_plain_f32),
+             cmocka_unit_test(sampled_auto_f32), cmocka_unit_test(sampled_auto_bf16),
+             cmocka_unit_test(moe_auto_bf16), cmocka_unit_test(moe_auto_f32),
+             cmocka_unit_test(moe_avx2_bf16), cmocka_unit_test(moe_fp8_auto_bf16),
+             cmocka_unit_test(moe_plain_f32), cmocka_unit_test(quantized_auto_f32),
+             cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_avx2_bf16),
+             cmocka_unit_test(int8_auto), cmocka_unit_test(int8_avx2),
+             cmocka_unit_test(int8_experts), cmocka_unit_test(int8_and_what_it_changes),
              cmocka_unit_test(activations_that_are_refused), cmocka_unit_test(gptoss_auto_bf16),
              cmocka_unit_test(gptoss_auto_f32), cmocka_unit_test(gptoss_avx2_bf16),
              cmocka_unit_test(gptoss_plain_f32), cmocka_unit_test(hybrid_auto_f32),

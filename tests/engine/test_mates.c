@@ -138,6 +138,8 @@ static void fp8_caches(void **state)
     const struct run_pair pair = trained();
     among(&pair, true, 0, true);
     among(&pair, true, 60, false);
+    const struct run_pair latents = toy_pair_of("deepseek_bf16");
+    among(&latents, true, 64, true);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(fp8_caches), cmocka_unit_test(plain), cmocka_unit_test(drafting),

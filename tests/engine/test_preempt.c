@@ -186,6 +186,11 @@ static void fp8_caches(void **state)
                                           .draft_dir = toy_draft(&toy_bf16),
                                           .dtype = SV_TYPE_BF16},
               false, 30);
+    const struct run_pair latent = toy_pair_of("deepseek_bf16");
+    run_tight(&(struct sv_engine_options){.target_dir = latent.target,
+                                          .draft_dir = latent.draft,
+                                          .dtype = SV_TYPE_BF16},
+              true, 16);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(fp8_caches), cmocka_unit_test(greedy), cmocka_unit_test(sampled),

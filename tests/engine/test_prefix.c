@@ -504,6 +504,11 @@ static void fp8_caches(void **state)
                                       .draft_dir = toy_draft(&toy_bf16),
                                       .dtype = SV_TYPE_BF16},
           false, 18);
+    const struct run_pair latent = toy_pair_of("kimi_int4");
+    turns(&(struct sv_engine_options){.target_dir = latent.target,
+                                      .draft_dir = latent.draft,
+                                      .dtype = SV_TYPE_BF16},
+          true, 10);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(fp8_caches), cmocka_unit_test(only_what_was_said_is_kept),

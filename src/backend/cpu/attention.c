@@ -119,6 +119,11 @@ static void widen_rows(const struct attn_plan *a, struct attn_scratch *s, int32_
     const size_t row = (size_t)kv->head_dim * sv_dtype_bytes(dtype);
     for (int32_t i = lo; i < hi; i++) {
         uint8_t *k = (uint8_t *)s->k8 + (size_t)i * row, *v = (uint8_t *)s->v8 + (size_t)i * row;
+        if (!kv->v) {
+            sv_cpu_latent_widen(a->cpu, k, dtype, kv, s->k_rows[i]);
+            s->k_rows[i] = s->v_rows[i] = k;
+            continue;
+        }
         const int64_t at = ((const uint8_t *)s->k_rows[i] - (const uint8_t *)kv->k) / kv->head_dim;
         sv_cpu_kv_widen(a->cpu, k, dtype, s->k_rows[i], kv->k_own[at], kv->head_dim, kv->k_scale);
         sv_cpu_kv_widen(a->cpu, v, dtype, s->v_rows[i], kv->v_own[at], kv->head_dim, kv->v_scale);
@@ -132,7 +137,7 @@ static void chunk_rows(const struct attn_plan *a, const struct attn_item *it,
                        struct attn_scratch *s, int32_t base, int32_t lo, int32_t hi)
 {
     const struct sv_kv *kv = &a->p->kv;
-    const int64_t row = (int64_t)sv_kv_row_bytes(kv->dtype, kv->head_dim);
+    const int64_t row = (int64_t)sv_kv_row_bytes(kv->dtype, kv->head_dim, kv->latent);
     const int32_t slot = a->p->rows.seg_slot[it->seg];
     const int64_t head = (int64_t)it->kv_head * kv->page_size * row;
     for (int32_t i = lo; i < hi;) {

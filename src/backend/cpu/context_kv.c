@@ -34,7 +34,7 @@ static void write_rows(void *arg, int thread, int n)
     const struct sv_p_draft_context_kv *p = job->p;
     const struct sv_cpu_vec *vec = job->cpu->vec;
     const int32_t hd = p->kv[0].head_dim, n_kv = p->kv[0].n_kv_heads, half = p->rope.rot_dim / 2;
-    const size_t row_bytes = sv_kv_row_bytes(p->kv[0].dtype, hd);
+    const size_t row_bytes = sv_kv_row_bytes(p->kv[0].dtype, hd, 0);
     const int64_t width = (int64_t)n_kv * hd;
     int32_t begin, end;
     sv_cpu_share(job->n, thread, n, &begin, &end);

@@ -1,16 +1,19 @@
 /*
- * kv_f8.c - keys and values of the cache, written and, of e4m3, read back.
+ * kv_f8.c - keys, values and latents of the cache, written and, of e4m3, read back.
  *
- * Called by rope.c, context_kv.c and attention.c. A row of e4m3 is stored with the least power of
- * two that keeps its largest number in range, so that bf16 holds its values exactly, or with the
- * scale that a checkpoint states for all rows. What a row becomes depends on the row alone. Must
- * not: let anybody see a number before it was rounded.
+ * Called by rope.c, context_kv.c, mla.c and attention.c. A row of e4m3 is stored with the least
+ * power of two that keeps its largest number in range, so that bf16 holds its values exactly, or
+ * with the scale that a checkpoint states for all rows; a latent with such a power for each
+ * SV_LATENT_TILE numbers, and its rotated key in bf16. What a row becomes depends on the row alone.
+ * Must not: let anybody see a number before it was rounded.
  */
 #include "backend/cpu/vec.h"
 
+#include "backend/ops_mla.h"
 #include "backend/quant.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { E8M0_ONE = 127, E8M0_NAN = 255, MAX_EXPONENT = 119 }; /* 448 * 2^119 is an f32 */
 
@@ -64,4 +67,54 @@ void sv_cpu_kv_widen(const struct sv_cpu *cpu, void *out, enum sv_dtype dtype, c
     cpu->vec->widen(to, row, SV_F8, head_dim, scale > 0 ? scale * own : own);
     if (dtype != SV_F32)
         cpu->vec->narrow(out, dtype, wide, head_dim);
+}
+
+/* Tiles of a latent's codes, and where their scales and the rotated key stand in a row. */
+static int32_t n_tiles(const struct sv_kv *kv)
+{
+    return (kv->latent + SV_LATENT_TILE - 1) / SV_LATENT_TILE;
+}
+
+static int32_t tile_numbers(const struct sv_kv *kv, int32_t tile)
+{
+    const int32_t left = kv->latent - tile * SV_LATENT_TILE;
+    return left < SV_LATENT_TILE ? left : SV_LATENT_TILE;
+}
+
+void sv_cpu_latent_put(const struct sv_cpu *cpu, const struct sv_kv *kv, int64_t at,
+                       const float *kept)
+{
+    uint8_t *row = (uint8_t *)kv->k + at;
+    if (kv->dtype != SV_F8) {
+        cpu->vec->narrow(row, kv->dtype, kept, kv->head_dim);
+        return;
+    }
+    uint8_t *scales = row + kv->latent;
+    for (int32_t t = 0; t < n_tiles(kv); t++) {
+        const int32_t first = t * SV_LATENT_TILE;
+        uint8_t own;
+        put_f8(row + first, &own, kept + first, tile_numbers(kv, t), 0);
+        const float scale = sv_e8m0_to_f32(own);
+        memcpy(scales + 4 * t, &scale, sizeof scale);
+    }
+    cpu->vec->narrow(scales + 4 * n_tiles(kv), SV_BF16, kept + kv->latent,
+                     kv->head_dim - kv->latent);
+}
+
+void sv_cpu_latent_widen(const struct sv_cpu *cpu, void *out, enum sv_dtype dtype,
+                         const struct sv_kv *kv, const void *row)
+{
+    _Alignas(64) float wide[SV_MAX_LATENT];
+    const uint8_t *codes = row, *scales = codes + kv->latent;
+    float *to = dtype == SV_F32 ? out : wide;
+    for (int32_t t = 0; t < n_tiles(kv); t++) {
+        float scale;
+        memcpy(&scale, scales + 4 * t, sizeof scale);
+        cpu->vec->widen(to + t * SV_LATENT_TILE, codes + t * SV_LATENT_TILE, SV_F8,
+                        tile_numbers(kv, t), scale);
+    }
+    cpu->vec->widen(to + kv->latent, scales + 4 * n_tiles(kv), SV_BF16, kv->head_dim - kv->latent,
+                    1);
+    if (dtype != SV_F32)
+        cpu->vec->narrow(out, dtype, wide, kv->head_dim);
 }

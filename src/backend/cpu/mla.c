@@ -67,7 +67,7 @@ static void write_rows(void *arg, int thread, int n)
         vec->add_rms_norm(&(struct sv_cpu_norm_row){
             .x = (float *)(uintptr_t)kv, .w = &p->norm, .d = latent, .eps = p->eps, .out = kept});
         rotate(job, kept + latent, kv + latent, angle);
-        vec->narrow((uint8_t *)p->cache.k + at, p->cache.dtype, kept, width);
+        sv_cpu_latent_put(job->cpu, &p->cache, at, kept);
     }
 }
 

@@ -52,7 +52,7 @@ static void rope_rows(void *arg, int thread, int n)
     const struct sv_kv *kv = &p->kv;
     const int32_t hd = kv->head_dim;
     const int32_t stride = p->q_stride ? p->q_stride : hd;
-    const size_t row_bytes = sv_kv_row_bytes(kv->dtype, hd);
+    const size_t row_bytes = sv_kv_row_bytes(kv->dtype, hd, 0);
     int32_t begin, end;
     sv_cpu_share(p->rows.n_rows, thread, n, &begin, &end);
     for (int32_t r = begin; r < end; r++) {

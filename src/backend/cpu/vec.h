@@ -176,7 +176,7 @@ static inline int64_t sv_cpu_kv_offset(const struct sv_kv *kv, int32_t slot, int
         return -1;
     int64_t in_page = pos - i * kv->page_size;
     return ((int64_t)page * kv->n_kv_heads * kv->page_size + in_page) *
-           (int64_t)sv_kv_row_bytes(kv->dtype, kv->head_dim);
+           (int64_t)sv_kv_row_bytes(kv->dtype, kv->head_dim, kv->latent);
 }
 
 /* kv_f8.c: one head's key and value to their rows at this offset. */
@@ -185,6 +185,11 @@ void sv_cpu_kv_put(const struct sv_cpu *cpu, const struct sv_kv *kv, int64_t at,
 /* The values of a row of SV_F8, as f32 or bf16; scales as in struct sv_kv. */
 void sv_cpu_kv_widen(const struct sv_cpu *cpu, void *out, enum sv_dtype dtype, const void *row,
                      uint8_t own_scale, int32_t head_dim, float scale);
+/* A latent and its rotated key, likewise. */
+void sv_cpu_latent_put(const struct sv_cpu *cpu, const struct sv_kv *kv, int64_t at,
+                       const float *kept);
+void sv_cpu_latent_widen(const struct sv_cpu *cpu, void *out, enum sv_dtype dtype,
+                         const struct sv_kv *kv, const void *row);
 
 /* cpu.c: scratch sized by reserve. Thread areas serve attention and sampling, never both at
  * once. */

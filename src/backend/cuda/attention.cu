@@ -293,13 +293,14 @@ static bool latent_launch(struct sv_cuda *cu, const struct sv_p_attention *p, st
                           const struct sv_attn_force *force)
 {
     struct sv_attn_launch k;
-    if (!takes_tiles(cu, p) || p->kv.dtype != SV_BF16 || p->kv.head_dim != SV_ATTN_LATENT_WIDTH ||
+    const bool f8 = p->kv.dtype == SV_F8;
+    if (!takes_tiles(cu, p) || p->kv.head_dim != SV_ATTN_LATENT_WIDTH ||
         p->v_dim != SV_ATTN_LATENT || p->softcap > 0 || p->sinks.data)
         return false;
     if (cu->set == SV_CUDA_SM90)
-        sv_cuda_attn_latent_sm90(&k);
+        sv_cuda_attn_latent_sm90(f8, &k);
     else
-        sv_cuda_attn_latent(&k);
+        sv_cuda_attn_latent(f8, &k);
     if ((size_t)(k.fixed_bytes + k.stage_bytes) > cu->smem_block)
         return false;
     const int32_t most = ((int32_t)cu->smem_block - k.fixed_bytes) / k.stage_bytes;
@@ -441,9 +442,9 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     st->run = (float4 *)(void *)(base + run);
     st->part_ml = (float2 *)(void *)(base + part_ml);
     st->part_o = (float *)(void *)(base + part_o);
-    for (int32_t i = 0; i < (by == 1 ? 0 : cu->cc == 90 ? 2 : 1); i++) {
+    for (int32_t i = 0; i < (by == 1 ? 0 : cu->cc == 90 ? 4 : 2); i++) {
         struct sv_attn_launch k;
-        (i ? sv_cuda_attn_latent_sm90 : sv_cuda_attn_latent)(&k);
+        (i / 2 ? sv_cuda_attn_latent_sm90 : sv_cuda_attn_latent)(i % 2, &k);
         if ((rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    (int)cu->smem_block),

@@ -102,8 +102,8 @@ struct sv_attn_launch {
 };
 /* f8: of a cache in e4m3. */
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, bool f8, struct sv_attn_launch *out);
-void sv_cuda_attn_latent(struct sv_attn_launch *out);
-void sv_cuda_attn_latent_sm90(struct sv_attn_launch *out);
+void sv_cuda_attn_latent(bool f8, struct sv_attn_launch *out);
+void sv_cuda_attn_latent_sm90(bool f8, struct sv_attn_launch *out);
 bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, bool f8, struct sv_attn_launch *out);
 bool sv_cuda_attn_few(int32_t head_dim,
                       struct sv_attn_launch *out); /* clusters of 8; at most 64 queries a segment */

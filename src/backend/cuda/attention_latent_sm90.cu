@@ -74,13 +74,14 @@ static __device__ __forceinline__ void values(struct sum<COLS> (&c)[OWN_16], flo
     attn_wgmma_pin(high);
 }
 
+template <bool F8>
 static __global__ void __launch_bounds__(THREADS, 1)
     attn_latent_sm90(const __grid_constant__ struct sv_attn_args a)
 {
-    attn_latents(a);
+    attn_latents<F8>(a);
 }
 
-void sv_cuda_attn_latent_sm90(struct sv_attn_launch *out)
+void sv_cuda_attn_latent_sm90(bool f8, struct sv_attn_launch *out)
 {
-    *out = attn_latent_launch(attn_latent_sm90);
+    *out = attn_latent_launch(f8 ? attn_latent_sm90<true> : attn_latent_sm90<false>);
 }

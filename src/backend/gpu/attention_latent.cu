@@ -99,13 +99,14 @@ values(struct sum<COLS> (&c)[OWN_16], float (&l)[OWN_16][4],
     }
 }
 
+template <bool F8>
 static __global__ void __launch_bounds__(THREADS, 1)
     attn_latent(const __grid_constant__ struct sv_attn_args a)
 {
-    attn_latents(a);
+    attn_latents<F8>(a);
 }
 
-void sv_cuda_attn_latent(struct sv_attn_launch *out)
+void sv_cuda_attn_latent(bool f8, struct sv_attn_launch *out)
 {
-    *out = attn_latent_launch(attn_latent);
+    *out = attn_latent_launch(f8 ? attn_latent<true> : attn_latent<false>);
 }

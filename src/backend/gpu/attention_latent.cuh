@@ -11,13 +11,15 @@
  * part of the columns, and weights pass through shared memory. Elsewhere (KEY_WAVES 1) a wave has
  * 16 queries in registers and the scores of all keys, which the other wave of these queries has as
  * well. Keys are added with one running maximum within a span, spans are merged in ascending order.
- * Must not: let a query's sum depend on its place in the tile, on the other queries or on which
- * block works on which spans.
+ * Of a cache in e4m3 a tile's values are made as it is loaded: all else is the same. Must not: let
+ * a query's sum depend on its place in the tile, on the other queries or on which block works on
+ * which spans.
  */
 #ifndef SV_GPU_ATTENTION_LATENT_CUH
 #define SV_GPU_ATTENTION_LATENT_CUH
 
 #include "backend/gpu/attention_frag.cuh"
+#include "backend/gpu/kv_f8.cuh"
 
 enum {
     LATENT = SV_ATTN_LATENT,
@@ -44,8 +46,13 @@ enum {
     SHARED_WEIGHTS = KEY_WAVES > 1 ? QUERIES *KEYS * 2 : 0,
     SHARED_MOST = KEY_WAVES > 1 ? QUERIES *COL_WAVES *(int)sizeof(float) : 0,
     FIXED = SHARED_QUERIES + SHARED_WEIGHTS + SHARED_MOST + N_OFFSETS * KEYS * 4,
-    RUN = COLS / GPU_COLS + 1 /* float4 of a lane for 16 queries */
+    RUN = COLS / GPU_COLS + 1, /* float4 of a lane for 16 queries */
+    /* Of e4m3: 16-byte chunks of a row, and those in front of the rotated key */
+    F8_CHUNKS = (LATENT + LATENT / SV_LATENT_TILE * 4 + (WIDE - LATENT) * 2) / 16,
+    F8_KEY = (LATENT + LATENT / SV_LATENT_TILE * 4) / 16
 };
+static_assert(WIDE - LATENT == 64 && (LATENT + LATENT / SV_LATENT_TILE * 4) % 16 == 0,
+              "a rotated key is a part");
 static_assert(WIDE % 64 == 0 && COLS % 64 == 0 && COLS % SV_ATTN_LATENT_PART == 0, "whole parts");
 static_assert(KEY_WAVES == 1 || KEYS * 2 == 128, "a row of weights is a row of 128 bytes");
 
@@ -63,10 +70,46 @@ static __device__ __forceinline__ uint32_t place(uint32_t row, uint32_t chunk)
 
 /* ---------------------------------------------------------------- loads */
 
+/* Of codes: values to the places where a tile of bf16 has them, the rotated keys copied. */
+static __device__ __forceinline__ void expand_tile(const struct sv_attn_args &a, uint32_t stage,
+                                                   const uint32_t *offsets)
+{
+    constexpr int CHUNKS = LATENT / 16, EACH = GPU_WAVE / 8, AT_ONCE = KEY_WAVES == 1 ? 1 : 4;
+    const uint4 *rows = (const uint4 *)a.p.kv.k;
+#pragma unroll 1
+    for (int32_t row0 = gpu_afresh(gpu_wave() * EACH); row0 < KEYS; row0 += WAVES * EACH)
+        gpu_copy_rows<
+            128, true>(stage + (PARTS - 1) * KEY_PART, row0, [&](uint32_t row, uint32_t chunk) {
+            const uint32_t off = offsets[row];
+            const bool seen = off != ATTN_NONE;
+            return gpu_source{rows + (seen ? (uint64_t)off * F8_CHUNKS + F8_KEY + chunk : 0), seen};
+        });
+#pragma unroll AT_ONCE
+    for (int32_t i = threadIdx.x; i < KEYS * CHUNKS; i += THREADS) {
+        const uint32_t row = i / CHUNKS, chunk = i % CHUNKS, off = offsets[row];
+        uint4 codes = make_uint4(0, 0, 0, 0), v[2];
+        uint32_t own = KV_F8_ONE;
+        if (off != ATTN_NONE) {
+            const uint4 *const at = rows + (uint64_t)off * F8_CHUNKS;
+            codes = at[chunk];
+            /* As an e8m0: the exponent of a power of two. */
+            own = __float_as_uint(sv_latent_scale((const uint8_t *)at, LATENT, 16 * chunk)) >> 23;
+        }
+        sv_kv_f8_expand(codes, own, 0, v);
+        /* Of eight lanes no two meet at a bank. */
+        const uint32_t odd = chunk / 4 % 2, part = stage + chunk / 4 * KEY_PART, to = chunk % 4 * 2;
+        gpu_store16(part + place(row, to + odd), odd ? v[1] : v[0]);
+        gpu_store16(part + place(row, to + 1 - odd), odd ? v[0] : v[1]);
+    }
+}
+
 /* Zeros for keys that no query sees. */
+template <bool F8>
 static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, uint32_t stage,
                                                  const uint32_t *offsets)
 {
+    if constexpr (F8)
+        return expand_tile(a, stage, offsets);
     constexpr int EACH = GPU_WAVE / 8; /* rows of a copy */
     constexpr int AT_ONCE = KEY_WAVES == 1 ? 1 : PARTS;
     const uint4 *keys = (const uint4 *)a.p.kv.k;
@@ -328,6 +371,15 @@ static __device__ __forceinline__ void fetch_queries(const struct sv_attn_args &
     }
 }
 
+/* What a key is found by: of e4m3 its row. */
+template <bool F8>
+static __device__ __forceinline__ uint32_t tile_key(const struct sv_attn_args &a,
+                                                    const struct attn_item &it, int32_t pos)
+{
+    return F8 ? attn_key_row(a, it, pos) : attn_key_at(a, it, pos);
+}
+
+template <bool F8>
 static __device__ __forceinline__ void walk(const struct sv_attn_args &a,
                                             const struct attn_item &it, const struct room &m,
                                             float4 *run, bool whole)
@@ -343,10 +395,10 @@ static __device__ __forceinline__ void walk(const struct sv_attn_args &a,
 
     __syncthreads(); /* the item before is done with shared memory */
     for (int32_t j = threadIdx.x; j < a.n_stages * KEYS; j += THREADS)
-        m.offsets[j] = attn_key_at(a, it, it.from * KEYS + j);
+        m.offsets[j] = tile_key<F8>(a, it, it.from * KEYS + j);
     fetch_queries(a, it, m, f, (int32_t)query0);
     __syncthreads();
-    load_tile(a, m.keys, m.offsets);
+    load_tile<F8>(a, m.keys, m.offsets);
     gpu_copy_commit();
 
     struct sum<COLS> span[OWN_16];
@@ -365,19 +417,19 @@ static __device__ __forceinline__ void walk(const struct sv_attn_args &a,
         const uint32_t keys = m.keys + (a.n_stages == 2 ? (t - it.from) % 2 * STAGE : 0);
         if (a.n_stages == 1 && t > it.from) {
             __syncthreads(); /* the tile before is read to the end */
-            load_tile(a, m.keys, m.offsets + (ahead - 1) % N_OFFSETS * KEYS);
+            load_tile<F8>(a, m.keys, m.offsets + (ahead - 1) % N_OFFSETS * KEYS);
             gpu_copy_commit();
         }
         gpu_copy_wait<0>(0, 0);
         copied();
         __syncthreads(); /* tile t is there for all, and tile t - 1 is not read any more */
         if (a.n_stages == 2 && t + 1 < it.to)
-            load_tile(a, m.keys + (ahead - 1) % 2 * STAGE,
-                      m.offsets + (ahead - 1) % N_OFFSETS * KEYS);
+            load_tile<F8>(a, m.keys + (ahead - 1) % 2 * STAGE,
+                          m.offsets + (ahead - 1) % N_OFFSETS * KEYS);
         gpu_copy_commit();
         if (threadIdx.x < KEYS && t + a.n_stages < it.to)
             m.offsets[ahead % N_OFFSETS * KEYS + threadIdx.x] =
-                attn_key_at(a, it, (t + a.n_stages) * KEYS + (int32_t)threadIdx.x);
+                tile_key<F8>(a, it, (t + a.n_stages) * KEYS + (int32_t)threadIdx.x);
 
         const int32_t pos = t * KEYS;
         if (rows.busy && pos < rows.hi_any && pos + KEYS > rows.lo_any) {
@@ -425,7 +477,7 @@ static __device__ __forceinline__ void walk(const struct sv_attn_args &a,
     }
 }
 
-static __device__ __forceinline__ void attn_latents(const struct sv_attn_args &a)
+template <bool F8> static __device__ __forceinline__ void attn_latents(const struct sv_attn_args &a)
 {
     GPU_SHARED(shared);
     struct room m;
@@ -448,7 +500,7 @@ static __device__ __forceinline__ void attn_latents(const struct sv_attn_args &a
             continue;
         const struct attn_item it = attn_item_of(gpu_args(a), attn_entry_at(a.plan, i), 0);
         if (it.from != it.to)
-            walk(gpu_args(a), it, m, run, whole);
+            walk<F8>(gpu_args(a), it, m, run, whole);
     }
 }
 

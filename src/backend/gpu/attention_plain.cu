@@ -34,29 +34,42 @@ static __device__ __forceinline__ float taken(const __nv_bfloat16 *, float x)
     return __bfloat162float(__float2bfloat16_rn(x));
 }
 
-/* Numbers d to d + 7 of a row: of its codes with this scale, or of T. */
-template <typename T, bool F8>
-static __device__ __forceinline__ void row8(float x[8], const void *row, int32_t d, float scale)
+/* What a row is: of T, codes of a key or value, or codes of a latent. */
+enum plain_kind { PLAIN_ROWS, PLAIN_F8, PLAIN_LATENT_F8 };
+
+/* Numbers d to d + 7 of a row: of T, or of its codes with this scale. */
+template <typename T, int KIND>
+static __device__ __forceinline__ void row8(float x[8], const void *row, int32_t d, float scale,
+                                            int32_t latent)
 {
-    if constexpr (!F8) {
+    const uint8_t *const bytes = (const uint8_t *)row;
+    if constexpr (KIND == PLAIN_ROWS) {
         sv_load8(x, (const T *)row + d);
-    } else {
-        const uint2 w = *(const uint2 *)((const uint8_t *)row + d);
+        return;
+    }
+    if (KIND == PLAIN_LATENT_F8 && d >= latent) {
+        const __nv_bfloat16 *key = (const __nv_bfloat16 *)(bytes + sv_latent_key_at(latent));
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            x[i] = taken((const T *)NULL,
-                         sv_kv_f8_value((i < 4 ? w.x : w.y) >> (i % 4 * 8) & 0xff, scale));
+            x[i] = sv_load(key + d - latent + i);
+        return;
     }
+    if (KIND == PLAIN_LATENT_F8)
+        scale = sv_latent_scale(bytes, latent, d);
+    const uint32_t w[2] = {*(const uint32_t *)(bytes + d), *(const uint32_t *)(bytes + d + 4)};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        x[i] = taken((const T *)NULL, sv_kv_f8_value(w[i / 4] >> (i % 4 * 8) & 0xff, scale));
 }
 
 /* The score of one key, in log2 units. */
-template <typename T, bool F8>
+template <typename T, int KIND>
 static __device__ __forceinline__ float score(const struct sv_attn_args &a, const float *q,
                                               const void *k, float scale)
 {
     float sum = 0, x[8];
     for (int d = 0; d < a.p.kv.head_dim; d += 8) {
-        row8<T, F8>(x, k, d, scale);
+        row8<T, KIND>(x, k, d, scale, a.p.kv.latent);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             sum = __fmaf_rn(q[d + i], x[i], sum);
@@ -68,7 +81,7 @@ static __device__ __forceinline__ float score(const struct sv_attn_args &a, cons
 }
 
 /* Keys [base, end) of the row, of which it sees those in [lo, hi). */
-template <typename T, bool F8, int EACH>
+template <typename T, int KIND, int EACH>
 static __device__ __forceinline__ void
 walk(const struct sv_attn_args &a, const float *q, const struct attn_seg &g, int64_t head_at,
      int32_t base, int32_t end, int32_t lo, int32_t hi, struct plain_part<EACH> *to)
@@ -77,7 +90,7 @@ walk(const struct sv_attn_args &a, const float *q, const struct attn_seg &g, int
     const int32_t lane = threadIdx.x % 32, hd = v_dim(a);
     const struct sv_kv &kv = a.p.kv;
     const T *const values = (const T *)(a.p.v_dim ? kv.k : kv.v) + head_at;
-    const uint8_t *const codes = (const uint8_t *)kv.v + head_at;
+    const uint8_t *const codes = (const uint8_t *)(KIND == PLAIN_LATENT_F8 ? kv.k : kv.v) + head_at;
     float o[N] = {}, m = attn_neg_inf(), l = 0;
     for (; base < end; base += 32) {
         const int32_t pos = base + lane;
@@ -87,13 +100,16 @@ walk(const struct sv_attn_args &a, const float *q, const struct attn_seg &g, int
             at = sv_kv_at(kv, g.slot, pos);
             if (at < 0) {
                 sv_fault_set(a.fault, SV_CUDA_FAULT_READ_PAGE, g.slot, pos, 0);
-            } else if (F8) {
+            } else if (KIND == PLAIN_LATENT_F8) {
+                at = at / kv.head_dim * sv_latent_bytes(kv);
+                x = score<T, KIND>(a, q, (const uint8_t *)kv.k + at, 1);
+            } else if (KIND == PLAIN_F8) {
                 const int64_t row = (at + head_at) / kv.head_dim;
                 v_scale = sv_kv_f8_scale(kv.v_own[row], kv.v_scale);
-                x = score<T, true>(a, q, (const uint8_t *)kv.k + at + head_at,
+                x = score<T, KIND>(a, q, (const uint8_t *)kv.k + at + head_at,
                                    sv_kv_f8_scale(kv.k_own[row], kv.k_scale));
             } else {
-                x = score<T, false>(a, q, (const T *)kv.k + at + head_at, 1);
+                x = score<T, KIND>(a, q, (const T *)kv.k + at + head_at, 1);
             }
         }
         const float most = fmaxf(m, sv_warp_max(x)), ref = most == attn_neg_inf() ? 0.0f : most;
@@ -106,16 +122,20 @@ walk(const struct sv_attn_args &a, const float *q, const struct attn_seg &g, int
         for (int k = 0; k < 32; k++) {
             const float weight = __shfl_sync(0xffffffffu, w, k);
             const int64_t v_at = __shfl_sync(0xffffffffu, at, k);
-            const float scale = F8 ? __shfl_sync(0xffffffffu, v_scale, k) : 1;
+            float scale = KIND == PLAIN_F8 ? __shfl_sync(0xffffffffu, v_scale, k) : 1;
             if (v_at < 0)
                 continue;
+            const int32_t n = gpu_afresh(hd);
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                if (lane + 32 * i >= hd)
+                if (lane + 32 * i >= n)
                     continue;
                 const int64_t v = v_at + lane + 32 * i;
-                const float value = F8 ? taken((const T *)NULL, sv_kv_f8_value(codes[v], scale))
-                                       : sv_load(values + v);
+                if (KIND == PLAIN_LATENT_F8 && i % (SV_LATENT_TILE / 32) == 0)
+                    scale = sv_latent_scale((const uint8_t *)kv.k + v_at, n, 32 * i);
+                const float value = KIND == PLAIN_ROWS
+                                        ? sv_load(values + v)
+                                        : taken((const T *)NULL, sv_kv_f8_value(codes[v], scale));
                 o[i] = __fmaf_rn(weight, value, o[i]);
             }
         }
@@ -127,7 +147,7 @@ walk(const struct sv_attn_args &a, const float *q, const struct attn_seg &g, int
     to->l = l;
 }
 
-template <typename T, bool F8, int EACH>
+template <typename T, int KIND, int EACH>
 __global__ void __launch_bounds__(PLAIN_THREADS, 2)
     attn_plain(const __grid_constant__ struct sv_attn_args a)
 {
@@ -156,7 +176,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 2)
         const int32_t base = first + warp * PLAIN_CHUNK, end = min(base + PLAIN_CHUNK, hi);
         __syncthreads(); /* q is there; the parts before are merged */
         if (base < hi)
-            walk<T, F8, EACH>(a, q, g, head_at, base, end, lo, hi, &part[warp]);
+            walk<T, KIND, EACH>(a, q, g, head_at, base, end, lo, hi, &part[warp]);
         __syncthreads();
         for (int32_t w = 0; w < PLAIN_WARPS && first + w * PLAIN_CHUNK < hi; w++) {
             const struct attn_factors f = attn_merge_factors(m, part[w].m);
@@ -177,10 +197,12 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 2)
 
 template <typename T> static void launch(struct sv_cuda *cu, const struct sv_attn_args *a)
 {
+    const struct sv_kv &kv = a->p.kv;
     sv_cuda_launch_in_pass(cu, "attention (plain)",
-                           a->p.kv.dtype == SV_F8              ? attn_plain<T, true, 1>
-                           : a->p.kv.head_dim <= PLAIN_THREADS ? attn_plain<T, false, 1>
-                                                               : attn_plain<T, false, 3>,
+                           kv.dtype == SV_F8 && a->p.v_dim ? attn_plain<T, PLAIN_LATENT_F8, 3>
+                           : kv.dtype == SV_F8             ? attn_plain<T, PLAIN_F8, 1>
+                           : kv.head_dim <= PLAIN_THREADS  ? attn_plain<T, PLAIN_ROWS, 1>
+                                                           : attn_plain<T, PLAIN_ROWS, 3>,
                            dim3((unsigned)(a->p.rows.n_rows * a->p.n_heads)), dim3(PLAIN_THREADS),
                            0, *a);
 }

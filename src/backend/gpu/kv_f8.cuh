@@ -69,6 +69,24 @@ static __device__ __forceinline__ uint32_t sv_kv_f8_codes(const struct sv_kv_f8_
                        : gpu_fp8x2(__fmul_rn(y, p.by), __fmul_rn(x, p.by));
 }
 
+/* ---------------------------------------------------------------- latents */
+
+/* Where a row's parts stand (sv_kv_row_bytes): a scale for each tile of codes, the rotated key. */
+static __device__ __forceinline__ int32_t sv_latent_key_at(int32_t latent)
+{
+    return latent + 4 * ((latent + SV_LATENT_TILE - 1) / SV_LATENT_TILE);
+}
+static __device__ __forceinline__ int32_t sv_latent_bytes(const struct sv_kv &kv)
+{
+    return sv_latent_key_at(kv.latent) + 2 * (kv.head_dim - kv.latent);
+}
+/* The scale of number d, a power of two. */
+static __device__ __forceinline__ float sv_latent_scale(const uint8_t *row, int32_t latent,
+                                                        int32_t d)
+{
+    return *(const float *)(row + latent + d / SV_LATENT_TILE * 4);
+}
+
 /* ---------------------------------------------------------------- reading */
 
 /* The own scales of a row's key and, in the upper byte, of its value; UINT32_MAX: no row. */

@@ -36,6 +36,28 @@ static __device__ __forceinline__ void rotate(const struct sv_p_mla_write &p, O 
     }
 }
 
+/* The numbers of a latent as codes, and the scales of its tiles. By one warp. */
+template <class F>
+static __device__ __forceinline__ void keep_f8(uint8_t *row, int32_t latent, const F &number)
+{
+    const int32_t lane = threadIdx.x % 32;
+    for (int32_t first = 0; first < latent; first += SV_LATENT_TILE) {
+        const int32_t end = min(first + SV_LATENT_TILE, latent);
+        uint32_t most = 0;
+        for (int32_t i = first + lane; i < end; i += 32)
+            most = sv_kv_f8_larger(most, number(i));
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2)
+            most = sv_kv_f8_most(most, __shfl_xor_sync(0xffffffffu, most, step));
+        const struct sv_kv_f8_put put = sv_kv_f8_put_of(most, 0);
+        for (int32_t i = first + 2 * lane; i < end; i += 64)
+            *(uint16_t *)(row + i) = (uint16_t)sv_kv_f8_codes(put, number(i), number(i + 1));
+        if (lane == 0)
+            *(float *)(row + latent + first / SV_LATENT_TILE * 4) =
+                sv_kv_f8_scale(sv_kv_f8_own(put), 0);
+    }
+}
+
 template <typename T, typename K>
 static __device__ __forceinline__ void keep(const struct write_args &a, int32_t row, int32_t slot,
                                             int32_t pos, int64_t angle)
@@ -54,10 +76,19 @@ static __device__ __forceinline__ void keep(const struct write_args &a, int32_t 
     for (int32_t i = lane; i < latent; i += 32)
         sum = __fmaf_rn(sv_load(x + i), sv_load(x + i), sum);
     const float inv = 1.0f / sqrtf(sv_warp_sum(sum) / (float)latent + p.eps);
-    K *to = (K *)p.cache.k + at;
-    for (int32_t i = lane; i < latent; i += 32)
-        sv_store(to + i, sv_load(x + i) * inv * sv_weight_at(p.norm.data, (int)p.norm.fmt.elem, i));
-    rotate(p, to + latent, x + latent, angle);
+    const auto number = [&](int32_t i) {
+        return sv_load(x + i) * inv * sv_weight_at(p.norm.data, (int)p.norm.fmt.elem, i);
+    };
+    if constexpr (sizeof(K) == 1) {
+        uint8_t *row = (uint8_t *)p.cache.k + at / width * sv_latent_bytes(p.cache);
+        keep_f8(row, latent, number);
+        rotate(p, (__nv_bfloat16 *)(row + sv_latent_key_at(latent)), x + latent, angle);
+    } else {
+        K *to = (K *)p.cache.k + at;
+        for (int32_t i = lane; i < latent; i += 32)
+            sv_store(to + i, number(i));
+        rotate(p, to + latent, x + latent, angle);
+    }
 }
 
 /* A warp for each head's query, and one for what is kept. */
@@ -89,12 +120,15 @@ void sv_cuda_mla_write(struct sv_dev *dev, const struct sv_p_mla_write *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     const struct write_args a = {*p, cu->fault};
-    const bool half = p->cache.dtype == SV_BF16;
+    const bool half = p->cache.dtype == SV_BF16, f8 = p->cache.dtype == SV_F8;
     const dim3 grid((unsigned)(p->n_heads / WRITE_WARPS + 1), (unsigned)p->rows.n_rows);
     void (*const fn)(const struct write_args) =
-        cu->act == SV_F32 ? (half ? write_kernel<float, __nv_bfloat16> : write_kernel<float, float>)
-                          : (half ? write_kernel<__nv_bfloat16, __nv_bfloat16>
-                                  : write_kernel<__nv_bfloat16, float>);
+        cu->act == SV_F32 ? (f8     ? write_kernel<float, uint8_t>
+                             : half ? write_kernel<float, __nv_bfloat16>
+                                    : write_kernel<float, float>)
+                          : (f8     ? write_kernel<__nv_bfloat16, uint8_t>
+                             : half ? write_kernel<__nv_bfloat16, __nv_bfloat16>
+                                    : write_kernel<__nv_bfloat16, float>);
     sv_cuda_launch_in_pass(cu, "latents", fn, grid, dim3(WRITE_WARPS * 32), 0, a);
 }
 

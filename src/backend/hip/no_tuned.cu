@@ -17,7 +17,7 @@ static void never(void)
 
 /* ---------------------------------------------------------------- attention */
 
-void sv_cuda_attn_latent_sm90(struct sv_attn_launch *)
+void sv_cuda_attn_latent_sm90(bool, struct sv_attn_launch *)
 {
     never();
 }
