@@ -73,14 +73,14 @@ static __device__ __forceinline__ struct chunk chunk_at(const struct scan_args &
 
 /* What multiplies u of row j: kk: exp(G_i - G_j) k_i . k_j and qk, likewise with q_i, of two
  * neighbouring lines i. */
-struct weight_pair {
+struct alignas(16) weight_pair {
     float kk[2], qk[2];
 };
 struct chunk_shared {
-    struct weight_pair by[GDN_CHUNK][GDN_CHUNK / 2]; /* [j][i / 2] */
-    float own[GDN_CHUNK];                            /* q_i . k_i */
-    float decay[GDN_CHUNK], to_end[GDN_CHUNK];       /* exp(G_i), exp(G_last - G_i) */
-    float beta[GDN_CHUNK];                           /* 1 where u is known */
+    struct weight_pair by[GDN_CHUNK][GDN_CHUNK / 2 + 1]; /* [j][i / 2], and one for the banks */
+    float own[GDN_CHUNK];                                /* q_i . k_i */
+    float decay[GDN_CHUNK], to_end[GDN_CHUNK];           /* exp(G_i), exp(G_last - G_i) */
+    float beta[GDN_CHUNK];                               /* 1 where u is known */
 };
 /* u of lines before lo, v of the others: 16 bytes at gpu_place<4 * COLS>. */
 static __device__ __forceinline__ const float *v_at(const uint8_t *v, int i, int32_t col)
@@ -135,7 +135,7 @@ static __device__ __forceinline__ void fetch_weights(const struct scan_args &a,
                                                      const struct work &w, const struct chunk &c,
                                                      struct weights &f)
 {
-    const int32_t t = threadIdx.x, nv = a.g.shape.n_v_heads, nk = a.g.shape.n_k_heads,
+    const int32_t t = threadIdx.x % THREADS, nv = a.g.shape.n_v_heads, nk = a.g.shape.n_k_heads,
                   j = t % GDN_CHUNK;
     const float *const dots = a.g.mid.dots + (row_of(w, c, 0) * nk + w.kh) * 2 * GDN_CHUNK;
     f.g = j < c.hi ? gate_of(a, w, c, j) : 0;
@@ -157,7 +157,7 @@ static __device__ __forceinline__ void fetch_weights(const struct scan_args &a,
 /* By whole waves. */
 static __device__ __forceinline__ void put_weights(const struct weights &f, struct chunk_shared &m)
 {
-    const int32_t t = threadIdx.x, j = t % GDN_CHUNK;
+    const int32_t t = threadIdx.x % THREADS, j = t % GDN_CHUNK;
 #pragma unroll
     for (int n = 0; n < weights::EACH; n++) {
         const int32_t i = t / GDN_CHUNK + weights::APART * n;
