@@ -418,19 +418,20 @@ int main()
         return 1;
     }
     sv_cuda cu = {};
-    cu.n_sms = 8;
     cu.fault = &fault;
     int bad = 0;
     const sv_gdn_shape small = {2, 4, 16, 32, 16, SV_F32}, odd = {1, 3, 48, 80, 16, SV_F32},
                        large = {1, 2, 128, 128, 16, SV_F32};
     for (bool half : {false, true}) {
         cu.act = half ? SV_BF16 : SV_F32;
+        cu.n_sms = 8; /* large batches are more thread blocks */
         for (int32_t most : {1, 5, 16}) {
             sv_gdn_shape s = small;
             s.max_block = most;
             bad |= check_cuts(&cu, ref, s, 70, 3);
         }
         bad |= check_cuts(&cu, ref, odd, 60, 1);
+        cu.n_sms = 16; /* prompts have waves that prepare a chunk */
         bad |= check_cuts(&cu, ref, large, LENGTH, 1); /* so long that chunks are fetched ahead */
         bad |= check_accepts(&cu, ref, {1, 2, 16, 16, 16, SV_F32}, half ? 5 : 1);
         bad |= check_cleared(&cu, ref, small);

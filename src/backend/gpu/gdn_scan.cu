@@ -8,7 +8,7 @@
  */
 #include "backend/gpu/gdn_scan.cuh"
 
-enum { VALUES = GDN_CHUNK * COLS * 4 };
+enum { VALUES = GDN_CHUNK * COLS * 4, LONG = 2 * GDN_CHUNK /* rows a segment */ };
 
 /* A chunk's keys, queries and values: of two chunks where they are copied ahead. */
 template <int PARTS> struct stage {
@@ -21,6 +21,29 @@ template <int PARTS> struct stage {
     };
 };
 
+/* A chunk by one wave. changed: the state in registers is committed and not yet in memory. */
+template <int PARTS, bool WHOLE>
+static __device__ __forceinline__ void
+do_chunk(const struct scan_args &a, const struct work &w, const struct chunk &c,
+         const struct chunk_shared &m, uint8_t *stage0, float (&s)[TILES][SUMS], bool &changed)
+{
+    const uint32_t keys = gpu_shared_at(stage0);
+    const int32_t kd = k_dim<WHOLE>(gpu_args(a));
+    float of_keys[SUMS] = {}, out[SUMS] = {}, u[SUMS];
+    if (!has_cols<WHOLE>(gpu_args(a), w))
+        return;
+    if (c.lo < c.hi)
+        products<PARTS, WHOLE>(s, keys, keys + stage<PARTS>::QUERIES, kd, of_keys, out);
+    solve(c, m, stage0 + stage<PARTS>::V, of_keys, out, u);
+    put_rows<WHOLE>(gpu_args(a), w, c, out, u);
+    if (!c.folds)
+        return;
+    if (!c.committed && changed)
+        move_state<true, WHOLE>(gpu_args(a), w, s);
+    fold<PARTS, WHOLE>(s, m, u, keys, kd);
+    changed = c.committed;
+}
+
 template <int PARTS, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 3)
     scan_kernel(const __grid_constant__ struct scan_args a)
@@ -29,12 +52,11 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 3)
     __shared__ __align__(16) struct chunk_shared both[2];
     constexpr bool AHEAD = stage<PARTS>::NUMBER > 1;
     const int wave = gpu_wave();
-    const uint32_t tiles0 = gpu_shared_at(tile_bytes);
     const auto stage_of = [&](const struct chunk &c) {
-        return c.first / GDN_CHUNK % stage<PARTS>::NUMBER * stage<PARTS>::BYTES;
+        return tile_bytes + c.first / GDN_CHUNK % stage<PARTS>::NUMBER * stage<PARTS>::BYTES;
     };
     const auto bring_chunk = [&](const struct work &w, const struct chunk &c) {
-        const uint32_t at = tiles0 + stage_of(c);
+        const uint32_t at = gpu_shared_at(stage_of(c));
         bring<PARTS, WHOLE>(gpu_args(a), w, c, wave, at, at + stage<PARTS>::QUERIES,
                             at + stage<PARTS>::V);
     };
@@ -50,8 +72,8 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 3)
     }
     const struct work w = work_of<WHOLE>(a, seg);
     move_state<false, WHOLE>(gpu_args(a), w, s);
-    bool changed = false; /* the state in registers is committed and not yet in memory */
-    sv_pdl_wait();        /* no-op after the one above */
+    bool changed = false;
+    sv_pdl_wait(); /* no-op after the one above */
     /* The chunk of the first row is brought before it is known whether others come before it. */
     struct chunk c = chunk_at(gpu_args(a), w, seg.base / GDN_CHUNK * GDN_CHUNK);
     int32_t brought = c.first;
@@ -72,7 +94,6 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 3)
     }
     for (;;) {
         const int32_t next = c.first + GDN_CHUNK;
-        const uint32_t keys = tiles0 + stage_of(c);
         if (!AHEAD) {
             __syncthreads(); /* the chunk before is done */
             bring_chunk(w, c);
@@ -87,26 +108,66 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 3)
             if (AHEAD && next > brought)
                 bring_chunk(w, then);
         }
-        if (has_cols<WHOLE>(gpu_args(a), w)) {
-            const int32_t kd = k_dim<WHOLE>(gpu_args(a));
-            float of_keys[SUMS] = {}, out[SUMS] = {}, u[SUMS];
-            if (c.lo < c.hi)
-                products<PARTS, WHOLE>(s, keys, keys + stage<PARTS>::QUERIES, kd, of_keys, out);
-            solve(c, m, tile_bytes + stage_of(c) + stage<PARTS>::V, of_keys, out, u);
-            put_rows<WHOLE>(gpu_args(a), w, c, out, u);
-            if (c.folds) {
-                if (!c.committed && changed)
-                    move_state<true, WHOLE>(gpu_args(a), w, s);
-                fold<PARTS, WHOLE>(s, m, u, keys, kd);
-                changed = c.committed;
-            }
-        }
+        do_chunk<PARTS, WHOLE>(gpu_args(a), w, c, m, stage_of(c), s, changed);
         if (next >= w.seg.end)
             break;
         c = chunk_at(gpu_args(a), w, next);
     }
     if (changed)
         move_state<true, WHOLE>(gpu_args(a), w, s);
+}
+
+/* For long segments whose thread blocks are few: four more waves prepare the next chunk. */
+template <int PARTS>
+static __global__ void __launch_bounds__(2 * THREADS, 1)
+    long_kernel(const __grid_constant__ struct scan_args a)
+{
+    GPU_SHARED(tile_bytes);
+    __shared__ __align__(16) struct chunk_shared both[2];
+    const bool helps = threadIdx.x >= THREADS;
+    const auto stage_of = [&](const struct chunk &c) {
+        return tile_bytes + c.first / GDN_CHUNK % stage<PARTS>::NUMBER * stage<PARTS>::BYTES;
+    };
+    const auto prepare = [&](const struct work &w, const struct chunk &c) {
+        const uint32_t at = gpu_shared_at(stage_of(c));
+        struct weights f;
+        bring<PARTS, true>(gpu_args(a), w, c, gpu_wave() % WAVES, at, at + stage<PARTS>::QUERIES,
+                           at + stage<PARTS>::V);
+        fetch_weights(gpu_args(a), w, c, f);
+        put_weights(f, both[c.first / GDN_CHUNK % 2]);
+        gpu_copy_wait<0>(0, 0);
+    };
+    float s[TILES][SUMS];
+    sv_pdl_launch();
+    if (!a.g.early)
+        sv_pdl_wait();
+    const struct gdn_seg seg = gdn_seg_at(a.g, (int32_t)blockIdx.y);
+    if (seg.n == 0) {
+        sv_pdl_wait();
+        return;
+    }
+    const struct work w = work_of<true>(a, seg);
+    if (!helps)
+        move_state<false, true>(gpu_args(a), w, s);
+    bool changed = false;
+    sv_pdl_wait(); /* no-op after the one above */
+    struct chunk c = chunk_at(gpu_args(a), w, state_pos(a, w));
+    if (helps)
+        prepare(w, c);
+    for (;;) {
+        const int32_t next = c.first + GDN_CHUNK;
+        __syncthreads(); /* this chunk is there, the one before is done */
+        if (!helps)
+            do_chunk<PARTS, true>(gpu_args(a), w, c, both[c.first / GDN_CHUNK % 2], stage_of(c), s,
+                                  changed);
+        else if (next < w.seg.end)
+            prepare(w, chunk_at(gpu_args(a), w, next));
+        if (next >= w.seg.end)
+            break;
+        c = chunk_at(gpu_args(a), w, next);
+    }
+    if (changed)
+        move_state<true, true>(gpu_args(a), w, s);
 }
 
 void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
@@ -117,9 +178,15 @@ void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
     const dim3 grid((unsigned)(s.n_v_heads * ((s.v_dim + COLS - 1) / COLS)),
                     (unsigned)p->rows.n_segs);
     const bool half = cu->act == SV_BF16, whole = s.k_dim == GDN_KEY && s.v_dim == GDN_KEY;
+    void (*kernel)(struct scan_args) = whole ? scan_kernel<2, true> : scan_kernel<2, false>;
+    int threads = THREADS;
+    /* Waves of 64 have half the registers of these to themselves. */
+    if constexpr (GPU_WAVE == 32)
+        if (whole && (int64_t)grid.x * grid.y <= cu->n_sms &&
+            p->rows.n_rows > LONG * p->rows.n_segs)
+            kernel = long_kernel<2>, threads = 2 * THREADS;
     if (half)
-        launch_scan(cu, whole ? scan_kernel<2, true> : scan_kernel<2, false>, grid, THREADS,
-                    stage<2>::ALL, a);
+        launch_scan(cu, kernel, grid, threads, stage<2>::ALL, a);
     else
         launch_scan(cu, whole ? scan_kernel<3, true> : scan_kernel<3, false>, grid, THREADS,
                     stage<3>::ALL, a);
