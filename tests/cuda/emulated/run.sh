@@ -2,8 +2,8 @@
 # run.sh - compiles CUDA kernels for this CPU, with the emulator beside them, and runs the check.
 #
 # tests/cuda/emulated/run.sh CHECK.cpp KERNELS.cu...: called by tests/cuda/*_emulated.test.sh in the repository's root;
-# SALVO names the program whose libsalvo.a is linked; EMU_FLAGS go to the compiler, RUN_ARG to the check. Skips where it
-# cannot run. Must not: need a GPU or nvcc.
+# SALVO names the program whose libsalvo.a is linked, and beside which the emulator is kept; EMU_FLAGS go to the compiler,
+# RUN_ARG to the check. Skips where it cannot run. Must not: need a GPU or nvcc.
 set -e
 [ "$(uname -m)" = x86_64 ] || { echo "skipped: coroutines of tests/cuda/emulated are for x86-64"; exit 0; }
 command -v g++ >/dev/null || { echo "skipped: no C++ compiler"; exit 0; }
@@ -14,6 +14,11 @@ shift
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 lib=$(dirname "${SALVO:-build/salvo}")/libsalvo.a
-g++ -std=gnu++20 -O2 $fma -ffp-contract=off -fno-strict-aliasing -w $EMU_FLAGS -Itests/cuda/emulated -Itests/cuda -Isrc -Iinclude -I. \
-    -o "$out/check" "$check" tests/cuda/emulated/emulated.cpp -x c++ "$@" -x none "$lib" -lm -lpthread
+compile="g++ -std=gnu++20 -O2 $fma -ffp-contract=off -fno-strict-aliasing -w $EMU_FLAGS"
+includes='-Itests/cuda/emulated -Itests/cuda -Isrc -Iinclude -I.'
+# The emulator is the same for all checks with the same flags. What it is made of names it.
+source=tests/cuda/emulated/emulated.cpp
+emulator=$(dirname "$lib")/emulator-$( (echo "$compile"; $compile $includes -E $source) | sha256sum | cut -c1-16).o
+[ -f "$emulator" ] || { $compile $includes -c -o "$emulator.$$" $source; mv "$emulator.$$" "$emulator"; }
+$compile $includes -o "$out/check" "$check" "$emulator" -x c++ "$@" -x none "$lib" -lm -lpthread
 "$out/check" ${RUN_ARG:+"$RUN_ARG"}
