@@ -1,6 +1,6 @@
 /*
- * ops.c - the checked front of the device seam: opening a backend by name, dtype helpers, and one
- * wrapper per table entry that checks shapes and pointers and drops calls without rows.
+ * ops.c - the checked front of the device seam: opening a backend by name, and one wrapper
+ * per table entry that checks shapes and pointers and drops calls without rows.
  *
  * Called by everything above. The checks are a handful of comparisons per call and always on: a
  * wrong shape is a bug here, not outside data, so it aborts. Must not: look through a device
@@ -12,39 +12,6 @@
 #include "backend/ops_mla.h"
 
 #include <string.h>
-
-/* ---------------------------------------------------------------- dtypes */
-
-size_t sv_dtype_bytes(enum sv_dtype t)
-{
-    static const uint8_t bytes[] = {4, 2, 2, 4, 1, 1, 1, 8};
-    SV_REQUIRE((unsigned)t < sizeof bytes);
-    return bytes[t];
-}
-
-const char *sv_dtype_name(enum sv_dtype t)
-{
-    static const char *const name[] = {"f32", "bf16", "f16", "i32", "i8", "f8", "u8", "i64"};
-    return (unsigned)t < sizeof name / sizeof name[0] ? name[t] : "?";
-}
-
-float sv_f16_to_f32(uint16_t h)
-{
-    union {
-        uint32_t u;
-        float f;
-    } v;
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, man = h & 0x3ff;
-    if (exp == 31)
-        v.u = sign | 0x7f800000u | man << 13;
-    else if (exp)
-        v.u = sign | (exp + 112) << 23 | man << 13;
-    else {
-        v.f = (float)man * 0x1p-24f;
-        v.u |= sign;
-    }
-    return v.f;
-}
 
 /* ---------------------------------------------------------------- device life */
 
