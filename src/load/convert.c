@@ -50,22 +50,44 @@ static void numbers(float *out, const struct sv_host_tensor *t, const struct sv_
     }
 }
 
-/* Rows that come for each key head, `part` by `part`, to all heads' rows of the first part, then of
- * the second, ...; sizes in rows of one head. */
-static void by_part(char *out, const struct sv_host_tensor *t, int32_t n_heads, const int32_t *part,
-                    int n_parts)
+/* Parts of a key head's rows, in rows: q, k, v, z, or b, a. Returns how many there are. */
+static int32_t parts_of(enum sv_form form, const struct sv_config *c, int32_t part[4])
+{
+    const int32_t ratio = c->gdn_k_heads ? c->gdn_v_heads / c->gdn_k_heads : 0;
+    const bool fused = form == SV_FORM_QKVZ;
+    part[0] = fused ? c->gdn_k_dim : ratio;
+    part[1] = part[0];
+    part[2] = part[3] = ratio * c->gdn_v_dim;
+    return fused ? 4 : 2;
+}
+
+int32_t sv_tensor_n_ranges(enum sv_form form, const struct sv_config *c)
+{
+    int32_t part[4];
+    return parts_of(form, c, part) * c->gdn_k_heads;
+}
+
+struct sv_slice sv_tensor_range(enum sv_form form, const struct sv_config *c, int32_t i)
+{
+    int32_t part[4], all = 0, before = 0;
+    const int32_t n = parts_of(form, c, part), p = i / c->gdn_k_heads, h = i % c->gdn_k_heads;
+    for (int32_t k = 0; k < n; k++) {
+        before += k < p ? part[k] : 0;
+        all += part[k];
+    }
+    return (struct sv_slice){h * all + before, part[p]};
+}
+
+static void by_part(char *out, const struct sv_host_tensor *t, enum sv_form form,
+                    const struct sv_config *c)
 {
     const size_t row = t->n_bytes / (size_t)t->dim[0];
-    const char *from = t->data;
-    int32_t before = 0;
-    for (int p = 0; p < n_parts; before += part[p++])
-        for (int32_t h = 0; h < n_heads; h++) {
-            int32_t all = 0;
-            for (int k = 0; k < n_parts; k++)
-                all += part[k];
-            memcpy(out, from + (size_t)(h * all + before) * row, (size_t)part[p] * row);
-            out += (size_t)part[p] * row;
-        }
+    const int32_t n = sv_tensor_n_ranges(form, c);
+    for (int32_t i = 0; i < n; i++) {
+        const struct sv_slice r = sv_tensor_range(form, c, i);
+        memcpy(out, (const char *)t->data + (size_t)r.first * row, (size_t)r.n * row);
+        out += (size_t)r.n * row;
+    }
 }
 
 static size_t size_of(const struct sv_host_tensor *t, enum sv_form form)
@@ -78,16 +100,11 @@ int sv_tensor_convert(const struct sv_tensor_spec *s, const struct sv_config *c,
                       const struct sv_host_tensor *t, struct sv_arena *arena, struct sv_weight *w,
                       struct sv_err *err)
 {
-    const int32_t ratio = c->gdn_k_heads ? c->gdn_v_heads / c->gdn_k_heads : 0;
-    const int32_t qkvz[] = {c->gdn_k_dim, c->gdn_k_dim, ratio * c->gdn_v_dim, ratio * c->gdn_v_dim};
-    const int32_t ba[] = {ratio, ratio};
     void *out = sv_arena_alloc(arena, size_of(t, s->form));
     if (!out)
         return sv_fail(err, SV_ENOMEM, -1, "tensor %s: out of memory", s->name);
-    if (s->form == SV_FORM_QKVZ) {
-        by_part(out, t, c->gdn_k_heads, qkvz, 4);
-    } else if (s->form == SV_FORM_BA) {
-        by_part(out, t, c->gdn_k_heads, ba, 2);
+    if (s->form == SV_FORM_QKVZ || s->form == SV_FORM_BA) {
+        by_part(out, t, s->form, c);
     } else {
         numbers(out, t, s);
         w->fmt.elem = SV_F32;

@@ -140,6 +140,10 @@ struct sv_tensor_spec {
 /* Its shape in the file; returns the number of dimensions. */
 enum { SV_SPEC_DIMS = 5 };
 int32_t sv_tensor_shape(const struct sv_tensor_spec *s, int64_t dim[SV_SPEC_DIMS]);
+/* convert.c: rows of a tensor with form QKVZ or BA in the order in which a model reads them: n
+ * ranges, and the i-th of them. */
+int32_t sv_tensor_n_ranges(enum sv_form form, const struct sv_config *cfg);
+struct sv_slice sv_tensor_range(enum sv_form form, const struct sv_config *cfg, int32_t i);
 /* convert.c: rows, cols, type and data of w as a model reads the tensor, in memory of the arena
  * where that is not what the file has. */
 int sv_tensor_convert(const struct sv_tensor_spec *spec, const struct sv_config *cfg,

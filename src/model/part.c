@@ -282,6 +282,44 @@ static int take_quantized(struct sv_weights *w, const struct sv_tensor_spec *s,
     return SV_OK;
 }
 
+/* A quantized matrix whose rows come for each key head: in a model's order, its codes where these
+ * can be cut so, else its values. */
+static int take_by_head(struct sv_weights *w, const struct sv_tensor_spec *s,
+                        const struct sv_host_tensor *t, const struct sv_cut *cut,
+                        struct sv_weight *host, struct sv_err *err)
+{
+    const struct sv_config own = sv_part_config(w, w->cfg);
+    const struct sv_slice cols = {0, (int32_t)s->cols};
+    const int32_t n = sv_tensor_n_ranges(s->form, &own),
+                  row0 = cut->axis == SV_CUT_ROWS ? cut->range[0].first : 0;
+    struct sv_slice *rows = sv_arena_alloc(&w->arena, (size_t)n * sizeof *rows);
+    struct sv_quant *part = sv_arena_alloc(&w->arena, sizeof *part);
+    const bool half = rounds_to_bf16(w, host->role) || sv_quant_fits_bf16(t->quant.code);
+    int64_t n_bytes = -1;
+    for (int32_t i = 0; rows && i < n; i++) {
+        rows[i] = sv_tensor_range(s->form, &own, i);
+        rows[i].first += row0;
+    }
+    if (rows && part && codes_taken(w, s, &t->quant))
+        n_bytes = sv_quant_part(part, &t->quant, rows, n, cols, NULL);
+    const bool kept = n_bytes >= 0;
+    const size_t line = (size_t)cols.n * (half ? sizeof(uint16_t) : sizeof(float));
+    char *data = sv_arena_alloc(&w->arena, kept ? (size_t)n_bytes + 1 : (size_t)host->rows * line);
+    float *row = sv_arena_alloc(&w->arena, (size_t)cols.n * sizeof *row);
+    if (!rows || !part || !data || !row)
+        return sv_fail(err, SV_ENOMEM, -1, "%s: no memory for '%s'", t->file, t->name);
+    host->fmt.elem = kept ? SV_U8 : half ? SV_BF16 : SV_F32;
+    host->data = data;
+    if (kept) {
+        sv_quant_part(part, &t->quant, rows, n, cols, data);
+        host->data = part->data;
+        host->quant = part;
+    }
+    for (int32_t i = 0; !kept && i < n; data += (size_t)rows[i++].n * line)
+        sv_quant_expand(&t->quant, rows[i].first, rows[i].n, host->fmt.elem, data, row);
+    return SV_OK;
+}
+
 size_t sv_part_copy_bytes(const struct sv_weights *w, const struct sv_tensor_spec *s)
 {
     const struct sv_cut c = cut_of(w, s);
@@ -329,7 +367,7 @@ int sv_part_find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv
     if (t->n_dims != n_dims || memcmp(t->dim, dim, (size_t)n_dims * sizeof *dim))
         return sv_fail(err, SV_EFORMAT, -1, "tensor %s has not the shape of [%lld, %lld]", s->name,
                        (long long)s->rows, (long long)s->cols);
-    if (t->quant.code && s->form)
+    if (t->quant.code && s->form && s->form != SV_FORM_QKVZ)
         return sv_fail(err, SV_EUNSUPPORTED, -1,
                        "%s: tensor '%s' is quantized; of this one only "
                        "f32, f16 and bf16 are supported",
@@ -339,7 +377,8 @@ int sv_part_find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv
             cut.axis == SV_CUT_NONE
                 ? (int64_t)t->n_bytes
                 : (int64_t)((double)t->n_bytes * host->rows * host->cols / (double)t->n_elements);
-        return take_quantized(w, s, t, &cut, host, copy, err);
+        return s->form ? take_by_head(w, s, t, &cut, host, err)
+                       : take_quantized(w, s, t, &cut, host, copy, err);
     }
     struct sv_host_tensor part = matrix_of(s, t);
     if (cut.axis == SV_CUT_ROWS)

@@ -38,6 +38,19 @@ static struct run_pair qwen3_next(void)
                          "\"shared_expert_intermediate_size\": 40}");
 }
 
+/* The same in FP8: heads and parts of experts are whole blocks of 128. */
+static struct run_pair qwen3_next_fp8(void)
+{
+    return toy_pair_like(
+        "qwen3_next_bf16",
+        "{\"hidden_size\": 128, \"head_dim\": 128, \"num_key_value_heads\": 2, "
+        "\"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128, "
+        "\"moe_intermediate_size\": 256, \"shared_expert_intermediate_size\": 256, "
+        "\"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", "
+        "\"activation_scheme\": \"dynamic\", \"weight_block_size\": [128, 128], "
+        "\"modules_to_not_convert\": [\"lm_head\"]}}");
+}
+
 /* All experts in one tensor, gate and up in halves. */
 static struct run_pair qwen3_5_moe(void)
 {
@@ -184,6 +197,8 @@ static void close_to_one(void **state)
         if (i != 1) /* it has no experts */
             ranked_close(&grown[i], 300, (struct run_ranks){.n = 2 + 2 * (i % 2 == 0), .ep = true});
     }
+    const struct run_pair codes = qwen3_next_fp8();
+    ranked_close(&codes, 300, (struct run_ranks){.n = 2});
     static const struct {
         const char *name;
         int32_t vocab, n;
