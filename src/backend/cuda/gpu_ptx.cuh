@@ -493,7 +493,7 @@ static __device__ __forceinline__ float2 gpu_f8x2(uint32_t two)
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)two));
     return __half22float2(*(const __half2 *)&halves);
 #else
-    return make_float2(sv_fp8_value(two), sv_fp8_value(two >> 8));
+    return make_float2(sv_fp8_number(two), sv_fp8_number(two >> 8));
 #endif
 }
 

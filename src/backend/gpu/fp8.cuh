@@ -89,23 +89,21 @@ static SV_HD uint8_t sv_fp8_of(float f)
     return (uint8_t)(sign | (u < 0x7e ? u : 0x7e));
 }
 
-static SV_HD float sv_fp8_value(uint8_t b)
-{
-    const uint32_t e = b >> 3 & 15, m = b & 7;
-    const uint32_t u = (b & 0x7fu) == 0x7f ? 0x7fc00000u : (e + 120) << 23 | m << 20;
-    float f;
-    memcpy(&f, &u, sizeof f);
-    f = e ? f : (float)m * 0x1p-9f;
-    return b & 0x80 ? -f : f;
-}
-
-/* What a code is worth, NaN apart. */
-static SV_HD float sv_fp8_value(uint32_t code)
+/* What a code, the lowest byte, is worth, NaN apart. */
+static SV_HD float sv_fp8_number(uint32_t code)
 {
     const uint32_t u = (code & 0x7f) << 20 | (code & 0x80) << 24;
     float f;
     memcpy(&f, &u, sizeof f);
     return f * 0x1p120f; /* exact, and right for subnormal codes */
+}
+
+static SV_HD float sv_fp8_value(uint8_t code)
+{
+    const uint32_t nan = 0x7fc00000u;
+    float f;
+    memcpy(&f, &nan, sizeof f);
+    return (code & 0x7f) == 0x7f ? f : sv_fp8_number(code);
 }
 
 #endif

@@ -475,7 +475,7 @@ static __device__ __forceinline__ uint32_t gpu_fp8x2(float hi, float lo)
 
 static __device__ __forceinline__ float2 gpu_f8x2(uint32_t two)
 {
-    return make_float2(sv_fp8_value(two), sv_fp8_value(two >> 8));
+    return make_float2(sv_fp8_number(two), sv_fp8_number(two >> 8));
 }
 
 /* The numbers of pairs. */

@@ -428,7 +428,7 @@ static inline uint32_t gpu_fp8x2(float hi, float lo)
 
 static inline float2 gpu_f8x2(uint32_t two)
 {
-    return {sv_fp8_value(two), sv_fp8_value(two >> 8)};
+    return {sv_fp8_number(two), sv_fp8_number(two >> 8)};
 }
 /* f of the numbers of pairs, rounded once: what is rounded fits f32. */
 template <class F> static inline uint32_t emu_pairs(const F &f, uint32_t a, uint32_t b, uint32_t c)
