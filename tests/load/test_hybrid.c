@@ -135,7 +135,7 @@ static void unusable_ones_are_refused(void **state)
         {"{\"rope_parameters\": {\"mrope_section\": [11, 11, 11]}}", SV_EINVAL, "'mrope_section'"},
         {"{\"rope_parameters\": {\"mrope_section\": [32]}}", SV_EINVAL, "'mrope_section'"},
         {"{\"rope_parameters\": {\"mrope_section\": [-1, 22, 11]}}", SV_EINVAL, "'mrope_section'"},
-        {"{\"quantization_config\": {\"quant_method\": \"own\"}}", SV_EUNSUPPORTED, "'own'"},
+        {"{\"quantization_config\": {\"quant_method\": \"own\"}}", SV_EUNSUPPORTED, "(own)"},
         {"{\"hidden_act\": \"gelu\"}", SV_EUNSUPPORTED, "hidden_act"},
         {"{\"num_hidden_layers\": 1, \"layer_types\": [\"sliding_attention\"]}", SV_EUNSUPPORTED,
          "'sliding_attention' is not supported"},
@@ -149,7 +149,7 @@ static void unusable_ones_are_refused(void **state)
                 &err, "'text_config'", "no text_config");
     fake_expect(fake_parse_target(&c, dense,
                                   "{\"quantization_config\": {\"quant_method\": \"own\"}}", &err),
-                SV_EUNSUPPORTED, &err, "'own'", "outside text_config");
+                SV_EUNSUPPORTED, &err, "(own)", "outside text_config");
     fake_expect(
         fake_parse_target(&c, dense, "{\"architectures\": [\"Qwen4ExpForCausalLM\"]}", &err),
         SV_EUNSUPPORTED, &err, "'Qwen4ExpForCausalLM' is not supported", "another family");
