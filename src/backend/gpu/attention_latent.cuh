@@ -85,8 +85,9 @@ static __device__ __forceinline__ void expand_tile(const struct sv_attn_args &a,
             return gpu_source{rows + (seen ? (uint64_t)off * F8_CHUNKS + F8_KEY + chunk : 0), seen};
         });
 #pragma unroll AT_ONCE
-    for (int32_t i = threadIdx.x; i < KEYS * CHUNKS; i += THREADS) {
-        const uint32_t row = i / CHUNKS, chunk = i % CHUNKS, off = offsets[row];
+    for (int32_t i0 = gpu_afresh(0); i0 < KEYS * CHUNKS; i0 += THREADS) {
+        const uint32_t i = i0 + threadIdx.x, row = i / CHUNKS, chunk = i % CHUNKS,
+                       off = offsets[row];
         uint4 codes = make_uint4(0, 0, 0, 0), v[2];
         uint32_t own = KV_F8_ONE;
         if (off != ATTN_NONE) {
