@@ -100,8 +100,8 @@ static struct sv_seq *youngest(const struct sv_sched *s, const struct sv_cache *
     return best;
 }
 
-/* Backs n positions of a running sequence, at the cost of younger ones of its part. False: it lost
- * its own seat, or somebody would have to while a step is in flight. */
+/* Backs n positions of a running sequence, at the cost of younger ones of its part. False: it was
+ * preempted itself, or a preemption is needed and a step is in flight. */
 static bool back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t n,
                  bool in_flight)
 {

@@ -154,3 +154,51 @@ void ranked_close(const struct run_pair *pair, int32_t vocab, struct run_ranks r
         run_out_free(out[i], N);
     run_cases_free(c, N);
 }
+
+void ranked_policy(const struct run_pair *pair, int32_t vocab, struct run_ranks ranks)
+{
+    enum { N = 8 };
+    struct run_case *c = run_cases(N, vocab, 40, 24, 9);
+    struct sv_engine_options o = {.target_dir = pair->target,
+                                  .context = 128,
+                                  .n_threads = 1,
+                                  .tp = ranks.n,
+                                  .ep = ranks.ep,
+                                  .dp_attention = ranks.dp,
+                                  .max_sequences = N};
+    const struct sv_engine_tuning tuning = {.compare_ranks = true};
+    ranked_mix(c, N);
+    struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
+    struct run_out *ref = run_all(e, c, N);
+    sv_engine_close(e);
+    o.draft_dir = pair->draft;
+    o.auto_width = true;
+    e = run_open_tuned(&o, &tuning, NULL);
+    run_set_costs(e->policy);
+    struct run_out *out = run_all(e, c, N);
+    run_same(ref, out, N, "auto width");
+    run_out_free(out, N);
+    run_out_free(ref, N);
+    sv_engine_close(e);
+    run_cases_free(c, N);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+void ranked_no_memory(const struct sv_engine_options *o, int64_t rate)
+{
+    int n_failed = 0;
+    bool reached = true;
+    for (int64_t nth = 1; reached; nth += 1 + nth / rate) {
+        struct sv_engine *e = NULL;
+        struct sv_err err = {0};
+        sv_fault_arm(nth);
+        const int rc = sv_engine_open(&e, o, NULL, &err);
+        reached = sv_fault_calls() >= nth;
+        sv_fault_arm(0);
+        sv_engine_close(e);
+        assert_int_equal(sv_alloc_live(), 0);
+        assert_true(!rc || err.msg[0]);
+        n_failed += rc != 0;
+    }
+    assert_true(n_failed > 10);
+}

@@ -1,6 +1,6 @@
 /*
  * ranked.h - what is promised of a model that is divided among ranks, for any pair of models: tests
- * of test_ranks.c and test_rank_families.c.
+ * of test_ranks.c, test_rank_families.c and test_dp_attention.c.
  */
 #ifndef SV_TEST_RANKED_H
 #define SV_TEST_RANKED_H
@@ -24,6 +24,11 @@ void ranked_lossless(const struct ranked *r, const struct run_arrangement *arran
 /* Each request alone and plain, then all of them together, with enough pages and with too few,
  * twice each, so that prefixes are found. ahead: a step ahead of the host, and padded. */
 void ranked_together(const struct ranked *r, bool ahead);
+/* Widths that a policy chooses leave the text as plain decoding has it. */
+void ranked_policy(const struct run_pair *pair, int32_t vocab, struct run_ranks ranks);
+/* Opens with the nth allocation failing, for growing nth (steps of 1 + nth / rate), on whatever
+ * rank it is: an error each time, and nothing leaks. */
+void ranked_no_memory(const struct sv_engine_options *o, int64_t rate);
 /* Log probabilities of the same tokens, at 1 rank and at these: other low bits, and no more. */
 void ranked_close(const struct run_pair *pair, int32_t vocab, struct run_ranks ranks);
 

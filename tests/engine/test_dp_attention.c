@@ -93,32 +93,9 @@ static void together(void **state)
 /* Widths that a policy chooses and drafts that it prunes, in segments that stand by ranks. */
 static void policy(void **state)
 {
-    enum { N = 8 };
     (void)state;
     const struct run_pair pair = few_heads(true);
-    struct run_case *c = run_cases(N, RUN_VOCAB, 40, 24, 9);
-    struct sv_engine_options o = {.target_dir = pair.target,
-                                  .context = 128,
-                                  .n_threads = 1,
-                                  .tp = 2,
-                                  .dp_attention = true,
-                                  .max_sequences = N};
-    const struct sv_engine_tuning tuning = {.compare_ranks = true};
-    ranked_mix(c, N);
-    struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
-    struct run_out *ref = run_all(e, c, N);
-    sv_engine_close(e);
-    o.draft_dir = pair.draft;
-    o.auto_width = true;
-    e = run_open_tuned(&o, &tuning, NULL);
-    run_set_costs(e->policy);
-    struct run_out *out = run_all(e, c, N);
-    run_same(ref, out, N, "auto width");
-    run_out_free(out, N);
-    run_out_free(ref, N);
-    sv_engine_close(e);
-    run_cases_free(c, N);
-    assert_int_equal(sv_alloc_live(), 0);
+    ranked_policy(&pair, RUN_VOCAB, (struct run_ranks){.n = 2, .dp = true});
 }
 
 /* ---------------------------------------------------------------- pages */
@@ -210,7 +187,6 @@ static void refusals(void **state)
     refused(&o, "dp_attention: the model has a vision tower");
 }
 
-/* Allocations that an open makes fail one by one, on whatever rank it is. */
 static void no_memory(void **state)
 {
     (void)state;
@@ -220,21 +196,7 @@ static void no_memory(void **state)
                                         .n_threads = 1,
                                         .tp = 2,
                                         .dp_attention = true};
-    int n_failed = 0;
-    bool reached = true;
-    for (int64_t nth = 1; reached; nth += 1 + nth / 6) {
-        struct sv_engine *e = NULL;
-        struct sv_err err = {0};
-        sv_fault_arm(nth);
-        const int rc = sv_engine_open(&e, &o, NULL, &err);
-        reached = sv_fault_calls() >= nth;
-        sv_fault_arm(0);
-        sv_engine_close(e);
-        assert_int_equal(sv_alloc_live(), 0);
-        assert_true(!rc || err.msg[0]);
-        n_failed += rc != 0;
-    }
-    assert_true(n_failed > 10);
+    ranked_no_memory(&o, 6);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(latents_2), cmocka_unit_test(latents_4),

@@ -158,7 +158,6 @@ static void answers_go_on(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
-/* Allocations that an open makes fail one by one, on whatever rank it is. */
 static void no_memory(void **state)
 {
     (void)state;
@@ -170,21 +169,7 @@ static void no_memory(void **state)
                                             .n_threads = 1,
                                             .tp = 2,
                                             .ep = i == 1};
-        int n_failed = 0;
-        bool reached = true;
-        for (int64_t nth = 1; reached; nth += 1 + nth / 4) {
-            struct sv_engine *e = NULL;
-            struct sv_err err = {0};
-            sv_fault_arm(nth);
-            const int rc = sv_engine_open(&e, &o, NULL, &err);
-            reached = sv_fault_calls() >= nth;
-            sv_fault_arm(0);
-            sv_engine_close(e);
-            assert_int_equal(sv_alloc_live(), 0);
-            assert_true(!rc || err.msg[0]);
-            n_failed += rc != 0;
-        }
-        assert_true(n_failed > 10);
+        ranked_no_memory(&o, 4);
     }
 }
 

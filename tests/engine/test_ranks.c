@@ -189,28 +189,9 @@ static void together_4(void **state)
 /* Under the width policy, with pruned drafts. */
 static void policy(void **state)
 {
-    enum { N = 8 };
     (void)state;
     const struct run_pair pair = pair_of(true);
-    struct run_case *c = run_cases(N, VOCAB, 40, 24, 9);
-    struct sv_engine_options o = {
-        .target_dir = pair.target, .context = 128, .n_threads = 1, .tp = 2, .max_sequences = N};
-    const struct sv_engine_tuning tuning = {.compare_ranks = true};
-    ranked_mix(c, N);
-    struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
-    struct run_out *ref = run_all(e, c, N);
-    sv_engine_close(e);
-    o.draft_dir = pair.draft;
-    o.auto_width = true;
-    e = run_open_tuned(&o, &tuning, NULL);
-    run_set_costs(e->policy);
-    struct run_out *out = run_all(e, c, N);
-    run_same(ref, out, N, "auto width");
-    run_out_free(out, N);
-    run_out_free(ref, N);
-    sv_engine_close(e);
-    run_cases_free(c, N);
-    assert_int_equal(sv_alloc_live(), 0);
+    ranked_policy(&pair, VOCAB, (struct run_ranks){.n = 2});
 }
 
 /* ---------------------------------------------------------------- numbers */

@@ -317,7 +317,7 @@ static enum kind kind_of(const struct sv_weight *w)
  * compressed copy: that kernel leaves registers and shared memory beside its thread blocks, so that
  * they begin while experts are multiplied, and a router while they run. With so few bytes this is
  * worth more than a quarter of them. */
-bool sv_gemm_is_roomy(const struct sv_cuda *cu, const struct sv_weight *w, int32_t n_rows)
+bool sv_gemm_is_co_resident(const struct sv_cuda *cu, const struct sv_weight *w, int32_t n_rows)
 {
     return cu->set == SV_CUDA_SM90 && cu->lim.max_experts && n_rows == 1 && w->role >= SV_ROLE_Q &&
            w->role <= SV_ROLE_O;
@@ -334,7 +334,7 @@ static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, enum kind k
     for (int32_t i = 0; i < p->n_parts; i++) {
         if (takes_tensor_cores(cu, &p->parts[i].w) && kind_of(&p->parts[i].w) == kind) {
             add_part(cu, &a, &p->parts[i], col, wide);
-            a.roomy = kind == PACKED && sv_gemm_is_roomy(cu, &p->parts[i].w, p->n_rows);
+            a.co_resident = kind == PACKED && sv_gemm_is_co_resident(cu, &p->parts[i].w, p->n_rows);
         }
         col += p->parts[i].w.rows;
     }

@@ -68,10 +68,10 @@ struct sv_gemm_args {
     int32_t n_early; /* compressed weights: tiles expanded before x is there, at most */
     int32_t x_rows;  /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
     int32_t tall;    /* sm_90: blocks of SV_SM90_TALL weight rows that no unit cuts */
-    int32_t n_sharers; /* sm_90, clusters of two units: of each shared block */
-    int32_t bytes;     /* weights and x in 8 bits (fp8.cuh) */
-    int32_t codes;     /* bits of a weight's code (codes.cuh), or 0; x in bf16 */
-    int32_t roomy;     /* sm_90: see sv_gemm_is_roomy */
+    int32_t n_sharers;   /* sm_90, clusters of two units: of each shared block */
+    int32_t bytes;       /* weights and x in 8 bits (fp8.cuh) */
+    int32_t codes;       /* bits of a weight's code (codes.cuh), or 0; x in bf16 */
+    int32_t co_resident; /* sm_90: see sv_gemm_is_co_resident */
     int32_t x_stays; /* sm_90, whole products: x fits into L2 beside weights that leave it first */
     const float *x_scale; /* and x's scales */
     void *y;
@@ -138,7 +138,7 @@ void sv_cuda_wcomp_make(struct sv_cuda *cu, const void *packed, int32_t rows, in
                         void *wcomp);
 
 /* Whether one row's product leaves room for other launches' thread blocks (gemm.cu). */
-bool sv_gemm_is_roomy(const struct sv_cuda *cu, const struct sv_weight *w, int32_t n_rows);
+bool sv_gemm_is_co_resident(const struct sv_cuda *cu, const struct sv_weight *w, int32_t n_rows);
 /* Which codes these are. */
 static inline enum sv_codes_code sv_cuda_code_of(const struct sv_weight *w)
 {

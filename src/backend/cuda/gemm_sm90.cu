@@ -259,9 +259,9 @@ enum { N_HALVES = sizeof halves / sizeof *halves };
 #endif
 enum { N_WIDTHS = sizeof widths / sizeof *widths, WCOMP_ROWS = 128 };
 
-/* Of roomy products: a ring beside which two thread blocks of experts fit, but none of the same
- * launch. */
-enum { ROOMY_STAGES = 6, ROOMY_SMEM = 115 * 1024 };
+/* Of co-resident products: a ring beside which two thread blocks of experts fit, but none of the
+ * same launch. */
+enum { CO_RESIDENT_STAGES = 6, CO_RESIDENT_SMEM = 115 * 1024 };
 
 static size_t smem_of(int n, enum way way, int stages)
 {
@@ -375,8 +375,8 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int clu
     config.gridDim = dim3((unsigned)n_blocks);
     config.blockDim = dim3((unsigned)threads_of(n, way));
     config.dynamicSmemBytes = smem_of(n, way, a->n_stages);
-    if (a->roomy && config.dynamicSmemBytes < ROOMY_SMEM)
-        config.dynamicSmemBytes = ROOMY_SMEM;
+    if (a->co_resident && config.dynamicSmemBytes < CO_RESIDENT_SMEM)
+        config.dynamicSmemBytes = CO_RESIDENT_SMEM;
     config.stream = cu->stream;
     config.attrs = attr;
     if (cluster > 1) {
@@ -410,8 +410,8 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
     a->n_sharers = a->tall ? 0 : sv_split_paired(&a->split);
     const enum way way = a->tall ? TALL : a->n_sharers && g->tune_pair >= 0 ? PAIRED : ALONE;
     a->n_stages = g->tune_stages ? g->tune_stages : way == TALL ? w->tall_stages : w->stages;
-    if (a->roomy && way != TALL && a->n_stages > ROOMY_STAGES)
-        a->n_stages = ROOMY_STAGES;
+    if (a->co_resident && way != TALL && a->n_stages > CO_RESIDENT_STAGES)
+        a->n_stages = CO_RESIDENT_STAGES;
     while (a->n_stages > MAX_STAGES || smem_of(w->n, way, a->n_stages) > SMEM_MAX)
         a->n_stages--;
     /* Rows that are not there take the copy longer than rows that are. */
@@ -457,7 +457,7 @@ bool sv_gemm_wcomp(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a)
 {
     const struct sv_cuda_gemm_state *g = cu->gemm;
-    if (a->n_rows > sv_gemm_wcomp_rows(cu) || a->roomy)
+    if (a->n_rows > sv_gemm_wcomp_rows(cu) || a->co_resident)
         return false;
     for (int32_t p = 0; p < a->n_parts; p++)
         if (!a->part[p].wcomp)

@@ -706,7 +706,7 @@ void sv_cuda_free_weight(struct sv_dev *dev, struct sv_weight *w)
 int64_t sv_cuda_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows)
 {
     const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
-    if (sv_cuda_wcomp_of(w) && !sv_gemm_is_roomy(cu, w, n_rows) &&
+    if (sv_cuda_wcomp_of(w) && !sv_gemm_is_co_resident(cu, w, n_rows) &&
         n_rows <=
             (cu->set == SV_CUDA_SM90 ? sv_gemm_wcomp_rows(cu) : sv_gemm_portable_wcomp_rows(cu)))
         return (int64_t)sv_wcomp_bytes(w->rows, w->cols);

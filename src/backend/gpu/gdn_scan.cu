@@ -2,9 +2,10 @@
  * gdn_scan.cu - the gated delta rule over the rows of a pass: prompts, verify blocks and single
  * rows. Its arithmetic: gdn_scan.cuh.
  *
- * Entered through the table in device.cu. A thread block takes one chunk after the other, and all
- * its waves do everything: several thread blocks a multiprocessor hide what one waits for. Must
- * not: do other arithmetic for many rows than for one.
+ * Entered through the table in device.cu. A thread block takes one chunk after the other. All its
+ * waves copy and compute, and several thread blocks a multiprocessor hide latency; of few long
+ * segments four more waves prepare the next chunk. Must not: do other arithmetic for many rows than
+ * for one.
  */
 #include "backend/gpu/gdn_scan.cuh"
 
