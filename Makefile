@@ -345,7 +345,7 @@ help:
 	@echo "                HIP=1 with AMD's, never run on a card (needs clang 20 or newer and HIP)"
 	@echo '                STATIC=1 links the libraries of Debian into the program'
 	@echo 'make demo       plain decoding beside DFlash on the pair that ships with the project'
-	@echo 'make test       all tests under ASan and UBSan (T=part of a path or name: some of them;'
+	@echo 'make test       all tests under ASan and UBSan, long ones whole in the release build (T=part of a name: some;'
 	@echo '                SLOW=3: three times as long for each, on a slow or busy machine)'
 	@echo 'make tsan       the tests of threads under ThreadSanitizer'
 	@echo 'make fuzz       libFuzzer on every target, FUZZ_S=30 seconds each, JOBS=2 at a time (T=name: one;'
@@ -363,11 +363,17 @@ NAMED = $(or $(findstring $(1),$(2)),$(findstring /$(notdir $(2))/,/$(1)/))
 WANTED = $(or $(strip $(foreach w,$(T),$(foreach p,$(1),$(if $(call NAMED,$(w),$(p)),$(p))))),$(1))
 tests: $(call WANTED,$(TEST_BIN) $(REPLAY_BIN))
 
+# Programs with cases that run whole in the release build, and in part under ASan: tests/testing.h.
+RELEASE_C = $(if $(TEST_C),$(shell grep -l 'release: ' $(TEST_C)))
+.PHONY: release-tests
+release-tests: $(filter $(call WANTED,$(TEST_BIN)),$(call program,$(RELEASE_C)))
+
 # The longest are scripts: they come first, so that none runs alone in the end.
 test:
 	@$(MAKE) -s --no-print-directory FLAVOUR=asan tests
-	@$(MAKE) -s --no-print-directory FLAVOUR=release all $(B)/runner
-	@SALVO=$(B)/salvo SALVO_BENCH=$(B)/salvo-bench RUNNER=$(B)/runner $(B)/runner -j $(JOBS) -x $(SLOW) $(T:%=-k %) \
+	@$(MAKE) -s --no-print-directory FLAVOUR=release all release-tests $(B)/runner
+	@SALVO=$(B)/salvo SALVO_BENCH=$(B)/salvo-bench RUNNER=$(B)/runner \
+		$(B)/runner -j $(JOBS) -x $(SLOW) -r $(B) $(T:%=-k %) \
 		$(TEST_SH) $(TEST_C:%.c=$(B)/asan/%) $(TEST_CU:%.cu=$(B)/asan/%) $(FUZZ_C:%.c=$(B)/asan/%)
 
 tsan:

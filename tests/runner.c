@@ -2,11 +2,13 @@
  * runner.c - runs every test in a process and process group of its own, with a time limit, a few at
  * once.
  *
- * Called by `make test`: runner [-j N] [-x FACTOR] [-k TEXT]... [-l] PROGRAM... A PROGRAM ending in
- * .sh is one test; any other names its tests with --list and runs one given its name. Output is
- * shown only for what failed, whole when it ends and its last lines once more after all tests. Ends
- * with "N passed, M failed" (", K skipped"), exit code 1 when anything failed. Must not: depend on
- * the project's code, so that it can tell when that is broken.
+ * Called by `make test`: runner [-j N] [-x FACTOR] [-r DIR] [-k TEXT]... [-l] PROGRAM... A PROGRAM
+ * ending in .sh is one test; any other names its tests with --list and runs one given its name.
+ * With -r, a case that its source declares (`release: NAME`, `release: all`) runs whole from the
+ * release build in DIR, and from PROGRAM with SALVO_TEST_BRIEF=1: a part of it. Output is shown
+ * only for what failed, whole when it ends and its last lines once more after all tests. Ends with
+ * "N passed, M failed" (", K skipped"), exit code 1 when anything failed. Must not: depend on the
+ * project's code, so that it can tell when that is broken; leave out a case of a program.
  */
 #define _GNU_SOURCE
 
@@ -18,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,10 +32,18 @@
 #define REPEATED_LINES 12      /* of each, the last ones */
 #define EXIT_SKIPPED 77
 
+enum build { AS_GIVEN, BRIEF, RELEASE }; /* PROGRAM; a part of the case from it; DIR's program */
+
 struct test {
     char *prog;
     char *name; /* NULL: a script, or a program as a whole */
     int limit_s;
+    enum build build;
+};
+
+struct names {
+    char *at[1024];
+    size_t n;
 };
 
 struct job {
@@ -49,10 +60,12 @@ static struct {
     struct test *tests;
     size_t n_tests;
     const char *filters[32];
+    const char *release_dir; /* NULL: programs run their cases whole */
     int n_filters;
     int n_jobs, time_factor;
     bool list;
     bool tty;
+    double cpu_s;
     size_t n_passed, n_failed, n_skipped;
     char *repeated[MAX_REPEATED]; /* a failure's name, verdict and last lines */
     struct job jobs[MAX_JOBS];
@@ -96,6 +109,29 @@ static FILE *open_source(const char *prog)
     return fopen(path, "re");
 }
 
+static void add_name(struct names *to, const char *name)
+{
+    if (to->n == sizeof to->at / sizeof to->at[0]) {
+        fprintf(stderr, "runner: more than %zu cases of one program\n", to->n);
+        exit(2);
+    }
+    to->at[to->n++] = must(strdup(name));
+}
+
+static bool has_name(const struct names *in, const char *name)
+{
+    for (size_t i = 0; i < in->n; i++)
+        if (strcmp(in->at[i], name) == 0)
+            return true;
+    return false;
+}
+
+static void free_names(struct names *names)
+{
+    while (names->n)
+        free(names->at[--names->n]);
+}
+
 static bool in_comment(const char *line)
 {
     line += strspn(line, " \t");
@@ -124,11 +160,28 @@ static int limit_of(const char *prog, const char *name)
     return (own ? own : limit) * R.time_factor;
 }
 
+/* "release: NAME" or "release: all" in comments of the source. */
+static void find_declared(const char *prog, struct names *names)
+{
+    char line[512], word[256];
+    FILE *f = open_source(prog);
+
+    while (f && fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, "release: ");
+        if (at && in_comment(line) && sscanf(at + strlen("release: "), "%255s", word) == 1)
+            add_name(names, word);
+    }
+    if (f)
+        fclose(f);
+}
+
 static void label(const struct test *t, char *out, size_t n)
 {
+    static const char *const says[] = {[BRIEF] = " (in part)", [RELEASE] = " (release)"};
     const char *at = strstr(t->prog, "tests/");
     const char *prog = at ? at + strlen("tests/") : t->prog;
-    snprintf(out, n, "%s%s%s", prog, t->name ? "/" : "", t->name ? t->name : "");
+    snprintf(out, n, "%s%s%s%s", prog, t->name ? "/" : "", t->name ? t->name : "",
+             t->build == AS_GIVEN ? "" : says[t->build]);
 }
 
 static bool wanted(const struct test *t)
@@ -141,9 +194,9 @@ static bool wanted(const struct test *t)
     return R.n_filters == 0;
 }
 
-static void add_test(const char *prog, const char *name)
+static void add_test(const char *prog, const char *name, enum build build)
 {
-    struct test t = {must(strdup(prog)), name ? must(strdup(name)) : NULL, 0};
+    struct test t = {must(strdup(prog)), name ? must(strdup(name)) : NULL, 0, build};
     if (!wanted(&t)) {
         free(t.prog);
         free(t.name);
@@ -154,32 +207,61 @@ static void add_test(const char *prog, const char *name)
     R.tests[R.n_tests++] = t;
 }
 
-/* A program that cannot list its tests becomes one test, which then fails and shows why. */
-static void add_program(const char *prog)
+/* None when the program cannot tell. */
+static void list_cases(const char *prog, struct names *names)
 {
     char command[4200], line[512];
-    size_t before = R.n_tests;
-    int n_names = 0, status;
     FILE *f;
 
-    if (is_script(prog)) {
-        add_test(prog, NULL);
-        return;
-    }
     snprintf(command, sizeof command, "'%s' --list </dev/null 2>/dev/null", prog);
     f = must(popen(command, "re"));
     while (fgets(line, sizeof line, f)) {
         line[strcspn(line, "\n")] = 0;
-        if (line[0]) {
-            add_test(prog, line);
-            n_names++;
-        }
+        if (line[0])
+            add_name(names, line);
     }
-    status = pclose(f);
-    if (status != 0 || n_names == 0) {
-        R.n_tests = before;
-        add_test(prog, NULL);
+    if (pclose(f) != 0)
+        free_names(names);
+}
+
+/* Declared cases from the release build. A name that is no case's, or a case that only one of the
+ * two builds has, becomes a test that fails there. */
+static void add_release(const char *prog, const struct names *cases, const struct names *declared)
+{
+    struct names others = {.n = 0};
+    const struct names *run = has_name(declared, "all") ? cases : declared;
+    const char *at = strstr(prog, "tests/");
+    char path[4096];
+
+    snprintf(path, sizeof path, "%s/%s", R.release_dir, at ? at : prog);
+    for (size_t i = 0; i < run->n; i++)
+        add_test(path, run->at[i], RELEASE);
+    list_cases(path, &others);
+    for (size_t i = 0; i < others.n; i++)
+        if (!has_name(cases, others.at[i]))
+            add_test(prog, others.at[i], AS_GIVEN);
+    free_names(&others);
+}
+
+/* A program that cannot list its tests becomes one test, which then fails and shows why. */
+static void add_program(const char *prog)
+{
+    struct names cases = {.n = 0}, declared = {.n = 0};
+
+    if (!is_script(prog)) {
+        list_cases(prog, &cases);
+        if (R.release_dir)
+            find_declared(prog, &declared);
     }
+    if (cases.n == 0)
+        add_test(prog, NULL, AS_GIVEN);
+    for (size_t i = 0; i < cases.n; i++)
+        add_test(prog, cases.at[i],
+                 has_name(&declared, "all") || has_name(&declared, cases.at[i]) ? BRIEF : AS_GIVEN);
+    if (cases.n && declared.n)
+        add_release(prog, &cases, &declared);
+    free_names(&cases);
+    free_names(&declared);
 }
 
 /* ---------------------------------------------------------------- running one */
@@ -207,6 +289,8 @@ static void start(struct job *j, size_t index)
         dup2(null, 0);
         dup2(fds[1], 1);
         dup2(fds[1], 2);
+        if (t->build == BRIEF)
+            setenv("SALVO_TEST_BRIEF", "1", 1);
         execvp(is_script(t->prog) ? "bash" : t->prog, is_script(t->prog) ? script : args);
         fprintf(stderr, "cannot start %s: %s\n", t->prog, strerror(errno));
         _exit(127);
@@ -282,7 +366,7 @@ static void repeat_failures(void)
         printf("and %zu more: see ---- above\n", R.n_failed - MAX_REPEATED);
 }
 
-static void finish(struct job *j, int status)
+static void finish(struct job *j, int status, double cpu_s)
 {
     char name[1024], why[128];
     bool passed = !j->timed_out && WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -298,6 +382,7 @@ static void finish(struct job *j, int status)
         skipped = true;
     }
     label(&R.tests[j->test], name, sizeof name);
+    R.cpu_s += cpu_s;
     R.n_passed += passed;
     R.n_skipped += skipped;
     if (R.tty)
@@ -312,12 +397,18 @@ static void finish(struct job *j, int status)
         fwrite(j->out, 1, j->n_out, stdout);
         printf("%s---- end of %s\n", j->n_out && j->out[j->n_out - 1] != '\n' ? "\n" : "", name);
     } else if (skipped || !R.tty) {
-        printf("%s %7.2f s  %s\n", skipped ? "skip" : "ok  ", now() - j->start, name);
+        printf("%s %7.2f s %7.2f s of CPU  %s\n", skipped ? "skip" : "ok  ", now() - j->start,
+               cpu_s, name);
     }
     if (R.tty)
         printf("[%zu/%zu] ", R.n_passed + R.n_failed + R.n_skipped, R.n_tests);
     fflush(stdout);
     j->pid = 0;
+}
+
+static double seconds(struct timeval t)
+{
+    return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
 }
 
 static void kill_all(void)
@@ -367,12 +458,13 @@ static void run_all(void)
         wait_some(&old);
         for (int i = 0; i < R.n_jobs; i++) {
             struct job *j = &R.jobs[i];
+            struct rusage used;
             int status;
             if (!j->pid)
                 continue;
             drain(j);
-            if (waitpid(j->pid, &status, WNOHANG) == j->pid) {
-                finish(j, status);
+            if (wait4(j->pid, &status, WNOHANG, &used) == j->pid) {
+                finish(j, status, seconds(used.ru_utime) + seconds(used.ru_stime));
                 n_running--;
             } else if (!j->timed_out && now() - j->start > R.tests[j->test].limit_s) {
                 j->timed_out = true;
@@ -384,9 +476,21 @@ static void run_all(void)
     sigprocmask(SIG_SETMASK, &old, NULL);
 }
 
+/* Each case is whole in one build: this many in either. */
+static void print_builds(void)
+{
+    size_t n[3] = {0};
+    for (size_t i = 0; i < R.n_tests; i++)
+        n[R.tests[i].build] += R.tests[i].name != NULL;
+    if (R.release_dir)
+        printf("%zu cases: %zu whole as given, %zu in part and whole in the release build\n",
+               n[AS_GIVEN] + n[RELEASE], n[AS_GIVEN], n[RELEASE]);
+}
+
 static int usage(void)
 {
-    fputs("usage: runner [-j JOBS] [-x TIME_FACTOR] [-k TEXT]... [-l|--list] PROGRAM...\n", stderr);
+    fputs("usage: runner [-j JOBS] [-x TIME_FACTOR] [-r DIR] [-k TEXT]... [-l|--list] PROGRAM...\n",
+          stderr);
     return 2;
 }
 
@@ -411,6 +515,8 @@ int main(int argc, char **argv)
             R.n_jobs = atoi(argv[++i]);
         else if (strcmp(argv[i], "-x") == 0 && value && atoi(value) > 0)
             R.time_factor = atoi(argv[++i]);
+        else if (strcmp(argv[i], "-r") == 0 && value)
+            R.release_dir = argv[++i];
         else if (strcmp(argv[i], "-k") == 0 && value && R.n_filters < 32)
             R.filters[R.n_filters++] = argv[++i];
         else
@@ -438,7 +544,9 @@ int main(int argc, char **argv)
         return 1;
     }
     repeat_failures();
-    printf("%.1f s\n%zu passed, %zu failed", now() - begin, R.n_passed, R.n_failed);
+    print_builds();
+    printf("%.1f s, %.1f s of CPU\n%zu passed, %zu failed", now() - begin, R.cpu_s, R.n_passed,
+           R.n_failed);
     if (R.n_skipped)
         printf(", %zu skipped", R.n_skipped);
     puts("");

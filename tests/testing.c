@@ -83,6 +83,11 @@ const char *sv_test_path(const char *relative)
     return keep(root(), relative);
 }
 
+bool sv_test_brief(void)
+{
+    return getenv("SALVO_TEST_BRIEF") != NULL;
+}
+
 static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
 {
     (void)st;

@@ -1,6 +1,6 @@
 #!/bin/bash
 # runner.test.sh - the runner tells passed, failed, crashed, hanging and skipped tests apart, stops what a test
-# leaves behind, and filters.
+# leaves behind, filters, and runs each case whole in one of two builds.
 set -u
 
 runner=$PWD/${RUNNER:-build/runner}
@@ -69,6 +69,45 @@ run '1 passed, 0 failed' 0 tests/x/orphan.test.sh
 gone orphan
 run '0 passed, 1 failed' 1 tests/x/talker.test.sh
 [ "$(wc -c <out)" -lt 300000 ] || fail 'output is not bounded'
+
+# A declared case runs in part from the program, and whole from the release build, which runs no other.
+mkdir -p release/tests/x
+cat >tests/x/both <<'END'
+#!/bin/bash
+case ${1-} in
+--list) printf '%s\n' short long ;;
+short) [ -z "${SALVO_TEST_BRIEF-}" ] ;;
+long) [ "${SALVO_TEST_BRIEF-}" = 1 ] ;;
+*) exit 2 ;;
+esac
+END
+cat >release/tests/x/both <<'END'
+#!/bin/bash
+case ${1-} in
+--list) printf '%s\n' short long $(cat more 2>/dev/null) ;;
+long) [ -z "${SALVO_TEST_BRIEF-}" ] ;;
+*) exit 2 ;;
+esac
+END
+chmod +x tests/x/both release/tests/x/both
+printf '/*\n * release: long\n */\n' >tests/x/both.c
+run '3 passed, 0 failed' 0 -r release tests/x/both
+grep -qx '2 cases: 1 whole as given, 1 in part and whole in the release build' out || fail 'no count of cases'
+grep -q 'x/both/long (in part)$' out && grep -q 'x/both/long (release)$' out || fail 'no names of parts'
+run '1 passed, 1 failed' 1 tests/x/both # without -r: nothing in part
+sed -i 's/release: long/release: all/' tests/x/both.c
+run '2 passed, 2 failed' 1 -r release tests/x/both # all: short, too, which here has no part and no release build
+# A name that is no case's, a case that only the release build has, and a program that is missing there.
+printf '/*\n * release: long\n * release: lost\n */\n' >tests/x/both.c
+run '3 passed, 1 failed' 1 -r release tests/x/both
+grep -q 'x/both/lost (release): exit code 2' out || fail 'a name that is no case is taken'
+printf '/*\n * release: long\n */\n' >tests/x/both.c
+echo new >more
+run '3 passed, 1 failed' 1 -r release tests/x/both
+grep -q 'x/both/new: exit code 2' out || fail 'a case of one build only is not seen'
+rm more release/tests/x/both
+run '2 passed, 1 failed' 1 -r release tests/x/both
+
 "$runner" --list tests/x/prog tests/x/hang.test.sh >out
 grep -qx 'x/prog/good (60 s)' out && grep -qx 'x/hang.test.sh (1 s)' out || fail '--list'
 "$runner" >out 2>&1
