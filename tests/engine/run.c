@@ -46,7 +46,12 @@ void run_cases_free(struct run_case *c, int32_t n)
 
 int32_t run_few(int32_t n)
 {
-    return n > 20 && sv_env("SALVO_TEST_QUICK") ? 20 : n;
+    return n > 20 && (sv_env("SALVO_TEST_QUICK") || sv_test_brief()) ? 20 : n;
+}
+
+bool run_left_out(size_t index)
+{
+    return sv_test_brief() && index % 4 != 1;
 }
 
 void run_needs_cpu(void)

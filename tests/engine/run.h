@@ -40,8 +40,10 @@ void run_listen(void *told, const struct sv_event *ev);
 struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t max_tokens,
                            uint64_t seed);
 void run_cases_free(struct run_case *c, int32_t n);
-/* n, or fewer with SALVO_TEST_QUICK, where each step is expensive. */
+/* n, or fewer with SALVO_TEST_QUICK, where each step is expensive, and where a part is enough. */
 int32_t run_few(int32_t n);
+/* Of a table of arrangements, three of four where a part is enough (sv_test_brief). */
+bool run_left_out(size_t index);
 /* Skips the test on a GPU: for what no GPU has. */
 void run_needs_cpu(void);
 /* Options without a device get SALVO_TEST_DEVICE: cpu (the default), cuda, cuda-portable,

@@ -3,6 +3,10 @@
  * arrangement, drafted or not; what a mask leaves is drawn as the model has it.
  *
  * timeout: 240
+ * release: greedy_f32
+ * release: greedy_bf16
+ * release: sampled_f32
+ * release: sampled_bf16
  *
  * The reference is one sequence at a time, no drafter. tests/engine/legal.c says what is legal,
  * independently of the grammars. tests/grammar holds masks against the grammars themselves.
@@ -141,6 +145,8 @@ static void all_arrangements(const struct run_pair *pair, enum sv_data_type dtyp
     int64_t n_refused = 0;
     for (size_t i = 0; i < sizeof arrangements / sizeof arrangements[0]; i++) {
         const struct run_arrangement *r = &arrangements[i];
+        if (run_left_out(i))
+            continue;
         char what[128];
         e = run_open_as(pair, r, SV_ISA_AUTO, dtype, &t);
         struct run_out *out = run_all(e, a.c, a.n);
@@ -158,7 +164,7 @@ static void all_arrangements(const struct run_pair *pair, enum sv_data_type dtyp
         run_out_free(out, a.n);
         sv_engine_close(e);
     }
-    assert_true(n_refused > 100);
+    assert_true(n_refused > (sv_test_brief() ? 0 : 100));
     run_out_free(ref, a.n);
     drop(&a);
     assert_int_equal(sv_alloc_live(), 0);

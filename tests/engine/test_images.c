@@ -4,6 +4,9 @@
  * prompts share prefixes of the same images alone.
  *
  * timeout: 240
+ * release: bits_f32
+ * release: bits_bf16
+ * release: bits_states
  */
 #include "testing.h"
 
@@ -283,6 +286,8 @@ static void bits(const char *name, enum sv_data_type dtype, bool drafts)
     o.n_threads = 2;
     for (size_t k = 0; k < sizeof settings / sizeof settings[0]; k++) {
         const struct setting *s = &settings[k];
+        if (run_left_out(k))
+            continue;
         const struct sv_engine_tuning t = {
             .cache_pages = s->positions / s->page, .run_ahead = s->ahead, .pad = s->ahead};
         char what[96];

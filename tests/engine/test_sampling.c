@@ -2,6 +2,7 @@
  * test_sampling.c - sampled text has the target's distribution: chi-square on a toy vocabulary.
  *
  * timeout: 240
+ * release: all
  *
  * The exact distribution of the first two tokens comes from the model's own logits, filtered in
  * double precision by a plain sort; thousands of seeded requests run through the engine with no
@@ -10,6 +11,7 @@
  * above 1e-3; seeds are fixed, so a pass stays one. (Thirty statistics at that level fail by chance
  * once in thirty choices of seeds; a bias shows in all.) Drafters run a part of the same requests:
  * besides the statistic, their tokens must equal drafter none's.
+ * In part: a few hundred requests of each.
  */
 #include "testing.h"
 
@@ -21,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { V = 24, DRAWS = 8000, DRAFTED = 2000, BATCH = 40, LEN = 3 };
+enum { V = 24, DRAWS = 8000, DRAFTED = 2000, FEW = 200, BATCH = 40, LEN = 3 };
 
 static const struct toy toy = {.vocab = V,
                                .hidden = 32,
@@ -189,9 +191,10 @@ static void check_setting(const char *target, const char *draft, const struct se
     best[(n + 1) % LEN] = best[n % LEN];
 
     static const int drafters[] = {-1, SV_FAKE_RIGHT, SV_FAKE_RANDOM, 4};
+    const int draws = sv_test_brief() ? FEW : DRAWS, drafted = sv_test_brief() ? FEW : DRAFTED;
     struct run_out *plain = NULL;
-    struct run_case *c = calloc(DRAWS, sizeof *c);
-    for (int i = 0; i < DRAWS; i++)
+    struct run_case *c = calloc((size_t)draws, sizeof *c);
+    for (int i = 0; i < draws; i++)
         c[i] = (struct run_case){(int32_t *)(uintptr_t)prompt,
                                  n,
                                  LEN,
@@ -211,7 +214,7 @@ static void check_setting(const char *target, const char *draft, const struct se
         char what[128];
         snprintf(what, sizeof what, "T %.1f top_k %d top_p %.2f min_p %.2f drafter %d",
                  s->temperature, (int)s->top_k, s->top_p, s->min_p, drafters[k]);
-        int n_draws = k ? DRAFTED : DRAWS;
+        int n_draws = k ? drafted : draws;
         struct sv_engine *e = open_with(target, draft, drafters[k], best);
         struct run_out *out = run_all(e, c, n_draws);
         int32_t one[V] = {0}, two[V * V] = {0};
@@ -231,7 +234,7 @@ static void check_setting(const char *target, const char *draft, const struct se
         run_same(plain, out, n_draws, what); /* stronger than any statistic */
         run_out_free(out, n_draws);
     }
-    run_out_free(plain, DRAWS);
+    run_out_free(plain, draws);
     free(c);
 }
 
