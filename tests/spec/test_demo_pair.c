@@ -21,7 +21,7 @@ struct line {
     json_t *json;
     int32_t *prompt, n_prompt, max_tokens;
 };
-enum { MAX_LINES = 64, FEW_LINES = 5 };
+enum { MAX_LINES = 64, FEW_LINES = 3 };
 
 static int32_t *ints(const json_t *obj, const char *key, int32_t *n)
 {
