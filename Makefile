@@ -220,6 +220,9 @@ KERNEL_FLAGS := $(if $(filter asan tsan,$(FLAVOUR)),-O2)
 $(foreach o,src/backend/cpu/% src/policy/% tests/policy/% tests/backend/%_avx512,$(O)/obj/$(o).o): OWN_FLAGS += $(KERNEL_FLAGS)
 # Tests run beside one another, on as many cores: a thread that waits leaves its core to them.
 $(O)/obj/src/base/pool.o: OWN_FLAGS += $(if $(filter asan,$(FLAVOUR)),-DSPIN_NS=SPIN_CROWDED_NS)
+# ASan sees each access of a kernel. UBSan's checks of the same addresses take as long to compile as all else in it.
+ADDRESSES := pointer-overflow,alignment,null,object-size
+$(O)/obj/src/backend/cpu/%.o: OWN_FLAGS += $(if $(filter asan,$(FLAVOUR)),-fno-sanitize=$(ADDRESSES))
 # But for one that takes a compiler a minute and a half then, and half of that without.
 $(O)/obj/src/backend/cpu/gemm_codes_avx512.o: KERNEL_FLAGS :=
 $(O)/obj/%_avx2.o: OWN_FLAGS += $(AVX2_FLAGS)
