@@ -48,6 +48,9 @@ struct sv_grammar *sv_grammar_ref(struct sv_grammar *g);
 void sv_grammar_unref(struct sv_grammar *g); /* NULL is fine */
 /* What the rules take; not the caches that matchers fill. */
 size_t sv_grammar_bytes(const struct sv_grammar *g);
+/* As bytes, and back in another process of this build. */
+void sv_grammar_pack(const struct sv_grammar *g, struct sv_buf *b);
+int sv_grammar_unpack(struct sv_grammar **g, const char *data, size_t n, struct sv_err *err);
 
 /* Grammars of grammars. Parts are copied: the caller keeps its references. */
 
@@ -80,6 +83,9 @@ int sv_search_open(struct sv_search **s, const char *const *texts, size_t n, str
 struct sv_search *sv_search_ref(struct sv_search *s);
 void sv_search_unref(struct sv_search *s); /* NULL is fine */
 int32_t sv_search_count(const struct sv_search *s);
+/* As bytes, and back in another process of this build. */
+void sv_search_pack(const struct sv_search *s, struct sv_buf *b);
+int sv_search_unpack(struct sv_search **s, const char *data, size_t n, struct sv_err *err);
 /* at: (sv_search_count) where a text stands, zeros before it begins. Goes on by n bytes, whole
  * characters of UTF-8; the first expression that is in the text up to here, or -1. */
 int32_t sv_search_next(const struct sv_search *s, int32_t *at, const char *text, size_t n);

@@ -116,6 +116,77 @@ int sv_search_open(struct sv_search **out, const char *const *texts, size_t n, s
     return status;
 }
 
+/* Numbers of states and edges, then the arrays, each automaton's behind the one before it. */
+void sv_search_pack(const struct sv_search *s, struct sv_buf *b)
+{
+    sv_buf_append(b, &s->n, sizeof s->n);
+    for (int32_t i = 0; i < s->n; i++) {
+        const struct sv_dfa *d = s->dfa[i];
+        const size_t n = (size_t)d->n_states, n_edges = n ? (size_t)d->first[n] : 0;
+        const int32_t sizes[2] = {d->n_states, (int32_t)n_edges};
+        sv_buf_append(b, sizes, sizeof sizes);
+        sv_buf_append(b, d->first, n ? (n + 1) * sizeof *d->first : 0);
+        sv_buf_append(b, d->edges, n_edges * sizeof *d->edges);
+        sv_buf_append(b, d->final, n * sizeof *d->final);
+    }
+}
+
+/* Takes n_bytes from the front of *data; false: they are not there, or memory is out. */
+static bool take(struct sv_arena *arena, const char **data, size_t *left, void *to, size_t n_bytes)
+{
+    void *own = n_bytes > *left ? NULL : sv_arena_alloc(arena, n_bytes + 1);
+
+    if (!own)
+        return false;
+    memcpy(own, *data, n_bytes);
+    memcpy(to, &own, sizeof own);
+    *data += n_bytes;
+    *left -= n_bytes;
+    return true;
+}
+
+static bool take_dfa(struct sv_arena *arena, const char **data, size_t *left,
+                     const struct sv_dfa **out)
+{
+    struct sv_dfa *d = sv_arena_alloc(arena, sizeof *d);
+    const int32_t *sizes;
+
+    if (!d || !take(arena, data, left, &sizes, 2 * sizeof *sizes) || sizes[0] < 0 || sizes[1] < 0)
+        return false;
+    const size_t n = (size_t)sizes[0], n_edges = (size_t)sizes[1];
+    d->n_states = sizes[0];
+    *out = d;
+    return take(arena, data, left, &d->first, n ? (n + 1) * sizeof *d->first : 0) &&
+           take(arena, data, left, &d->edges, n_edges * sizeof *d->edges) &&
+           take(arena, data, left, &d->final, n * sizeof *d->final);
+}
+
+int sv_search_unpack(struct sv_search **out, const char *data, size_t n, struct sv_err *err)
+{
+    struct sv_search *s = sv_calloc(1, sizeof *s);
+    int32_t most = 0;
+
+    if (!s)
+        return sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    atomic_init(&s->refs, 1);
+    sv_arena_init(&s->arena);
+    if (n >= sizeof most)
+        memcpy(&most, data, sizeof most);
+    size_t left = n - sizeof most;
+    data += sizeof most;
+    s->dfa = most > 0 && most <= SV_SEARCH_MAX
+                 ? sv_arena_alloc(&s->arena, (size_t)most * sizeof *s->dfa)
+                 : NULL;
+    while (s->dfa && s->n < most && take_dfa(&s->arena, &data, &left, &s->dfa[s->n]))
+        s->n++;
+    if (!s->dfa || s->n < most || left) {
+        sv_search_unref(s);
+        return sv_fail(err, SV_EINVAL, -1, "%d expressions in %zu bytes", most, n);
+    }
+    *out = s;
+    return SV_OK;
+}
+
 struct sv_search *sv_search_ref(struct sv_search *s)
 {
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
