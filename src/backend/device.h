@@ -207,6 +207,7 @@ struct sv_backend {
 #define SV_MARKS 4
 #define SV_STAMPS 2048
 
+const char *sv_dev_name(const struct sv_dev_opts *opts); /* "cpu": what would be opened */
 int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
 const struct sv_backend *sv_dev_backend(const struct sv_dev *dev);
 enum sv_dtype sv_dev_act_dtype(const struct sv_dev *dev);

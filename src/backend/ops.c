@@ -25,8 +25,10 @@
 
 /* An instruction set is a wish for the CPU. AMD's kernels, which no card has run, are used when
  * they are asked for. */
-static const char *best_backend(const struct sv_dev_opts *opts)
+const char *sv_dev_name(const struct sv_dev_opts *opts)
 {
+    if (opts->backend)
+        return opts->backend;
 #ifdef SV_CUDA
     if (opts->tuning.isa == SV_ISA_AUTO && sv_cuda_present())
         return "cuda";
@@ -59,7 +61,7 @@ static int open_named(struct sv_dev **dev, const char *name, const struct sv_dev
 
 int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
 {
-    const char *name = opts->backend ? opts->backend : best_backend(opts);
+    const char *name = sv_dev_name(opts);
     struct sv_dev_opts own = *opts;
     *dev = NULL;
     own.ordinal += strcmp(name, "cpu") == 0 ? 0 : opts->n_taken;

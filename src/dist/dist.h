@@ -1,10 +1,11 @@
 /*
  * dist.h - front header of src/dist: how a model is divided among ranks, the stream of what the
- * first rank tells the others, and the life of a group of ranks.
+ * first rank tells the others, the life of a group of ranks, and how the processes of replicas find
+ * each other.
  *
- * Called by model (shards), engine and cli (mpirun). Ranks are threads, or processes under MPI.
- * What a device exchanges during a pass is backend/ranks.h. Must not: know what is told, or decide
- * anything by what was measured on one rank.
+ * Called by model (shards), engine, serve (links) and cli (mpirun). Ranks are threads, or processes
+ * under MPI. What a device exchanges during a pass is backend/ranks.h. Must not: know what is told,
+ * or decide anything by what was measured on one rank.
  */
 #ifndef SV_DIST_H
 #define SV_DIST_H
@@ -87,6 +88,8 @@ struct sv_world_memory {
     struct sv_failure failure;
     struct sv_progress progress[SV_MAX_RANKS];
     struct sv_count swapped[SV_MAX_RANKS], gone[SV_MAX_RANKS];
+    int32_t pid[SV_MAX_RANKS];   /* of processes; 0: not there yet */
+    uint32_t beat[SV_MAX_RANKS]; /* goes up as long as a process is not stopped */
     char swap[2][SV_MAX_RANKS][SV_SWAP_BYTES];
     struct sv_stream stream;
 };
@@ -96,7 +99,8 @@ struct sv_world {
     struct sv_ranks ranks;
     struct sv_world_memory *shared;
     struct sv_follower *follower; /* rank 0: (n) the threads of the others */
-    bool processes;               /* the others are */
+    bool processes;               /* the others are, */
+    struct sv_world_watch *watch; /* and a thread sees when one of them ends */
     struct sv_shared memory;      /* then, of rank 0 */
     int64_t spin_us, timeout_us;
     uint32_t n_swaps, n_passes;
@@ -106,9 +110,10 @@ struct sv_world {
 struct sv_world_opts {
     int32_t n, n_threads; /* ranks, and processors that each keeps busy */
     int64_t timeout_us;   /* longest wait for a rank that should answer; < 0: none */
+    bool kills;           /* a process that has been stopped for so long is killed */
 };
 int sv_world_open(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err);
-/* The same among processes that mpirun started: each of them calls it. */
+/* The same among n consecutive processes that mpirun started: each of them calls it. */
 int sv_world_open_mpi(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err);
 /* Ranks 1.. run fn, each in a thread and with a world of its own. It ends with sv_world_leave,
  * before anything is freed that other ranks look at. */
@@ -129,13 +134,63 @@ void sv_world_passed(struct sv_world *w, uint32_t n_joins);
 bool sv_world_leave(struct sv_world *w);
 void sv_world_close(struct sv_world *w); /* rank 0 and processes, after leaving */
 
-/* mpi.c: before anything else, and at the end of the process with its exit code. Not started by
- * mpirun, or by itself: rank 0 of 1. */
+/* mpi.c: before anything else, and at the end of the process with its exit code. Of all processes;
+ * not started by mpirun, or by itself: rank 0 of 1. */
 int sv_mpi_begin(struct sv_err *err);
 void sv_mpi_end(int code);
 struct sv_ranks sv_mpi_ranks(void);
-/* Memory of rank 0 that all have then; each rank calls it. s: rank 0's to close. */
-int sv_mpi_share(struct sv_shared *s, void **memory, size_t n_bytes, struct sv_err *err);
+/* Memory of rank 0 that all of its n consecutive processes have then; each of them calls it. s:
+ * rank 0's to close. */
+int sv_mpi_share(struct sv_shared *s, void **memory, size_t n_bytes, struct sv_ranks r,
+                 struct sv_err *err);
+
+/* Process p is rank p % tp of replica p / tp. Ranks of one replica are on one machine. */
+struct sv_placement {
+    int32_t tp, dp;
+    int32_t replica, rank; /* of this process */
+    int32_t here, n_here;  /* replicas on this machine: those before this one, and all */
+    int32_t pid0;          /* process 0, if it is on this machine; else 0 */
+};
+/* Every process calls these, in this order. device: what this process will compute on; process 0
+ * logs the table. */
+int sv_mpi_place(struct sv_placement *p, int32_t tp, int32_t dp, struct sv_err *err);
+void sv_mpi_log_places(const struct sv_placement *p, const char *device);
+/* The end of a process among replicas, of which others may have ended in any way: exits. */
+void sv_mpi_leave(const struct sv_placement *p, int code) __attribute__((noreturn));
+
+/* link.c: two connections between process 0 and the first process of another replica. */
+enum { SV_LINK_WORK, SV_LINK_ASK, SV_LINK_FDS };
+struct sv_link {
+    int fd[SV_LINK_FDS];  /* -1: none */
+    int32_t process, pid; /* pid 0: on another machine */
+    char host[64];
+};
+/* link: (dp); process 0 has one to each other replica, their first processes the one of their own
+ * replica, all others none. */
+int sv_mpi_link(struct sv_link *link, const struct sv_placement *p, struct sv_err *err);
+struct sv_processes {
+    struct sv_placement place;
+    struct sv_link link[SV_MAX_RANKS];
+};
+/* How processes find process 0. */
+enum { SV_LINK_ADDRESSES = 16, SV_LINK_KEY = 32 };
+struct sv_link_meeting {
+    int32_t port, n_addresses;
+    char address[SV_LINK_ADDRESSES][48]; /* as text */
+    unsigned char key[SV_LINK_KEY];
+};
+/* alone: nobody comes from another machine. */
+int sv_link_listen(struct sv_link_meeting *m, int *fd, bool alone, struct sv_err *err);
+int sv_link_accept(int fd, const struct sv_link_meeting *m, struct sv_link *link, int32_t n,
+                   struct sv_err *err);
+int sv_link_connect(const struct sv_link_meeting *m, const struct sv_placement *p,
+                    struct sv_link *link, struct sv_err *err);
+void sv_link_close(struct sv_link *link);
+/* Messages of a kind and some bytes. send: false: the other end is gone. take: waits for at most
+ * timeout_us (< 0: for ever) without a byte; `to` becomes the bytes. */
+enum sv_link_got { SV_LINK_MESSAGE, SV_LINK_GONE, SV_LINK_SILENT };
+bool sv_link_send(int fd, uint32_t kind, const void *data, size_t n);
+enum sv_link_got sv_link_take(int fd, uint32_t *kind, struct sv_buf *to, int64_t timeout_us);
 
 /* stream.c: rank 0 writes messages (kind > 0), the others read them in order. A message is made of
  * two pieces and lies in one: it may be used until done. flush: readers see what was written. */

@@ -6,11 +6,17 @@
  * (mpi.c). Must not: free what another rank may still look at, or wait without end for a rank that
  * should answer.
  */
+#define _POSIX_C_SOURCE 200809L /* kill */
+
 #include "dist/dist.h"
 
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { SPIN_US = 60, SPIN_CROWDED_US = 2 };
+enum { SPIN_US = 60, SPIN_CROWDED_US = 2, WATCH_US = 200000 };
 /* A rank that opens reads weights, which may take long; when it fails it says so. */
 #define OPEN_US ((int64_t)3600 * 1000000)
 
@@ -30,14 +36,74 @@ int sv_world_open(struct sv_world *w, const struct sv_world_opts *o, struct sv_e
     return w->shared ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "memory for %d ranks", o->n);
 }
 
+/* A process that ends or is stopped says nothing: others look whether it is there. */
+struct sv_world_watch {
+    struct sv_world world;
+    struct sv_thread *thread;
+    struct sv_count over;
+    bool kills;
+    uint32_t beat[SV_MAX_RANKS]; /* last seen, */
+    int64_t at_us[SV_MAX_RANKS]; /* and since when */
+};
+
+static bool is_stopped(struct sv_world_watch *x, int32_t r, int64_t now)
+{
+    const uint32_t beat = __atomic_load_n(&x->world.shared->beat[r], __ATOMIC_RELAXED);
+    if (beat != x->beat[r] || !x->at_us[r]) {
+        x->beat[r] = beat;
+        x->at_us[r] = now;
+    }
+    return x->kills && x->world.timeout_us >= 0 && now - x->at_us[r] > x->world.timeout_us;
+}
+
+static void look_at(struct sv_world_watch *x, int32_t r)
+{
+    struct sv_world_memory *m = x->world.shared;
+    const int32_t pid = __atomic_load_n(&m->pid[r], __ATOMIC_ACQUIRE);
+    char text[96];
+    if (!pid || sv_count_read(&m->gone[r]))
+        return;
+    if (kill(pid, 0) && errno == ESRCH) {
+        snprintf(text, sizeof text, "there is no process %d any more", pid);
+        sv_failure_tell(&m->failure, r, text);
+        sv_count_set(&m->gone[r], 1); /* it looks at nothing any more */
+    } else if (is_stopped(x, r, sv_clock_us())) {
+        snprintf(text, sizeof text, "process %d has been stopped for %lld ms", pid,
+                 (long long)(x->world.timeout_us / 1000));
+        sv_failure_tell(&m->failure, r, text);
+        kill(pid, SIGKILL); /* nothing else ends it */
+    }
+}
+
+static void *watch_main(void *arg)
+{
+    struct sv_world_watch *x = arg;
+    uint32_t *beat = &x->world.shared->beat[x->world.ranks.rank];
+    while (sv_count_wait(&x->over, 1, NULL, 0, WATCH_US)) {
+        __atomic_fetch_add(beat, 1, __ATOMIC_RELAXED);
+        for (int32_t r = 0; r < x->world.ranks.n; r++)
+            if (r != x->world.ranks.rank)
+                look_at(x, r);
+    }
+    return NULL;
+}
+
 int sv_world_open_mpi(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err)
 {
     void *memory = NULL;
-    begin(w, o, sv_mpi_ranks());
+    begin(w, o, (struct sv_ranks){.rank = sv_mpi_ranks().rank % o->n, .n = o->n});
     w->processes = true;
-    int rc = sv_mpi_share(&w->memory, &memory, sizeof *w->shared, err);
+    int rc = sv_mpi_share(&w->memory, &memory, sizeof *w->shared, w->ranks, err);
     w->shared = memory;
-    return rc;
+    if (rc)
+        return rc;
+    w->watch = sv_calloc(1, sizeof *w->watch);
+    if (!w->watch)
+        return sv_fail(err, SV_ENOMEM, -1, "memory for %d ranks", o->n);
+    __atomic_store_n(&w->shared->pid[w->ranks.rank], (int32_t)getpid(), __ATOMIC_RELEASE);
+    w->watch->world = *w;
+    w->watch->kills = o->kills;
+    return sv_thread_start(&w->watch->thread, watch_main, w->watch, err);
 }
 
 struct sv_follower {
@@ -137,6 +203,12 @@ void sv_world_close(struct sv_world *w)
         if (w->follower[r].thread)
             sv_thread_join(w->follower[r].thread);
     sv_free(w->follower);
+    if (w->watch) {
+        sv_count_set(&w->watch->over, 1);
+        if (w->watch->thread)
+            sv_thread_join(w->watch->thread);
+        sv_free(w->watch);
+    }
     if (!w->processes)
         sv_free(w->shared);
     else if (w->ranks.rank == 0)

@@ -177,7 +177,7 @@ int sv_engine_follow(const struct sv_engine_options *opts, struct sv_err *err)
     static const struct sv_engine_tuning none = {0};
     struct sv_rank_group own = {0};
     struct sv_engine_options o = *opts, told = *opts;
-    const struct sv_world_opts w = sv_ranks_world(opts, sv_mpi_ranks().rank);
+    const struct sv_world_opts w = sv_ranks_world(opts, sv_mpi_ranks().rank % opts->tp);
     int rc = sv_world_open_mpi(&own.world, &w, err);
     if (!rc)
         rc = sv_world_tell(&own.world, &told, sizeof told, err);

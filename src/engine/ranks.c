@@ -18,7 +18,7 @@
 /* ---------------------------------------------------------------- open */
 
 /* Processes that their launcher gave processors of their own. */
-static bool is_bound(void)
+bool sv_ranks_bound(void)
 {
     cpu_set_t set;
     return sv_mpi_ranks().n > 1 && sched_getaffinity(0, sizeof set, &set) == 0 &&
@@ -29,7 +29,7 @@ int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r
 {
     const int32_t all = opts->n_threads ? opts->n_threads : sv_cpu_count();
     const int32_t own = all * (r.rank + 1) / r.n - all * r.rank / r.n;
-    if (!opts->n_threads && is_bound())
+    if (!opts->n_threads && sv_ranks_bound())
         return all;
     return own > 0 ? own : 1;
 }
@@ -40,9 +40,11 @@ struct sv_world_opts sv_ranks_world(const struct sv_engine_options *opts, int32_
     return (struct sv_world_opts){
         .n = opts->tp,
         /* of those that ranks share */
-        .n_threads =
-            is_bound() ? 1 : sv_ranks_threads(opts, (struct sv_ranks){.rank = rank, .n = opts->tp}),
-        .timeout_us = s < 0 ? -1 : s * 1000000};
+        .n_threads = sv_ranks_bound()
+                         ? 1
+                         : sv_ranks_threads(opts, (struct sv_ranks){.rank = rank, .n = opts->tp}),
+        .timeout_us = s < 0 ? -1 : s * 1000000,
+        .kills = sv_mpi_ranks().n > opts->tp};
 }
 
 _Static_assert(sizeof(struct sv_engine_options) <= SV_SWAP_BYTES, "options are told at once");
@@ -72,7 +74,7 @@ int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
         int rc = sv_world_open(&g->world, &o, err);
         return rc ? rc : sv_world_spawn(&g->world, sv_ranks_follow, g, err);
     }
-    if (sv_mpi_ranks().n != o.n)
+    if (sv_mpi_ranks().n % o.n)
         return sv_fail(err, SV_EINVAL, -1, "tp is %d, and mpirun started %d processes", o.n,
                        sv_mpi_ranks().n);
     struct sv_engine_options told = *opts;

@@ -52,6 +52,8 @@ struct sv_rank_fault_at {
     int32_t rank, pass;
 };
 
+/* mpirun gave this process processors of its own. */
+bool sv_ranks_bound(void);
 /* Threads of a rank: all that are asked for are shared out. */
 int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r);
 struct sv_world_opts sv_ranks_world(const struct sv_engine_options *opts, int32_t rank);

@@ -1,0 +1,285 @@
+/*
+ * link.c - connections between process 0 and the first process of every other replica: TCP, with
+ * messages of a kind and some bytes.
+ *
+ * Called by mpi.c (set-up) and serve (messages). Both ends prove by a key, which MPI has carried,
+ * that they belong to one start of the program, so that nobody else is let in and an address that
+ * means another machine there does no harm. What is sent is not encrypted, as MPI's own is not.
+ * Must not: know what is sent, or wait without end for a process that should connect.
+ */
+#define _GNU_SOURCE /* getifaddrs, accept4, getrandom */
+
+#include "dist/dist.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { HALF = SV_LINK_KEY / 2, CONNECT_MS = 3000, MEET_US = 60000000 };
+
+struct head {
+    uint32_t kind, zero;
+    uint64_t n_bytes;
+};
+
+/* What connects says which end it is. */
+struct hello {
+    unsigned char key[HALF];
+    int32_t replica, which, pid;
+    char host[64];
+};
+
+/* ---------------------------------------------------------------- bytes */
+
+/* more: what follows goes in the same packet. */
+static bool send_all(int fd, const void *data, size_t n, bool more)
+{
+    const char *p = data;
+    while (n) {
+        const ssize_t sent = send(fd, p, n, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent <= 0)
+            return false;
+        p += sent;
+        n -= (size_t)sent;
+    }
+    return true;
+}
+
+static enum sv_link_got read_all(int fd, void *to, size_t n, int64_t timeout_us)
+{
+    const int wait_ms = timeout_us < 0 ? -1 : (int)((timeout_us + 999) / 1000);
+    char *p = to;
+    while (n) {
+        const int ready = poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, wait_ms);
+        if (ready < 0 && errno == EINTR)
+            continue;
+        if (ready == 0)
+            return SV_LINK_SILENT;
+        const ssize_t got = ready < 0 ? -1 : recv(fd, p, n, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return SV_LINK_GONE;
+        p += got;
+        n -= (size_t)got;
+    }
+    return SV_LINK_MESSAGE;
+}
+
+bool sv_link_send(int fd, uint32_t kind, const void *data, size_t n)
+{
+    const struct head h = {.kind = kind, .n_bytes = n};
+    return send_all(fd, &h, sizeof h, n > 0) && send_all(fd, data, n, false);
+}
+
+enum sv_link_got sv_link_take(int fd, uint32_t *kind, struct sv_buf *to, int64_t timeout_us)
+{
+    struct head h;
+    enum sv_link_got got = read_all(fd, &h, sizeof h, timeout_us);
+    if (got)
+        return got;
+    sv_buf_clear(to);
+    if (sv_buf_reserve(to, h.n_bytes))
+        sv_panic("out of memory for a message of %llu bytes", (unsigned long long)h.n_bytes);
+    *kind = h.kind;
+    to->len = h.n_bytes;
+    return read_all(fd, to->data, to->len, timeout_us);
+}
+
+void sv_link_close(struct sv_link *link)
+{
+    for (int i = 0; i < SV_LINK_FDS; i++)
+        if (link->fd[i] >= 0)
+            close(link->fd[i]);
+    link->fd[SV_LINK_WORK] = link->fd[SV_LINK_ASK] = -1;
+}
+
+/* ---------------------------------------------------------------- process 0 */
+
+static void add_address(struct sv_link_meeting *m, const struct sockaddr *a)
+{
+    const void *bytes = a->sa_family == AF_INET
+                            ? (const void *)&((const struct sockaddr_in *)(const void *)a)->sin_addr
+                            : &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
+    if (m->n_addresses < SV_LINK_ADDRESSES &&
+        inet_ntop(a->sa_family, bytes, m->address[m->n_addresses], sizeof m->address[0]))
+        m->n_addresses++;
+}
+
+/* Those of this machine that others may reach; link-local ones mean nothing there. */
+static void find_addresses(struct sv_link_meeting *m)
+{
+    struct ifaddrs *all = NULL;
+    snprintf(m->address[m->n_addresses++], sizeof m->address[0], "127.0.0.1");
+    if (getifaddrs(&all))
+        return;
+    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+        const struct sockaddr *a = i->ifa_addr;
+        if (!a || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK))
+            continue;
+        const bool v6 = a->sa_family == AF_INET6;
+        if (a->sa_family != AF_INET && !v6)
+            continue;
+        if (!v6 || !IN6_IS_ADDR_LINKLOCAL(
+                       &((const struct sockaddr_in6 *)(const void *)i->ifa_addr)->sin6_addr))
+            add_address(m, a);
+    }
+    freeifaddrs(all);
+}
+
+static int cannot_listen(struct sv_err *err)
+{
+    return sv_fail(err, SV_EIO, -1, "cannot listen for the processes of replicas: %s",
+                   strerror(errno));
+}
+
+int sv_link_listen(struct sv_link_meeting *m, int *out, bool alone, struct sv_err *err)
+{
+    struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
+    struct sockaddr_in a4 = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(alone ? INADDR_LOOPBACK : INADDR_ANY)};
+    socklen_t n = sizeof a;
+    *m = (struct sv_link_meeting){0};
+    if (getrandom(m->key, sizeof m->key, 0) != sizeof m->key)
+        return sv_fail(err, SV_EIO, -1, "no random numbers");
+    /* IPv6 takes IPv4 as well, where there is any. */
+    int fd = alone ? -1 : socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0) {
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int));
+        if (bind(fd, (const struct sockaddr *)&a, sizeof a)) {
+            close(fd);
+            fd = -1;
+        }
+    }
+    if (fd < 0) {
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0 || bind(fd, (const struct sockaddr *)&a4, sizeof a4))
+            return cannot_listen(err);
+    }
+    if (listen(fd, 64) || getsockname(fd, (struct sockaddr *)&a, &n))
+        return cannot_listen(err);
+    m->port = ntohs(a.sin6_port); /* at the place of sin_port */
+    if (alone)
+        snprintf(m->address[m->n_addresses++], sizeof m->address[0], "127.0.0.1");
+    else
+        find_addresses(m);
+    *out = fd;
+    return SV_OK;
+}
+
+static void set_up(int fd)
+{
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &(int){1}, sizeof(int));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &(int){15}, sizeof(int));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &(int){5}, sizeof(int));
+}
+
+/* One that came: kept if it proves itself. */
+static bool greet(int fd, const struct sv_link_meeting *m, struct sv_link *link, int32_t n)
+{
+    struct hello h;
+    if (!send_all(fd, m->key, HALF, false) ||
+        read_all(fd, &h, sizeof h, (int64_t)CONNECT_MS * 1000) ||
+        memcmp(h.key, m->key + HALF, HALF) != 0 || h.replica < 1 || h.replica >= n || h.which < 0 ||
+        h.which >= SV_LINK_FDS || link[h.replica].fd[h.which] >= 0)
+        return false;
+    set_up(fd);
+    link[h.replica].fd[h.which] = fd;
+    link[h.replica].pid = h.pid;
+    snprintf(link[h.replica].host, sizeof link->host, "%.*s", (int)sizeof h.host - 1, h.host);
+    return true;
+}
+
+int sv_link_accept(int fd, const struct sv_link_meeting *m, struct sv_link *link, int32_t n,
+                   struct sv_err *err)
+{
+    const int64_t end = sv_clock_us() + MEET_US;
+    int32_t missing = SV_LINK_FDS * (n - 1);
+    while (missing && sv_clock_us() < end) {
+        if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 1000) < 1)
+            continue;
+        const int one = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+        if (one >= 0 && greet(one, m, link, n))
+            missing--;
+        else if (one >= 0)
+            close(one);
+    }
+    close(fd);
+    for (int32_t r = 1; r < n && missing; r++)
+        if (link[r].fd[SV_LINK_WORK] < 0 || link[r].fd[SV_LINK_ASK] < 0)
+            return sv_fail(err, SV_EIO, -1,
+                           "replica %d: process %d has not connected to process 0, port %d", r,
+                           link[r].process, m->port);
+    return SV_OK;
+}
+
+/* ---------------------------------------------------------------- the others */
+
+static int connect_to(const char *address, int32_t port)
+{
+    struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in a4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    const bool v4 = inet_pton(AF_INET, address, &a4.sin_addr) == 1;
+    int failed = 0;
+    if (!v4 && inet_pton(AF_INET6, address, &a6.sin6_addr) != 1)
+        return -1;
+    const int fd = socket(v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    const int rc = v4 ? connect(fd, (const struct sockaddr *)&a4, sizeof a4)
+                      : connect(fd, (const struct sockaddr *)&a6, sizeof a6);
+    if ((rc == 0 || errno == EINPROGRESS) &&
+        poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, CONNECT_MS) == 1 &&
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &(socklen_t){sizeof failed}) == 0 &&
+        !failed && fcntl(fd, F_SETFL, 0) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static int meet(const struct sv_link_meeting *m, int32_t i, struct hello *h)
+{
+    unsigned char key[HALF];
+    const int fd = connect_to(m->address[i], m->port);
+    if (fd < 0)
+        return -1;
+    if (read_all(fd, key, sizeof key, (int64_t)CONNECT_MS * 1000) ||
+        memcmp(key, m->key, HALF) != 0 || !send_all(fd, h, sizeof *h, false)) {
+        close(fd);
+        return -1;
+    }
+    set_up(fd);
+    return fd;
+}
+
+int sv_link_connect(const struct sv_link_meeting *m, const struct sv_placement *p,
+                    struct sv_link *link, struct sv_err *err)
+{
+    struct hello h = {.replica = p->replica, .pid = p->pid0 ? (int32_t)getpid() : 0};
+    int32_t at = 0;
+    memcpy(h.key, m->key + HALF, HALF);
+    gethostname(h.host, sizeof h.host - 1);
+    for (h.which = 0; h.which < SV_LINK_FDS; h.which++)
+        while (link->fd[h.which] < 0) {
+            if (at == m->n_addresses)
+                return sv_fail(
+                    err, SV_EIO, -1, "replica %d: process 0 does not answer at port %d of %s%s",
+                    p->replica, m->port, m->n_addresses > 1 ? m->address[1] : m->address[0],
+                    m->n_addresses > 2 ? " or its other addresses" : "");
+            link->fd[h.which] = meet(m, at, &h);
+            at += link->fd[h.which] < 0;
+        }
+    return SV_OK;
+}
