@@ -169,7 +169,7 @@ const char *const sv_cli_colours[] = {"auto", "always", "never", NULL};
 
 struct sv_cli_model sv_cli_model_default(void)
 {
-    return (struct sv_cli_model){.dtype = "auto", .width = "auto", .device_timeout = 60};
+    return (struct sv_cli_model){.dtype = "auto", .width = "auto", .dp = 1, .device_timeout = 60};
 }
 
 void sv_cli_record_row(struct sv_cli_opts *o, struct sv_cli_model *m)
@@ -376,7 +376,7 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
     o.page_size = (int32_t)m->page_size;
     o.prefill_chunk = (int32_t)m->chunk;
     *out = o;
-    return sv_cli_follow(command, &o);
+    return sv_cli_follow(command, m, &o);
 }
 
 int sv_cli_engine_open(struct sv_engine **e, const struct sv_engine_options *o)

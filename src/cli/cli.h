@@ -61,7 +61,8 @@ int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *u
 struct sv_cli_model {
     const char *target, *draft, *device, *kernels, *wcomp, *draft_quant, *screen_head, *isa, *dtype,
         *activations, *kv_dtype, *draft_kv_dtype, *width;
-    int64_t threads, context, page_size, chunk, batch, gpu, tp, device_timeout;
+    int64_t threads, context, page_size, chunk, batch, gpu, tp, dp, device_timeout;
+    struct sv_processes *processes; /* of replicas, where mpirun started them; a server's */
     const char *record_plan;
     bool ep, dp_attention, no_graphs, copy_weights;
     double gpu_memory;
@@ -82,20 +83,19 @@ bool sv_cli_next_item(const char **text, char *item, size_t size);
  * of loading and measuring and not after: -1 to go on, else the exit code. */
 int sv_cli_can_write(const char *command, const char *name, const char *path);
 extern const char *const sv_cli_colours[];
-/* Checks ranges and finds the directories, which *out borrows from m; returns -1 to go on, else the
- * exit code. */
 /* rank.c: around a program that mpirun may have started; -1 to go on, else the exit code. follow:
- * all but rank 0 live here, until rank 0 ends them. */
+ * all but rank 0 of each replica live here, until rank 0 ends them. */
 int sv_cli_begin_ranks(void);
 int sv_cli_end_ranks(int code);
-int sv_cli_follow(const char *command, const struct sv_engine_options *o);
+int sv_cli_follow(const char *command, const struct sv_cli_model *m,
+                  const struct sv_engine_options *o);
+/* Checks ranges, finds the directories, which *out borrows from m, and follows; -1 to go on. */
 int sv_cli_model_options(struct sv_cli_model *m, const char *command,
                          struct sv_engine_options *out);
 /* Appends all of standard input, or explains; returns SV_CLI_OK or SV_CLI_FAIL (run.c). */
 int sv_cli_read_stdin(struct sv_buf *b);
 /* Opens or explains; returns SV_CLI_OK or SV_CLI_FAIL. */
 int sv_cli_engine_open(struct sv_engine **e, const struct sv_engine_options *o);
-
 #define SV_CLI_MAX_STOP 16
 /* Longest answers where nothing is said, where speed is measured. */
 #define SV_CLI_MEASURED_TOKENS 160

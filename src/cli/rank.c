@@ -1,6 +1,7 @@
 /*
- * rank.c - a command that mpirun started several times: rank 0 does what it always does, the others
- * follow it.
+ * rank.c - a command that mpirun started several times: process 0 does what it always does, the
+ * first process of each other replica goes on to serve it, all others follow the first one of
+ * theirs.
  *
  * Called by main.c and by args.c once a command's engine is known. Must not: know what a follower
  * does.
@@ -12,6 +13,8 @@
 #include "engine/engine.h"
 
 #include <signal.h>
+#include <stdio.h>
+#include <string.h>
 
 int sv_cli_begin_ranks(void)
 {
@@ -25,20 +28,55 @@ int sv_cli_end_ranks(int code)
     return code;
 }
 
-int sv_cli_follow(const char *command, const struct sv_engine_options *o)
+/* Other processes still wait where this one ends early, so an error ends all of them. */
+static int place(const struct sv_cli_model *m, const struct sv_engine_options *o, int32_t tp,
+                 struct sv_err *err)
 {
-    const struct sv_ranks ranks = sv_mpi_ranks();
+    struct sv_processes one, *p = m->processes ? m->processes : &one;
+    const struct sv_dev_opts dev = {.backend = o->device, .tuning = o->tuning};
+    char device[32];
+    int rc = sv_mpi_place(&p->place, tp, (int32_t)m->dp, err);
+    if (rc || m->dp < 2)
+        return rc;
+    const char *name = sv_dev_name(&dev);
+    if (strcmp(name, "cpu"))
+        snprintf(device, sizeof device, "%s %d", name, o->gpu + p->place.here * tp + p->place.rank);
+    else
+        snprintf(device, sizeof device, "cpu");
+    sv_mpi_log_places(&p->place, device);
+    return sv_mpi_link(p->link, &p->place, err);
+}
+
+int sv_cli_follow(const char *command, const struct sv_cli_model *m,
+                  const struct sv_engine_options *o)
+{
+    const struct sv_ranks all = sv_mpi_ranks();
+    const int32_t tp = o->tp > 1 ? o->tp : 1;
     struct sv_err err = {0};
-    if (ranks.n == 1)
+    if (all.n == 1)
         return -1;
-    if (o->tp != ranks.n)
+    if (m->dp > 1 && m->dp * tp != all.n)
+        return sv_cli_usage(command,
+                            "options --tp and --dp: %d replicas of %d ranks are %d processes, and "
+                            "mpirun started %d",
+                            (int)m->dp, tp, (int)m->dp * tp, all.n);
+    if (m->dp < 2 && tp != all.n)
         return sv_cli_usage(command, "option --tp: %d, and mpirun started %d processes", o->tp,
-                            ranks.n);
-    if (ranks.rank == 0)
+                            all.n);
+    if (place(m, o, tp, &err))
+        return sv_cli_fail("process %d: %s", all.rank, err.msg);
+    if (all.rank == 0)
         return -1;
-    /* Rank 0 answers these, and ends all. */
+    /* Process 0 answers these, and ends all. */
     const int ignored[] = {SIGINT, SIGTERM, SIGHUP};
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
         sigaction(ignored[i], &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
-    return sv_engine_follow(o, &err) ? sv_cli_fail("rank %d: %s", ranks.rank, err.msg) : SV_CLI_OK;
+    if (all.rank % tp == 0)
+        return -1;
+    const int rc = sv_engine_follow(o, &err);
+    if (rc)
+        sv_cli_say("process %d: %s", all.rank, err.msg);
+    if (m->dp > 1) /* other replicas go on */
+        sv_mpi_leave(&m->processes->place, SV_CLI_OK);
+    return rc ? SV_CLI_FAIL : SV_CLI_OK;
 }

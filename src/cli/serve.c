@@ -24,15 +24,12 @@ static const char usage[] =
 /* What is read into 64-bit options first. */
 struct numbers {
     int64_t port, queue, body_mib, connections, max_tokens, max_choices, idle, ping, gap, drain,
-        log_every, cache_mib, stored, stored_mib, dp;
+        log_every, cache_mib, stored, stored_mib;
 };
 
 static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbers *n,
                  const char **spec, const char **unknown)
 {
-    sv_cli_opt(o, "dp", 0, SV_OPT_INT, &n->dp, "N",
-               "data parallel: N replicas of the model behind this server, which share threads, "
-               "memory and sequences evenly, and use GPUs one after the other (default 1)");
     sv_cli_opt(o, "host", 0, SV_OPT_STRING, &s->host, "ADDR", "listen there (default 127.0.0.1)");
     sv_cli_opt(o, "port", 'p', SV_OPT_INT, &n->port, "N", "port, 0 = any free one (default 8000)");
     sv_cli_opt(o, "unix", 0, SV_OPT_STRING, &s->unix_path, "PATH",
@@ -117,7 +114,6 @@ static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
         int64_t v, lo, hi;
         int32_t *to;
     } list[] = {
-        {"dp", n->dp, 1, SV_MAX_RANKS, &s->replicas},
         {"port", n->port, 0, 65535, &s->port},
         {"queue", n->queue, 1, 100000, &s->max_queue},
         {"max-connections", n->connections, 0, 1000000, &s->max_connections},
@@ -222,6 +218,16 @@ static int check_files(const struct sv_engine_options *o, struct sv_err *err)
     return check_tensors(o->draft_dir, &target, &draft, err);
 }
 
+/* In a process of another replica. Process 0 knows whatever goes wrong here. */
+static void serve_replica(const struct sv_serve_options *o)
+{
+    struct sv_err err = {0};
+
+    if (sv_serve_replica(o, &err))
+        sv_cli_say("replica %d: %s", o->processes->place.replica, err.msg);
+    sv_mpi_leave(&o->processes->place, SV_CLI_OK);
+}
+
 static int serve(const struct sv_serve_options *o)
 {
     struct sv_err err = {0};
@@ -239,31 +245,21 @@ static int serve(const struct sv_serve_options *o)
     if (sv_serve_is_loading(s)) {
         sv_serve_leave(s);
         fflush(NULL);
+        sv_cli_end_ranks(SV_CLI_FAIL);       /* other processes that mpirun started load as well */
         _exit(rc ? SV_CLI_FAIL : SV_CLI_OK); /* without waiting for a model that still loads */
     }
+    /* A process of a replica that has failed may never end by itself. */
+    const bool lost = o->processes && sv_serve_n_live(s) < o->replicas;
     sv_serve_close(s);
-    return rc ? SV_CLI_FAIL : SV_CLI_OK; /* the log has said why */
-}
-
-/* What replicas do not go with. */
-static int check_replicas(const struct sv_cli_model *m)
-{
-    if (m->record_plan)
-        return sv_cli_usage("serve", "options --dp and --record-plan exclude each other: there "
-                                     "would be a record of each replica");
-    if (sv_mpi_ranks().n > 1)
-        return sv_cli_usage("serve",
-                            "option --dp: replicas are threads of one process, and mpirun "
-                            "started %d",
-                            sv_mpi_ranks().n);
-    return -1;
+    if (o->processes && !rc && !lost)
+        sv_mpi_leave(&o->processes->place, SV_CLI_OK);
+    return rc || lost ? SV_CLI_FAIL : SV_CLI_OK; /* the log has said why */
 }
 
 int sv_cli_serve(int argc, char **argv)
 {
     struct sv_serve_options s = {.port = 0};
     struct numbers n = {
-        .dp = 1,
         .port = 8000,
         .queue = 4096,
         .body_mib = 16,
@@ -275,6 +271,7 @@ int sv_cli_serve(int argc, char **argv)
         .drain = 60,
         .log_every = 10,
     };
+    struct sv_processes processes;
     struct sv_cli_model m = sv_cli_model_default();
     struct sv_cli_opts opts = {.n = 0};
     static const char *const fates[] = {"ignore", "error", NULL};
@@ -283,10 +280,14 @@ int sv_cli_serve(int argc, char **argv)
     int code;
 
     m.batch = 16;
+    m.processes = &processes;
     sv_cli_model_rows(&opts, &m);
     sv_cli_record_row(&opts, &m);
     sv_cli_opt(&opts, "sequences", 'b', SV_OPT_INT, &m.batch, "N",
                "sequences that run at once (default 16)");
+    sv_cli_opt(&opts, "dp", 0, SV_OPT_INT, &m.dp, "N",
+               "data parallel: N replicas of the model behind this server, which share threads, "
+               "memory and sequences evenly, and use GPUs one after the other (default 1)");
     sv_cli_opt(&opts, "cache", 0, SV_OPT_INT, &n.cache_mib, "MIB",
                "memory for K/V pages, 0 = all sequences at full length");
     sv_cli_opt(&opts, "no-prefix-cache", 0, SV_OPT_FLAG, &no_prefix_cache, NULL,
@@ -295,8 +296,11 @@ int sv_cli_serve(int argc, char **argv)
     code = sv_cli_parse(&opts, "serve", usage, argc, argv, 0, NULL);
     if (code < 0)
         code = sv_cli_in_range("serve", "sequences", m.batch, 1, 4096);
-    if (code < 0 && n.dp > 1)
-        code = check_replicas(&m);
+    if (code < 0)
+        code = sv_cli_in_range("serve", "dp", m.dp, 1, SV_MAX_RANKS);
+    if (code < 0 && m.dp > 1 && m.record_plan)
+        code = sv_cli_usage("serve", "options --dp and --record-plan exclude each other: there "
+                                     "would be a record of each replica");
     if (code < 0)
         code = sv_cli_model_options(&m, "serve", &s.engine);
     if (code < 0)
@@ -313,8 +317,12 @@ int sv_cli_serve(int argc, char **argv)
         code = sv_cli_usage("serve", "options --unix and --host exclude each other");
     if (code >= 0)
         return code;
+    s.replicas = (int32_t)m.dp;
+    s.processes = m.dp > 1 && sv_mpi_ranks().n > 1 ? &processes : NULL;
     s.engine.no_prefix_cache = no_prefix_cache;
     s.refuse_unknown = strcmp(unknown, fates[1]) == 0;
     raise_files();
+    if (s.processes && processes.place.replica)
+        serve_replica(&s);
     return serve(&s);
 }

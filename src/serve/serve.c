@@ -252,7 +252,6 @@ static void take_options(struct sv_serve *s, const struct sv_serve_options *o)
     s->o = *o;
     s->o.host = o->host ? o->host : "127.0.0.1";
     s->o.replicas = o->replicas > 1 ? o->replicas : 1;
-    s->o.max_queue = o->max_queue ? o->max_queue : 4096;
     s->o.max_body_bytes = o->max_body_bytes ? o->max_body_bytes : (int64_t)16 << 20;
     s->o.max_kept_bytes = o->max_kept_bytes                ? o->max_kept_bytes
                           : s->o.max_body_bytes > 64 << 20 ? 4 * s->o.max_body_bytes
@@ -266,7 +265,7 @@ static void take_options(struct sv_serve *s, const struct sv_serve_options *o)
     s->o.stored_bytes = o->stored_bytes ? o->stored_bytes : (int64_t)128 << 20;
     s->write_error = sv_route_write_error;
     s->write_ns = 5000; /* until it is measured */
-    s->max_live = (o->engine.max_sequences > 1 ? o->engine.max_sequences : 1) + s->o.max_queue;
+    s->max_live = sv_serve_max_live(&s->o);
     if (o->model_name)
         snprintf(s->model_name, sizeof s->model_name, "%s", o->model_name);
     else
@@ -442,6 +441,16 @@ bool sv_serve_is_stopping(const struct sv_serve *s)
 bool sv_serve_is_loading(const struct sv_serve *s)
 {
     return sv_replicas_are_loading(s);
+}
+
+int sv_serve_replica(const struct sv_serve_options *o, struct sv_err *err)
+{
+    return sv_replica_host(o, err);
+}
+
+int32_t sv_serve_n_live(const struct sv_serve *s)
+{
+    return sv_replicas_live(s);
 }
 
 void sv_serve_leave(struct sv_serve *s)

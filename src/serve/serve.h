@@ -32,6 +32,12 @@ void sv_serve_close(struct sv_serve *s);
 bool sv_serve_is_loading(const struct sv_serve *s);
 void sv_serve_leave(struct sv_serve *s);
 
+int32_t sv_serve_n_live(const struct sv_serve *s); /* replicas that have not failed */
+
+/* In the first process of a replica other than the first one, instead of all this: its engine works
+ * for process 0 until that ends it, or is gone (an error). */
+int sv_serve_replica(const struct sv_serve_options *o, struct sv_err *err);
+
 /* What a request body does before a sequence exists, for fuzzing: parse and check, no engine. path
  * is one of the POST endpoints. Returns the HTTP status it would get, 200 when it would run. */
 int sv_serve_check_body(const char *path, const char *body, size_t n);

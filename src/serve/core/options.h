@@ -7,14 +7,16 @@
 #ifndef SV_SERVE_CORE_OPTIONS_H
 #define SV_SERVE_CORE_OPTIONS_H
 
+#include "dist/dist.h"
 #include "serve/core/engine.h"
 
 enum sv_spec_metrics { SV_SPEC_NONE, SV_SPEC_SUMMARY, SV_SPEC_DETAILED };
 
 struct sv_serve_options {
-    struct sv_engine_options engine;     /* numbers are those of all replicas together */
-    int32_t replicas;                    /* engines behind the server; 0 = 1 */
-    sv_serve_open_engine_fn open_engine; /* NULL = the real one */
+    struct sv_engine_options engine;      /* numbers are those of all replicas together */
+    int32_t replicas;                     /* engines behind the server; 0 = 1 */
+    const struct sv_processes *processes; /* each replica is one or several; NULL: threads here */
+    sv_serve_open_engine_fn open_engine;  /* NULL = the real one */
     const void *open_arg;
     const char *host;                           /* NULL = 127.0.0.1 */
     int32_t port;                               /* 0 = any free one */

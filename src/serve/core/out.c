@@ -99,7 +99,13 @@ bool sv_out_peek(const struct sv_buf *b, size_t at, struct sv_out_mark *m)
         return false;
     /* padded to 8 bytes */
     const struct head *h = (const struct head *)(const void *)(b->data + at);
-    *m = (struct sv_out_mark){h->n_bytes, h->o.choice, h->o.at_us, h->o.kind, h->o.urgent};
+    *m =
+        (struct sv_out_mark){.n_bytes = h->n_bytes,
+                             .choice = h->o.choice,
+                             .at_us = h->o.at_us,
+                             .kind = h->o.kind,
+                             .urgent = h->o.urgent,
+                             .last = h->o.kind == SV_OUT_REJECTED || h->o.finish != SV_FINISH_NONE};
     return true;
 }
 
@@ -120,6 +126,13 @@ void sv_out_lose(struct sv_buf *b, size_t from)
         h->o.lost = h->o.finish == SV_FINISH_ERROR;
         at += h->n_bytes;
     }
+}
+
+void sv_out_pass(struct sv_buf *b, size_t at, struct sv_choice *choice, int64_t at_us)
+{
+    struct head *h = (struct head *)(void *)(b->data + at);
+    h->o.choice = choice;
+    h->o.at_us = at_us;
 }
 
 void sv_out_forget(struct sv_buf *b, size_t at)

@@ -53,11 +53,13 @@ struct sv_out_mark {
     struct sv_choice *choice;
     int64_t at_us;
     enum sv_out_kind kind;
-    bool urgent;
+    bool urgent, last; /* last: of its sequence */
 };
 bool sv_out_peek(const struct sv_buf *batch, size_t at, struct sv_out_mark *m);
 /* Marks the errors among the records from this place on as lost. */
 void sv_out_lose(struct sv_buf *batch, size_t from);
+/* The record at this place is handed on: to this choice, at this time. */
+void sv_out_pass(struct sv_buf *batch, size_t at, struct sv_choice *choice, int64_t at_us);
 /* Marks the record at this place as handled: it no longer has a choice. */
 void sv_out_forget(struct sv_buf *batch, size_t at);
 

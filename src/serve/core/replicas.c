@@ -6,30 +6,42 @@
  * prefix cache lacks, and its answer beside those of the others. Must not: wait for an engine, or
  * keep a request from a replica that is only slow.
  */
+#include "engine/engine.h"
 #include "serve/core/call.h"
 
 #include <stddef.h>
 #include <string.h>
 
+#define DEFAULT_QUEUE 4096
 #define USUAL_ANSWER 128 /* tokens, where a request may have more */
 
 /* ---------------------------------------------------------------- life */
 
-/* A replica's part of what is given for all. */
-static struct sv_engine_options part(const struct sv_engine_options *all, int32_t r, int32_t n)
+struct sv_engine_options sv_replica_part(const struct sv_serve_options *all, int32_t r)
 {
-    struct sv_engine_options o = *all;
-    const int32_t threads = all->n_threads ? all->n_threads : sv_cpu_count(),
-                  own = threads * (r + 1) / n - threads * r / n;
+    const struct sv_placement *p = all->processes ? &all->processes->place : NULL;
+    const int32_t n = all->replicas;
+    struct sv_engine_options o = all->engine;
 
-    if (n == 1)
+    if (n < 2)
         return o;
-    o.replicas = n;
-    o.n_threads = own > 1 ? own : 1;
-    o.max_sequences = (all->max_sequences + n - 1) / n;
-    o.cache_mib = (all->cache_mib + n - 1) / n;
-    o.replica = r;
+    /* Of what the machine has, those on this machine share; of what is given, all. */
+    o.replica = p ? p->here : r;
+    o.replicas = p ? p->n_here : n;
+    const bool given = all->engine.n_threads > 0;
+    const int32_t at = given ? r : o.replica, of = given ? n : o.replicas,
+                  threads = given ? all->engine.n_threads : sv_cpu_count(),
+                  own = threads * (at + 1) / of - threads * at / of;
+    o.n_threads = !given && sv_ranks_bound() ? 0 : own > 1 ? own : 1;
+    o.max_sequences = (all->engine.max_sequences + n - 1) / n;
+    o.cache_mib = (all->engine.cache_mib + n - 1) / n;
     return o;
+}
+
+int32_t sv_serve_max_live(const struct sv_serve_options *o)
+{
+    return (o->engine.max_sequences > 1 ? o->engine.max_sequences : 1) +
+           (o->max_queue ? o->max_queue : DEFAULT_QUEUE);
 }
 
 int sv_replicas_start(struct sv_serve *s, struct sv_err *err)
@@ -42,7 +54,7 @@ int sv_replicas_start(struct sv_serve *s, struct sv_err *err)
         rc = sv_fail(err, SV_ENOMEM, -1, "replicas");
     while (!rc && s->n_replicas < n) {
         struct sv_serve_options o = s->o;
-        o.engine = part(&s->o.engine, s->n_replicas, n);
+        o.engine = sv_replica_part(&s->o, s->n_replicas);
         rc = sv_worker_start(&s->replicas[s->n_replicas].worker, &o, s->n_replicas, s->max_live,
                              s->mail, err);
         s->n_replicas += !rc;

@@ -7,6 +7,7 @@
 #ifndef SV_SERVE_CORE_REPLICAS_H
 #define SV_SERVE_CORE_REPLICAS_H
 
+#include "serve/core/options.h"
 #include "serve/core/worker.h"
 
 struct sv_serve;
@@ -21,6 +22,13 @@ struct sv_replica {
     int32_t n_flushed; /* flushes that others are not done with */
 };
 
+/* A replica's part of what the options give to all of them, and the most sequences that one may
+ * have. */
+struct sv_engine_options sv_replica_part(const struct sv_serve_options *all, int32_t replica);
+int32_t sv_serve_max_live(const struct sv_serve_options *o);
+/* hosted.c: the engine of this process's replica works for process 0 until that ends it, or is gone
+ * (an error). */
+int sv_replica_host(const struct sv_serve_options *o, struct sv_err *err);
 /* Splits what the options give to all of them (processors, memory, sequences, GPUs) and starts one
  * worker each. */
 int sv_replicas_start(struct sv_serve *s, struct sv_err *err);

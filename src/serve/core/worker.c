@@ -5,49 +5,12 @@
  * thread" runs on the worker's own. Commands are read before each step, so a cancel takes effect
  * within one. Must not: block the loop, or touch a choice after its last event has been posted.
  */
-#include "serve/core/call.h"
+#include "serve/core/worker_own.h"
 
 #include <string.h>
 
 #define IDLE_WAIT_US 1000000 /* between looks at an empty queue; a command wakes at once */
 #define SNAPSHOT_EVERY_US 20000
-
-enum command_kind { SUBMIT, CANCEL, FLUSH, FAIL, STOP };
-struct command {
-    enum command_kind kind;
-    struct sv_choice *choice;
-    uint64_t serial;
-};
-
-/* A sequence that the engine has; the `user` of its request. */
-struct live {
-    struct sv_worker *w;
-    struct sv_choice *choice; /* NULL = free */
-    uint64_t serial, id;
-    bool told; /* it has had an event */
-};
-
-struct sv_worker {
-    struct sv_queue *commands;
-    struct sv_mail *mail; /* the loop's, which all workers post to */
-    struct sv_cell *cell;
-    struct sv_thread *thread;
-    struct sv_serve_options o;
-    int32_t replica;
-    struct sv_serve_engine engine; /* the thread's, but for `known` */
-    bool opened, stopping, broken;
-    bool failing;  /* by sv_worker_fail: running and new sequences end with an error */
-    char why[400]; /* why the engine broke */
-    struct sv_serve_model model; /* read by the loop after SV_OUT_LOADED */
-    struct live *live;
-    int32_t max_live, n_live;
-    struct sv_buf batch;
-    struct sv_snapshot snap;
-    int64_t snap_us;
-    bool ended;     /* a request has, since the last report */
-    bool urgent;    /* the batch must not wait for the loop's next look */
-    char told[400]; /* the reason given to sv_worker_fail: written once by the loop, before FAIL */
-};
 
 /* ---------------------------------------------------------------- the thread: reporting */
 
@@ -63,15 +26,15 @@ static void publish(struct sv_worker *w, bool now)
     sv_cell_set(w->cell, &w->snap);
 }
 
-static void post(struct sv_worker *w)
+void sv_worker_post(struct sv_worker *w)
 {
     if (sv_mail_post(w->mail, &w->batch, w->urgent))
         sv_panic("out of memory for %zu bytes of results", w->batch.len);
     w->urgent = false;
 }
 
-static void report(struct sv_worker *w, enum sv_out_kind kind, struct sv_choice *ch,
-                   const char *message)
+void sv_worker_report(struct sv_worker *w, enum sv_out_kind kind, struct sv_choice *ch,
+                      const char *message)
 {
     struct sv_out o = {.kind = kind,
                        .choice = ch,
@@ -87,7 +50,7 @@ static void report(struct sv_worker *w, enum sv_out_kind kind, struct sv_choice 
 
 static void on_event(void *user, const struct sv_event *ev)
 {
-    struct live *l = user;
+    struct sv_live *l = user;
     struct sv_worker *w = l->w;
     struct sv_out o = {.kind = SV_OUT_EVENT,
                        .choice = l->choice,
@@ -146,7 +109,7 @@ static void take_choice(struct sv_worker *w, struct sv_choice *ch, uint64_t seri
     while (i < w->max_live && w->live[i].choice)
         i++;
     SV_REQUIRE(i < w->max_live); /* the loop limits their number */
-    w->live[i] = (struct live){.w = w, .choice = ch, .serial = serial};
+    w->live[i] = (struct sv_live){.w = w, .choice = ch, .serial = serial};
     w->n_live++;
     r.on_event = on_event;
     r.user = &w->live[i];
@@ -156,11 +119,11 @@ static void take_choice(struct sv_worker *w, struct sv_choice *ch, uint64_t seri
     if (rc < 0) {
         w->live[i].choice = NULL;
         w->n_live--;
-        report(w, SV_OUT_REJECTED, ch,
-               msg[0]       ? msg
-               : w->failing ? w->told
-               : broken     ? w->why
-                            : sv_code_name(rc));
+        sv_worker_report(w, SV_OUT_REJECTED, ch,
+                         msg[0]       ? msg
+                         : w->failing ? w->told
+                         : broken     ? w->why
+                                      : sv_code_name(rc));
     }
 }
 
@@ -170,32 +133,32 @@ static void fail(struct sv_worker *w)
     if (w->broken)
         return;
     w->failing = true;
-    report(w, SV_OUT_FAILED, NULL, w->told);
+    sv_worker_report(w, SV_OUT_FAILED, NULL, w->told);
     for (int32_t i = 0; i < w->max_live; i++)
         if (w->live[i].choice)
             w->engine.cancel(w->engine.impl, w->live[i].id);
 }
 
-static void obey(struct sv_worker *w, const struct command *c)
+static void obey(struct sv_worker *w, const struct sv_command *c)
 {
     switch (c->kind) {
-    case SUBMIT:
+    case SV_COMMAND_SUBMIT:
         take_choice(w, c->choice, c->serial);
         break;
-    case CANCEL:
+    case SV_COMMAND_CANCEL:
         for (int32_t i = 0; i < w->max_live; i++)
             if (w->live[i].choice && w->live[i].serial == c->serial)
                 w->engine.cancel(w->engine.impl, w->live[i].id);
         break;
-    case FLUSH:
+    case SV_COMMAND_FLUSH:
         if (!w->broken)
             w->engine.flush(w->engine.impl);
-        report(w, SV_OUT_FLUSHED, NULL, NULL);
+        sv_worker_report(w, SV_OUT_FLUSHED, NULL, NULL);
         break;
-    case FAIL:
+    case SV_COMMAND_FAIL:
         fail(w);
         break;
-    case STOP:
+    case SV_COMMAND_STOP:
         w->stopping = true;
         break;
     }
@@ -203,7 +166,7 @@ static void obey(struct sv_worker *w, const struct command *c)
 
 static void take_commands(struct sv_worker *w)
 {
-    struct command c;
+    struct sv_command c;
 
     for (bool idle = !w->n_live; sv_queue_pop(w->commands, &c, idle ? IDLE_WAIT_US : 0);
          idle = false)
@@ -211,13 +174,13 @@ static void take_commands(struct sv_worker *w)
 }
 
 /* What still waits in the queue when the thread ends. */
-static void refuse_rest(struct sv_worker *w)
+void sv_worker_refuse_rest(struct sv_worker *w)
 {
-    struct command c;
+    struct sv_command c;
 
     while (sv_queue_pop(w->commands, &c, 0))
-        if (c.kind == SUBMIT)
-            report(w, SV_OUT_REJECTED, c.choice, "the server is shutting down");
+        if (c.kind == SV_COMMAND_SUBMIT)
+            sv_worker_report(w, SV_OUT_REJECTED, c.choice, "the server is shutting down");
 }
 
 static void step(struct sv_worker *w)
@@ -233,7 +196,7 @@ static void step(struct sv_worker *w)
     sv_out_lose(&w->batch, before);
     if (!w->why[0])
         snprintf(w->why, sizeof w->why, "%s", sv_code_name(rc));
-    report(w, SV_OUT_FAILED, NULL, w->why);
+    sv_worker_report(w, SV_OUT_FAILED, NULL, w->why);
 }
 
 /* ---------------------------------------------------------------- the thread: loading */
@@ -322,12 +285,12 @@ static void *run(void *arg)
 
     if (load(w, &err)) {
         snprintf(w->why, sizeof w->why, "%.399s", err.msg);
-        report(w, SV_OUT_FAILED, NULL, err.msg);
+        sv_worker_report(w, SV_OUT_FAILED, NULL, err.msg);
         w->broken = true;
     } else {
-        report(w, SV_OUT_LOADED, NULL, NULL);
+        sv_worker_report(w, SV_OUT_LOADED, NULL, NULL);
     }
-    post(w);
+    sv_worker_post(w);
     while (!w->stopping) {
         take_commands(w);
         if (w->n_live && !w->broken)
@@ -335,12 +298,12 @@ static void *run(void *arg)
         /* before the results, so that counters read after an answer include it */
         publish(w, !w->n_live || w->ended);
         w->ended = false;
-        post(w);
+        sv_worker_post(w);
     }
-    refuse_rest(w);
+    sv_worker_refuse_rest(w);
     if (w->opened)
         w->engine.close(w->engine.impl); /* unfinished requests get their last event */
-    post(w);
+    sv_worker_post(w);
     return NULL;
 }
 
@@ -360,12 +323,15 @@ int sv_worker_start(struct sv_worker **out, const struct sv_serve_options *o, in
     w->max_live = max_live;
     w->live = sv_calloc((size_t)max_live, sizeof *w->live);
     /* At most one submit and one cancel for each counted sequence, a few flushes, one failure. */
-    int rc = w->live ? sv_queue_open(&w->commands, 4 * max_live + 64, sizeof(struct command), err)
-                     : sv_fail(err, SV_ENOMEM, -1, "worker");
+    int rc = w->live
+                 ? sv_queue_open(&w->commands, 4 * max_live + 64, sizeof(struct sv_command), err)
+                 : sv_fail(err, SV_ENOMEM, -1, "worker");
     if (!rc)
         rc = sv_cell_open(&w->cell, sizeof w->snap, err);
+    if (!rc && o->processes && o->processes->place.replica != replica)
+        rc = sv_remote_open(&w->remote, w, &o->processes->link[replica], err);
     if (!rc)
-        rc = sv_thread_start(&w->thread, run, w, err);
+        rc = sv_thread_start(&w->thread, w->remote ? sv_remote_run : run, w, err);
     if (rc) {
         sv_worker_free(w);
         return rc;
@@ -374,17 +340,17 @@ int sv_worker_start(struct sv_worker **out, const struct sv_serve_options *o, in
     return SV_OK;
 }
 
-static void command(struct sv_worker *w, enum command_kind kind, struct sv_choice *ch,
+static void command(struct sv_worker *w, enum sv_command_kind kind, struct sv_choice *ch,
                     uint64_t serial)
 {
-    struct command c = {kind, ch, serial};
+    struct sv_command c = {kind, ch, serial};
     if (!sv_queue_push(w->commands, &c))
         sv_panic("the queue of commands is full");
 }
 
 void sv_worker_stop(struct sv_worker *w)
 {
-    command(w, STOP, NULL, 0);
+    command(w, SV_COMMAND_STOP, NULL, 0);
 }
 
 void sv_worker_join(struct sv_worker *w)
@@ -401,6 +367,7 @@ void sv_worker_free(struct sv_worker *w)
     sv_chat_template_close(w->model.chat);
     json_decref(w->model.tokenizer_config);
     sv_tokenizer_close(w->model.tok);
+    sv_remote_free(w->remote);
     sv_queue_close(w->commands);
     sv_cell_close(w->cell);
     sv_buf_fini(&w->batch);
@@ -410,17 +377,17 @@ void sv_worker_free(struct sv_worker *w)
 
 void sv_worker_submit(struct sv_worker *w, struct sv_choice *ch)
 {
-    command(w, SUBMIT, ch, ch->serial);
+    command(w, SV_COMMAND_SUBMIT, ch, ch->serial);
 }
 
 void sv_worker_cancel(struct sv_worker *w, uint64_t serial)
 {
-    command(w, CANCEL, NULL, serial);
+    command(w, SV_COMMAND_CANCEL, NULL, serial);
 }
 
 void sv_worker_flush(struct sv_worker *w)
 {
-    command(w, FLUSH, NULL, 0);
+    command(w, SV_COMMAND_FLUSH, NULL, 0);
 }
 
 void sv_worker_fail(struct sv_worker *w, const char *why)
@@ -428,7 +395,7 @@ void sv_worker_fail(struct sv_worker *w, const char *why)
     if (*w->told)
         return;
     snprintf(w->told, sizeof w->told, "%s", why);
-    command(w, FAIL, NULL, 0);
+    command(w, SV_COMMAND_FAIL, NULL, 0);
 }
 
 void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out)
@@ -438,7 +405,7 @@ void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out)
 
 int32_t sv_worker_known(const struct sv_worker *w, const struct sv_request *r)
 {
-    return w->engine.known(w->engine.impl, r);
+    return w->remote ? sv_remote_known(w->remote, r) : w->engine.known(w->engine.impl, r);
 }
 
 const struct sv_serve_model *sv_worker_model(const struct sv_worker *w)
