@@ -37,6 +37,63 @@ static void *serve(void *arg)
     return NULL;
 }
 
+struct hub_host {
+    struct sv_serve_options o;
+    struct sv_processes p;
+    struct sv_thread *thread;
+    bool cut;
+    int rc;
+};
+
+static void *host(void *arg)
+{
+    struct hub_host *h = arg;
+    struct sv_err err = {0};
+    h->rc = sv_serve_replica(&h->o, &err);
+    return NULL;
+}
+
+static void open_hosts(struct hub *r)
+{
+    const int32_t n = r->o.replicas;
+    struct sv_err err = {0};
+
+    r->host = sv_calloc((size_t)n, sizeof *r->host);
+    r->processes.place = (struct sv_placement){.tp = 1, .dp = n, .n_here = n};
+    for (int32_t i = 1; i < n; i++) {
+        struct hub_host *h = &r->host[i];
+        struct sv_link *here = &r->processes.link[i], *there = &h->p.link[i];
+        *here = (struct sv_link){.process = i, .host = "here"};
+        h->p.place = r->processes.place;
+        h->p.place.replica = h->p.place.here = i;
+        for (int k = 0; k < SV_LINK_FDS; k++) {
+            int fd[2];
+            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+            here->fd[k] = fd[0];
+            there->fd[k] = fd[1];
+        }
+        h->o = r->o;
+        h->o.processes = &h->p;
+        assert_int_equal(sv_thread_start(&h->thread, host, h, &err), SV_OK);
+    }
+    r->o.processes = &r->processes;
+}
+
+static void close_hosts(struct hub *r)
+{
+    for (int32_t i = 1; r->host && i < r->o.replicas; i++) {
+        sv_thread_join(r->host[i].thread);
+        assert_int_equal(r->host[i].rc, r->host[i].cut ? SV_EIO : SV_OK);
+    }
+    sv_free(r->host);
+}
+
+void hub_cut(struct hub *r, int replica)
+{
+    r->host[replica].cut = true;
+    shutdown(r->host[replica].p.link[replica].fd[SV_LINK_WORK], SHUT_RDWR);
+}
+
 void hub_open(struct hub *r, bool no_wait)
 {
     struct sv_err err = {0};
@@ -61,6 +118,8 @@ void hub_open(struct hub *r, bool no_wait)
         r->o.stream_gap_us = -1; /* a chunk for each step, whatever the time */
     if (!r->o.log_seconds)
         r->o.log_seconds = -1;
+    if (r->far && r->o.replicas > 1)
+        open_hosts(r);
     if (sv_serve_open(&r->s, &r->o, &err))
         fail_msg("%s", err.msg);
     r->port = sv_serve_port(r->s);
@@ -94,6 +153,7 @@ void hub_close(struct hub *r)
     if (r->thread)
         hub_wait(r);
     sv_serve_close(r->s);
+    close_hosts(r);
     answer_fini(&r->a);
     json_decref(r->answers);
 }

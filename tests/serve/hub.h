@@ -20,6 +20,11 @@ struct hub {
     struct sv_serve_fake fake;
     struct sv_serve_options o;
     bool real; /* the demo pair instead, on the CPU, drafting always */
+    /* Replicas other than the first at the other end of links, as in processes of their own, each
+     * in a thread here. */
+    bool far;
+    struct sv_processes processes;
+    struct hub_host *host; /* (o.replicas) */
     int port, rc;
     json_t *answers; /* all that hub_json and hub_events gave */
     struct answer a; /* for whoever needs one only; from open to close */
@@ -27,6 +32,8 @@ struct hub {
 /* Fill r->o and r->fake first (zeros are fine). Waits until the model is there unless no_wait. */
 void hub_open(struct hub *r, bool no_wait);
 void hub_close(struct hub *r);
+/* As when the process of a replica ends. */
+void hub_cut(struct hub *r, int replica);
 /* Until the server has ended by itself; hub_close is still to come. */
 void hub_wait(struct hub *r);
 

@@ -7,6 +7,7 @@ salvo=${SALVO:-build/salvo}
 [ -x "$salvo" ] || { echo "$salvo is not built"; exit 1; }
 salvo=$(realpath "$salvo")
 demo=$PWD/models/demo
+pair=(-m "$demo/target" -d "$demo/draft")
 tiny=$PWD/tests/golden/tiny
 tmp=$(mktemp -d)
 servers=()
@@ -33,10 +34,11 @@ holds() {
     [[ $1 == *"$2"* ]] || fail "'$2' is not in: $1"
 }
 
-# serve ARG...: starts a server with the demo pair on a free port; sets $url, $server and $log, waits until it is ready.
+# serve ARG...: starts a server with $pair, the demo pair if the script says nothing, on a free port; sets $url, $server
+# and $log, waits until it is ready.
 serve() {
     log=$tmp/log.${#servers[@]}
-    "$salvo" serve -m "$demo/target" -d "$demo/draft" -p 0 "$@" 2>"$log" >/dev/null &
+    "$salvo" serve "${pair[@]}" -p 0 "$@" 2>"$log" >/dev/null &
     server=$!
     servers+=("$server")
     local i

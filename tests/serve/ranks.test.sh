@@ -60,11 +60,19 @@ run="mpirun --oversubscribe --bind-to none -n"
 $run 2 "$salvo" run -m "$demo/target" --tp 5 -p hi >"$tmp/out" 2>&1 </dev/null && fail "2 processes for 5 ranks"
 grep -q 'this build has no MPI' "$tmp/out" && { echo 'left out: built without MPI=1'; finish; }
 holds "$(cat "$tmp/out")" 'option --tp: 5, and mpirun started 2 processes'
-$run 2 "$salvo" serve -m "$demo/target" --dp 2 >"$tmp/out" 2>&1 </dev/null && fail "replicas under mpirun"
-holds "$(cat "$tmp/out")" 'option --dp: replicas are threads of one process, and mpirun started 2'
+$run 2 "$salvo" serve -m "$demo/target" --dp 3 >"$tmp/out" 2>&1 </dev/null && fail "2 processes for 3 replicas"
+holds "$(cat "$tmp/out")" 'options --tp and --dp: 3 replicas of 1 ranks are 3 processes, and mpirun started 2'
+program=$salvo
 printf '#!/bin/bash\nexec %s 5 %q "$@"\n' "$run" "$salvo" >"$tmp/ranks"
 chmod +x "$tmp/ranks"
 salvo=$tmp/ranks
+# process NUMBER: the pid of the one that mpirun gave it.
+process() {
+    local pid
+    for pid in $(pgrep -P "$server"); do
+        tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$pid"
+    done
+}
 
 serve -b 10 --tp 5 -t 5 -w 0 --dp-attention
 equal "$(ask)" "$apart"
@@ -73,9 +81,7 @@ serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 3
 equal "$(ask)" "$drafting"
 get /health
 equal "$status" 200
-for pid in $(pgrep -P "$server"); do
-    tr '\0' '\n' <"/proc/$pid/environ" | grep -qx OMPI_COMM_WORLD_RANK=3 && third=$pid
-done
+third=$(process 3)
 kill -STOP "$third"
 post /v1/completions '{"prompt":"def add(a, b):","max_tokens":100,"ignore_eos":true}'
 [ "$status" = 200 ] && fail "an answer without rank 3: $body"
@@ -91,4 +97,82 @@ for _ in $(seq 100); do
     sleep 0.1
 done
 kill -0 "$third" 2>/dev/null && fail "rank 3 is still there"
+
+# Replicas of several processes: their answers are those of one engine, and of replicas that are threads.
+printf '#!/bin/bash\nexec %s 4 --enable-recovery %q "$@"\n' "$run" "$program" >"$tmp/replicas"
+chmod +x "$tmp/replicas"
+long='alpha beta gamma delta epsilon zeta eta theta'
+pair=(-m "$tiny/qwen3_tied_bf16")
+# three: greedy with log probabilities, sampled choices that run on both replicas, and some under a grammar.
+three() {
+    local what
+    for what in '"temperature":0,"logprobs":2' '"n":6,"seed":7,"temperature":1' \
+        '"n":4,"seed":3,"temperature":1,"regex":"[a-f]{6,20}","stop_regex":"[ab]{3}"'; do
+        post /v1/completions "{\"prompt\":\"$long\",\"max_tokens\":24,$what}"
+        equal "$status" 200
+        echo "${body%%,\"usage\"*}" | sed 's/"id":"[^"]*"//; s/"created":[0-9]*//'
+    done
+}
+salvo=$program
+serve -t 2 -b 2 --tp 2
+one=$(three)
+stop
+serve -t 4 -b 4 --tp 2 --dp 2
+equal "$(three)" "$one"
+stop
+salvo=$tmp/replicas
+serve -t 4 -b 4 --tp 2 --dp 2 --device-timeout 5
+holds "$(cat "$log")" "process 3: replica 1, rank 1, host $(uname -n), cpu"
+equal "$(three)" "$one"
+[ "$(metric 'salvo_prefix_queries_total{replica="1"}')" -gt 0 ] || fail 'replica 1 had nothing to do'
+# Each prompt goes where it was computed before: two of these to replica 1, which a busy machine may keep from
+# answering in time.
+for round in a b c d e; do
+    word=("one$round" "two$round" "six$round" "ten$round")
+    found=0
+    post /v1/completions "{\"prompt\":[$(printf "\"%s $long\"," "${word[@]}" | sed 's/,$//')],\"max_tokens\":2}"
+    for w in "${word[@]}"; do
+        post /v1/completions "{\"prompt\":\"$w $long\",\"max_tokens\":2}"
+        [ "$(field cached_tokens "$body")" -gt 15 ] && found=$((found + 1))
+    done
+    [ "$found" = 4 ] && break
+done
+equal "$found" 4
+# a process that is killed while both replicas work: answers that are not streamed run on the other one
+(post /v1/completions '{"prompt":"x","n":64,"max_tokens":480,"temperature":1,"ignore_eos":true}' && echo "$status") >"$tmp/status" &
+asked=$!
+becomes 'salvo_running_sequences{replica="1"}' 2
+victim=$(process 3)
+kill -KILL "$victim"
+wait "$asked"
+equal "$(cat "$tmp/status")" 200
+await 'error message=.*replica=1'
+get /health
+equal "$status" 200
+holds "$body" '"status":"degraded"'
+holds "$body" "there is no process $victim any more"
+equal "$(three)" "$one"
+first=$(process 0)
+rest=$(pgrep -P "$server")
+kill -TERM "$first"
+wait "$server"
+for pid in $rest; do
+    kill -0 "$pid" 2>/dev/null && fail "process $pid is still there"
+done
+# one that is stopped, and an end with all processes there
+serve -t 4 -b 4 --tp 2 --dp 2 --device-timeout 2
+kill -STOP "$(process 2)"
+for _ in $(seq 100); do
+    get /health
+    [[ $body == *degraded* ]] && break
+    sleep 0.1
+done
+holds "$body" '"replica":1,"status":"failed"'
+equal "$(three)" "$one"
+kill -TERM "$(process 0)"
+wait "$server"
+serve -t 4 -b 4 --tp 2 --dp 2
+kill -TERM "$(process 0)"
+wait "$server"
+equal "$?" 0
 finish

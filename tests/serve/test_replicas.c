@@ -1,6 +1,7 @@
 /*
  * test_replicas.c - several replicas behind one server: the same text, who gets which request, and
- * what happens when one of them fails or the server ends while they work.
+ * what happens when one of them fails or the server ends while they work. All of it also with
+ * replicas behind links, as in processes of their own.
  */
 #include "serve/hub.h"
 
@@ -8,6 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define TEXT "/v1/completions"
@@ -70,10 +72,10 @@ static void ask_all(struct hub *r, json_t *answers[N_ASKED])
 static void the_same_text(void **state)
 {
     json_t *one[N_ASKED], *two[N_ASKED];
-    (void)state;
 
     for (int n = 1; n <= 2; n++) {
         struct hub r = {.real = true, .o.replicas = n, .o.engine.n_threads = 2};
+        r.far = *state != NULL;
         r.o.engine.device = device();
         hub_open(&r, false);
         ask_all(&r, n == 1 ? one : two);
@@ -111,9 +113,9 @@ static int64_t cached(struct hub *r, const char *more)
 static void prefixes(void **state)
 {
     struct hub r = {.real = true, .o.replicas = 2, .o.engine.n_threads = 2};
+    r.far = *state != NULL;
     r.o.engine.auto_width = true;
     r.o.engine.device = device();
-    (void)state;
 
     hub_open(&r, false);
     assert_true(hub_metric(&r, "salvo_step_cost_seconds{replica=\"1\",step=\"prompt_row\"}") > 0);
@@ -151,14 +153,14 @@ static void load_spreads(void **state)
 {
     struct hub r = {.o.replicas = 3, .fake.step_us = 1000, .o.engine.max_sequences = 6};
     int fd[6];
-    (void)state;
+    r.far = *state != NULL;
 
     hub_open(&r, false);
     for (int i = 0; i < 6; i++) {
         fd[i] = hub_connect(&r);
         hub_post(fd[i], TEXT, "", "{\"prompt\":\"one two\",\"max_tokens\":4000,\"stream\":true}");
-        for (int64_t n = 0; n <= i;)
-            n = unfinished(&r, 0) + unfinished(&r, 1) + unfinished(&r, 2);
+        char first; /* of its answer: the prompt does not count any more */
+        assert_int_equal(recv(fd[i], &first, 1, MSG_PEEK), 1);
         for (int k = 0; k < 3; k++)
             assert_int_equal(unfinished(&r, k), (i + 3 - k) / 3);
     }
@@ -200,14 +202,14 @@ static int keep_busy(struct hub *r)
     return fd;
 }
 
-static void is_degraded(struct hub *r)
+static void is_degraded(struct hub *r, const char *why)
 {
     json_t *v = hub_json(r, "/health", NULL, 200);
 
     assert_string_equal(hub_text(v, "status"), "degraded");
     assert_string_equal(hub_text(v, "replicas.0.status"), "ok");
     assert_string_equal(hub_text(v, "replicas.1.status"), "failed");
-    assert_string_equal(hub_text(v, "replicas.1.message"), "the fake device failed");
+    assert_string_equal(hub_text(v, "replicas.1.message"), why);
     assert_int_equal(hub_number(v, "replicas.1.unfinished"), 0);
     assert_true(hub_metric(r, "salvo_ready") == 1);
     assert_true(hub_metric(r, "salvo_replica_up{replica=\"0\"}") == 1);
@@ -223,10 +225,10 @@ static void nothing_was_sent(void **state)
         "{\"prompt\":\"five six seven\",\"max_tokens\":9,\"logprobs\":1,\"n\":2}",
         "{\"prompt\":\"five six seven\",\"max_tokens\":9,\"stream\":true}",
     };
-    (void)state;
 
     for (int i = 0; i < 3; i++) {
         struct hub whole = {.fake.step_us = 2000}, r = {0};
+        r.far = *state != NULL;
         hub_open(&whole, false);
         open_two(&r, i == 2 ? 1 : 4);
         int fd = keep_busy(&r);
@@ -240,7 +242,7 @@ static void nothing_was_sent(void **state)
             assert_int_equal(hub_number(got, "usage.completion_tokens"),
                              hub_number(want, "usage.completion_tokens"));
         }
-        is_degraded(&r);
+        is_degraded(&r, "the fake device failed");
         hub_json(&r, TEXT, bodies[0], 200); /* and who comes later goes there at once */
         assert_int_equal(unfinished(&r, 0), 1);
         close(fd);
@@ -252,8 +254,7 @@ static void nothing_was_sent(void **state)
 
 static void a_stream_has_begun(void **state)
 {
-    struct hub r = {0};
-    (void)state;
+    struct hub r = {.far = *state != NULL};
 
     open_two(&r, 4);
     int fd = keep_busy(&r);
@@ -262,15 +263,45 @@ static void a_stream_has_begun(void **state)
     json_t *last = json_array_get(events, json_array_size(events) - 1);
     assert_true(json_array_size(events) > 1);
     assert_string_equal(hub_text(last, "error.message"), "replica 1: the fake device failed");
-    is_degraded(&r);
+    is_degraded(&r, "the fake device failed");
     close(fd);
     hub_close(&r);
+}
+
+/* The process of a replica ends amid an answer of which nothing was sent. */
+static void a_process_ends(void **state)
+{
+    struct hub whole = {.fake.step_us = 2000}, r = {.far = *state != NULL};
+    const char *body = "{\"prompt\":\"five six seven\",\"max_tokens\":300,\"n\":3}";
+    struct answer a;
+
+    hub_open(&whole, false);
+    open_two(&r, 0);
+    int busy = keep_busy(&r), fd = hub_connect(&r);
+    hub_post(fd, TEXT, "", body);
+    hub_metric_becomes(&r, "salvo_running_sequences{replica=\"1\"}", 2);
+    hub_cut(&r, 1);
+    answer_init(&a);
+    answer_read(fd, &a);
+    assert_int_equal(a.status, 200);
+    struct sv_err err = {0};
+    json_t *got = sv_json_parse(a.body.data, a.body.len, &err);
+    hub_same(hub_at(got, "choices"), hub_at(hub_json(&whole, TEXT, body, 200), "choices"), body);
+    json_decref(got);
+    answer_fini(&a);
+    is_degraded(&r, "process 1 on here has ended");
+    hub_ask(&r, "/flush_cache", NULL, &r.a);
+    assert_int_equal(r.a.status, 200);
+    close(fd);
+    close(busy);
+    hub_close(&r);
+    hub_close(&whole);
 }
 
 static void none_is_left(void **state)
 {
     struct hub r = {.o.replicas = 2, .fake.step_us = 2000, .fake.fail_at_step = 3};
-    (void)state;
+    r.far = *state != NULL;
 
     hub_open(&r, false);
     /* runs on the first, then on the second, and then nowhere */
@@ -292,7 +323,7 @@ static void ends_while_they_work(void **state)
     enum { N = 7 };
     struct hub r = {.o.replicas = 3, .fake.step_us = 500};
     int fd[N];
-    (void)state;
+    r.far = *state != NULL;
 
     hub_open(&r, false);
     for (int i = 0; i < N; i++) {
@@ -314,7 +345,7 @@ static void drains(void **state)
     struct hub r = {.o.replicas = 2, .fake.step_us = 2000};
     struct answer a;
     int fd[N];
-    (void)state;
+    r.far = *state != NULL;
 
     hub_open(&r, false);
     for (int i = 0; i < N; i++) {
@@ -338,7 +369,10 @@ static void drains(void **state)
     assert_int_equal(r.rc, SV_OK);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(the_same_text), cmocka_unit_test(prefixes),
-             cmocka_unit_test(load_spreads), cmocka_unit_test(nothing_was_sent),
-             cmocka_unit_test(a_stream_has_begun), cmocka_unit_test(none_is_left),
-             cmocka_unit_test(ends_while_they_work), cmocka_unit_test(drains))
+/* As threads of the server, and at the other end of links. */
+static int far;
+#define BOTH(test) cmocka_unit_test(test), cmocka_unit_test_prestate(test, &far)
+
+SV_TEST_MAIN(BOTH(the_same_text), BOTH(prefixes), BOTH(load_spreads), BOTH(nothing_was_sent),
+             BOTH(a_stream_has_begun), cmocka_unit_test_prestate(a_process_ends, &far),
+             BOTH(none_is_left), BOTH(ends_while_they_work), BOTH(drains))
