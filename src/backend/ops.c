@@ -357,8 +357,8 @@ void sv_op_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p)
 {
     if (p->rows.n_segs == 0)
         return;
-    SV_REQUIRE(sv_rows_ok(&p->rows) && p->seg_kind && p->slot_len && p->slot_anchor);
-    SV_REQUIRE(p->rows.seg_base && (p->row_ids || p->rows.n_rows == 0));
+    SV_REQUIRE(sv_rows_ok(&p->rows) && p->rows.seg_base && p->slot_len);
+    SV_REQUIRE(!p->row_ids || (p->seg_kind && p->slot_anchor));
     SV_REQUIRE(!p->rows.row_rope == !p->row_shift && (!p->row_shift || dev->be->vision));
     dev->be->block_ids(dev, p);
 }
@@ -379,7 +379,7 @@ void sv_op_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
     if (p->join)
         begin_join(dev, p->join);
     SV_REQUIRE(!p->join || p->delta);
-    SV_REQUIRE(!p->own_rows || (p->join && !p->row_index && dev->be->joins_own_rows));
+    SV_REQUIRE(!p->own_rows || !p->row_index);
     SV_REQUIRE(p->n_rows >= 0 && p->d > 0 && p->x && p->out && p->weight.data);
     SV_REQUIRE(sv_vector_ok(&p->weight, p->d));
     SV_REQUIRE(!p->tap || (!p->row_index && p->tap_stride >= p->d));

@@ -71,7 +71,7 @@ struct sv_p_block_ids {
     const int32_t *slot_len;    /* (n_slots) committed length */
     const int32_t *slot_anchor; /* (n_slots) last emitted token, in no cache yet */
     int32_t mask_id;
-    int32_t *row_ids; /* (n_rows) */
+    int32_t *row_ids; /* (n_rows); NULL: positions alone, without seg_kind and slot_anchor */
 };
 
 /* out[r] = table[ids[r]] * scale. Ids outside [0, table.rows) are clamped. */
@@ -87,8 +87,8 @@ struct sv_p_embed {
  * rms = sqrt(mean(x^2) + eps), sums in f32. With row_index only those rows are normalised and x is
  * not written back; row(i) = row_index[i], else i. delta and x have the same row numbering. An
  * index below 0 is padding and reads row 0, so that what follows it meets real numbers. With a join
- * delta is this rank's part: what is added is the sum of all, in f32 and rank order. Its part of
- * rows that are not its own_rows is -0.0: as v + -0.0 is v, a row of one rank keeps its bits. */
+ * delta is this rank's part: what is added is the sum of all, in f32 and rank order. Mixers may run
+ * over own_rows alone: then out, or delta of SV_JOIN_MIXER, begins with these. */
 struct sv_p_add_rms_norm {
     int32_t n_rows, d; /* n_rows: rows of out */
     void *x;           /* (*, d) act, updated in place when delta is set and row_index is not */
@@ -103,7 +103,7 @@ struct sv_p_add_rms_norm {
     const int32_t *tap_row;
     bool quantized;                  /* a hint: a product with quantized weights reads out next */
     enum sv_join join;               /* needs delta */
-    const struct sv_slice *own_rows; /* of a join, where joins_own_rows; NULL: all */
+    const struct sv_slice *own_rows; /* (1) device, for replays; without row_index; NULL: all */
 };
 
 /* y[:, off_p : off_p + n_p] = x * W_p^T + bias_p for each part p; the parts lie side by side in y.

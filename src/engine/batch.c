@@ -52,15 +52,17 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
     b->max_draft_rows = max_draft_rows;
     b->out_stride = SV_MAX_BLOCK;
     size_t rows = (size_t)max_rows, segs = (size_t)max_segs, drafts = (size_t)max_draft_rows;
-    const size_t three = images ? 3 * rows : 0, part_rows = n_parts > 1 ? rows : 0,
-                 part_segs = n_parts > 1 ? segs + (size_t)n_parts : 0;
+    /* Padded, all parts have as many rows and segments as one may have at most. */
+    const size_t three = images ? 3 * rows : 0, parts = n_parts > 1 ? (size_t)n_parts : 0,
+                 part_rows = parts ? rows + parts * SV_MAX_BLOCK : 0,
+                 part_segs = parts ? segs + 2 * parts : 0;
     const struct want up[] = {
-        {&b->row_ids, rows},           {&b->row_seg, rows},     {&b->seg_row0, segs + 1},
-        {&b->seg_slot, segs},          {&b->seg_kind, segs},    {&b->seg_logit0, segs + 1},
-        {&b->logit_row, rows},         {&b->d_row_seg, drafts}, {&b->d_seg_row0, segs + 1},
-        {&b->d_seg_slot, segs},        {&b->d_seg_kind, segs},  {&b->d_out_row, drafts},
-        {&b->d_out_index, drafts},     {&b->row_shift, three},  {&b->own_row_seg, part_rows},
-        {&b->own_seg_row0, part_segs},
+        {&b->row_ids, rows},           {&b->row_seg, rows},           {&b->seg_row0, segs + 1},
+        {&b->seg_slot, segs},          {&b->seg_kind, segs},          {&b->seg_logit0, segs + 1},
+        {&b->logit_row, rows},         {&b->d_row_seg, drafts},       {&b->d_seg_row0, segs + 1},
+        {&b->d_seg_slot, segs},        {&b->d_seg_kind, segs},        {&b->d_out_row, drafts},
+        {&b->d_out_index, drafts},     {&b->row_shift, three},        {&b->own_row_seg, part_rows},
+        {&b->own_seg_row0, part_segs}, {&b->own_seg_slot, part_segs}, {&b->own_at, 2 * parts},
     };
     const struct want down[] = {
         {&b->n_commit, segs},
@@ -81,9 +83,10 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
     const struct {
         int32_t **p;
         size_t n;
-    } own[] = {{&b->seg_base, segs},    {&b->d_seg_base, segs},  {&b->row_pos, rows},
-               {&b->d_row_pos, drafts}, {&b->d_row_ids, drafts}, {&b->chosen, rows},
-               {&b->sample_slot, rows}, {&b->sample_pos, rows},  {&b->row_rope, three}};
+    } own[] = {{&b->seg_base, segs},          {&b->d_seg_base, segs},      {&b->row_pos, rows},
+               {&b->d_row_pos, drafts},       {&b->d_row_ids, drafts},     {&b->chosen, rows},
+               {&b->sample_slot, rows},       {&b->sample_pos, rows},      {&b->row_rope, three},
+               {&b->own_seg_base, part_segs}, {&b->own_row_pos, part_rows}};
     for (size_t i = 0; i < sizeof own / sizeof own[0] && !rc; i++)
         if (own[i].n)
             rc = sv_dev_alloc(dev, (void **)own[i].p, own[i].n * sizeof(int32_t), err);
@@ -96,7 +99,8 @@ void sv_batch_close(struct sv_batch *b, struct sv_dev *dev)
 {
     int32_t *dev_mem[] = {b->dev_block,   b->dev_result, b->seg_base,  b->d_seg_base,
                           b->row_pos,     b->d_row_pos,  b->d_row_ids, b->chosen,
-                          b->sample_slot, b->sample_pos, b->row_rope};
+                          b->sample_slot, b->sample_pos, b->row_rope,  b->own_seg_base,
+                          b->own_row_pos};
     for (size_t i = 0; i < sizeof dev_mem / sizeof dev_mem[0]; i++)
         sv_dev_free(dev, dev_mem[i]);
     sv_dev_host_free(dev, b->host_block);

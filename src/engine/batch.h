@@ -20,22 +20,23 @@ struct sv_batch {
     int32_t max_rows, max_segs, max_draft_rows, out_stride;
     struct sv_i32_pair row_ids, row_seg, seg_row0, seg_slot, seg_kind, seg_logit0, logit_row;
     struct sv_i32_pair row_shift; /* (max_rows, 3), see sv_p_block_ids; of a target with images */
-    /* With parts: row_seg and seg_row0 as numbers within the row's part; each part has one more of
-     * the latter than it has segments */
-    struct sv_i32_pair own_row_seg, own_seg_row0;
+    /* With parts: the rows of each as a batch by itself, at own_place; and which rows of the batch
+     * these are, a struct sv_slice for each part */
+    struct sv_i32_pair own_row_seg, own_seg_row0, own_seg_slot, own_at;
     struct sv_i32_pair d_row_seg, d_seg_row0, d_seg_slot, d_seg_kind, d_out_row, d_out_index;
     int32_t *host_block, *dev_block; /* what the pairs point into */
     size_t block_words;
     /* device only */
     int32_t *seg_base, *d_seg_base, *row_pos, *d_row_pos, *d_row_ids, *chosen, *sample_slot,
         *sample_pos;
-    int32_t *row_rope; /* (max_rows, 3), or NULL: rows have one position */
+    int32_t *row_rope;                   /* (max_rows, 3), or NULL: rows have one position */
+    int32_t *own_seg_base, *own_row_pos; /* of this rank's part */
     /* results: n_commit, n_emit (max_segs), out_tokens (max_segs, out_stride), confidence
      * (max_draft_rows) floats, experts chosen since the engine opened */
     struct sv_i32_pair n_commit, n_emit, out_tokens, confidence, n_chosen;
     int32_t *host_result, *dev_result;
     size_t result_words;
-    struct sv_i32_pair *up[18], *down[5]; /* the pairs above */
+    struct sv_i32_pair *up[20], *down[5]; /* the pairs above */
     int32_t n_up, n_down;
     int32_t use; /* which set the host pointers show */
 };

@@ -84,11 +84,32 @@ static void upload(struct sv_engine *e)
                   b->block_words * sizeof(int32_t));
 }
 
-/* Where each part's rows are, which stand in the order of parts, and the same rows as a batch of
- * that part. */
-static void fill_own(struct sv_engine *e)
+/* The rows of a part as a batch by themselves, padding at its end. */
+static void fill_part(struct sv_engine *e, int32_t part)
 {
     struct sv_batch *b = &e->batch;
+    const struct sv_plan *p = &e->plan;
+    const struct sv_own_place at = sv_engine_own_place(e, part);
+    const int32_t seg0 = p->own_seg0[part], n_segs = p->own_seg0[part + 1] - seg0,
+                  n_rows = p->own_row0[part + 1] - p->own_row0[part];
+    SV_REQUIRE(n_rows <= at.n_rows && n_segs <= at.n_segs);
+    b->own_at.host[2 * part] = p->own_row0[part];
+    b->own_at.host[2 * part + 1] = n_rows;
+    for (int32_t s = 0, row = 0; s <= at.n_segs; s++) {
+        const struct sv_plan_seg *g = s < n_segs ? &p->seg[seg0 + s] : NULL;
+        b->own_seg_row0.host[at.seg0 + s] = row;
+        if (s < at.n_segs)
+            b->own_seg_slot.host[at.seg0 + s] = g ? g->slot : -1;
+        for (int32_t j = 0; g && j < g->n_rows; j++)
+            b->own_row_seg.host[at.row0 + row++] = s;
+    }
+    for (int32_t j = n_rows; j < at.n_rows; j++)
+        b->own_row_seg.host[at.row0 + j] = -1;
+}
+
+/* The plan has the rows of one part after the other. */
+static void fill_own(struct sv_engine *e)
+{
     struct sv_plan *p = &e->plan;
     int32_t s = 0, row = 0;
     for (int32_t part = 0; part < e->cache.n_parts; part++) {
@@ -96,15 +117,14 @@ static void fill_own(struct sv_engine *e)
         p->own_row0[part] = row;
         for (; s < p->n_segs && sv_cache_part(&e->cache, p->seg[s].slot) == part; s++) {
             SV_REQUIRE(p->seg[s].row0 == row);
-            b->own_seg_row0.host[s + part] = row - p->own_row0[part];
-            for (int32_t j = 0; j < p->seg[s].n_rows; j++)
-                b->own_row_seg.host[row++] = s - p->own_seg0[part];
+            row += p->seg[s].n_rows;
         }
-        b->own_seg_row0.host[s + part] = row - p->own_row0[part];
     }
     SV_REQUIRE(s == p->n_segs && row == p->n_rows);
     p->own_seg0[e->cache.n_parts] = s;
     p->own_row0[e->cache.n_parts] = row;
+    for (int32_t part = 0; part < e->cache.n_parts; part++)
+        fill_part(e, part);
 }
 
 void sv_step_fill_target(struct sv_engine *e)

@@ -74,23 +74,35 @@ struct sv_rows sv_engine_rows(const struct sv_engine *e)
                             .row_rope = b->row_rope};
 }
 
+struct sv_own_place sv_engine_own_place(const struct sv_engine *e, int32_t part)
+{
+    const struct sv_plan *p = &e->plan;
+    const int32_t row0 = p->own_row0[part], seg0 = p->own_seg0[part],
+                  slots = (e->sched.n_slots + e->cache.n_parts - 1) / e->cache.n_parts,
+                  most = slots * e->width,
+                  n_rows = p->launch.n_rows < most ? p->launch.n_rows : most,
+                  n_segs = n_rows < slots ? n_rows : slots;
+    if (p->replays)
+        return (struct sv_own_place){part * n_rows, n_rows, part * (n_segs + 1), n_segs};
+    return (struct sv_own_place){row0, p->own_row0[part + 1] - row0, seg0 + part,
+                                 p->own_seg0[part + 1] - seg0};
+}
+
 bool sv_engine_own_rows(const struct sv_engine *e, struct sv_own_rows *own)
 {
     const struct sv_batch *b = &e->batch;
-    const struct sv_plan *p = &e->plan;
-    const int32_t r = sv_dev_ranks(e->dev).rank, row0 = p->own_row0[r], seg0 = p->own_seg0[r],
-                  n = p->own_row0[r + 1] - row0;
+    const int32_t r = sv_dev_ranks(e->dev).rank;
     if (e->cache.n_parts == 1)
         return false;
-    *own = (struct sv_own_rows){.at = {row0, n},
-                                .rows = {.n_rows = n,
-                                         .n_segs = p->own_seg0[r + 1] - seg0,
-                                         .row_seg = b->own_row_seg.dev + row0,
-                                         .seg_row0 = b->own_seg_row0.dev + seg0 + r,
-                                         .seg_slot = b->seg_slot.dev + seg0,
-                                         .seg_base = b->seg_base + seg0,
-                                         .row_pos = b->row_pos + row0,
-                                         .row_rope = b->row_rope ? b->row_rope + 3 * row0 : NULL}};
+    const struct sv_own_place at = sv_engine_own_place(e, r);
+    *own = (struct sv_own_rows){.at = (const struct sv_slice *)(void *)b->own_at.dev + r,
+                                .rows = {.n_rows = at.n_rows,
+                                         .n_segs = at.n_segs,
+                                         .row_seg = b->own_row_seg.dev + at.row0,
+                                         .seg_row0 = b->own_seg_row0.dev + at.seg0,
+                                         .seg_slot = b->own_seg_slot.dev + at.seg0,
+                                         .seg_base = b->own_seg_base,
+                                         .row_pos = b->own_row_pos}};
     return true;
 }
 

@@ -190,6 +190,7 @@ static void forward(struct sv_engine *e)
     const struct sv_batch *b = &e->batch;
     const struct sv_drafter *d = e->drafter;
     struct sv_own_rows own;
+    const bool owns = sv_engine_own_rows(e, &own);
     const struct sv_taps taps = {.n = e->plan.no_taps ? 0 : d->n_taps,
                                  .id = d->tap_ids,
                                  .out = e->held.now ? e->held.taps : e->taps,
@@ -201,9 +202,12 @@ static void forward(struct sv_engine *e)
                                              .slot_len = e->slot_len,
                                              .slot_anchor = e->slot_anchor,
                                              .row_ids = b->row_ids.dev});
+    if (owns)
+        sv_op_block_ids(e->dev,
+                        &(struct sv_p_block_ids){.rows = own.rows, .slot_len = e->slot_len});
     sv_model_forward(&e->model, &e->acts, b->row_ids.dev,
                      &(struct sv_pass){.rows = sv_engine_rows(e),
-                                       .own = sv_engine_own_rows(e, &own) ? &own : NULL,
+                                       .own = owns ? &own : NULL,
                                        .n_images = e->images.n_rows,
                                        .images = e->images.rows,
                                        .cache = &e->cache,

@@ -37,7 +37,14 @@ struct sv_step_hooks {
 int64_t sv_step_lap(struct sv_engine *e, enum sv_phase phase);
 /* The rows of the plan at work, as kernels see them. */
 struct sv_rows sv_engine_rows(const struct sv_engine *e);
-/* With DP attention those of this rank. False: all are. */
+/* With DP attention where a part's rows stand as a batch by themselves, and how many a pass runs
+ * over: as many as there are, or in passes that are replayed what follows from the launch's rows.
+ */
+struct sv_own_place {
+    int32_t row0, n_rows, seg0, n_segs;
+};
+struct sv_own_place sv_engine_own_place(const struct sv_engine *e, int32_t part);
+/* Those of this rank. False: all are. */
 bool sv_engine_own_rows(const struct sv_engine *e, struct sv_own_rows *own);
 
 /* fill.c: stage fill. Everything at once, or the drafting pass's part alone where the drafts are

@@ -153,9 +153,10 @@ struct sv_taps {
     const int32_t *row;
 };
 
-/* The rows of a pass whose sequences are this rank's, and the same as a batch by themselves. */
+/* The rows of a pass whose sequences are this rank's, and the same as a batch by themselves, which
+ * may have padding. */
 struct sv_own_rows {
-    struct sv_slice at;
+    const struct sv_slice *at; /* device memory */
     struct sv_rows rows;
 };
 

@@ -144,25 +144,12 @@ static void mixer_forward(const struct sv_layer *l, const struct sv_stack *st, s
     }
 }
 
-/* Over this rank's rows alone: what acts->delta has of the others is not looked at. */
-static void mixer_of_own(const struct sv_layer *l, const struct sv_stack *st, struct sv_dev *dev,
-                         const struct sv_acts *a, const struct sv_pass *p)
-{
-    struct sv_acts acts = *a;
-    struct sv_pass pass = *p;
-    const size_t at = (size_t)p->own->at.first * (size_t)st->hidden * a->scratch.elem_bytes;
-    if (!p->own->at.n)
-        return;
-    pass.rows = p->own->rows;
-    acts.h = (char *)a->h + at;
-    acts.delta = (char *)a->delta + at;
-    mixer_forward(l, st, dev, &acts, &pass);
-}
-
 void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struct sv_acts *a,
                       const struct sv_pass *p)
 {
     enum sv_dtype act = sv_dev_act_dtype(dev);
+    const struct sv_slice *own = p->own ? p->own->at : NULL;
+    struct sv_pass mixers = *p;
     struct sv_p_add_rms_norm norm = {
         .n_rows = p->rows.n_rows,
         .d = st->hidden,
@@ -172,6 +159,8 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         .tap_stride = (int64_t)p->taps.n * st->hidden,
         .quantized = quantized(st),
     };
+    if (own)
+        mixers.rows = p->own->rows;
     for (int32_t i = 0; i < st->n_layers; i++) {
         const struct sv_layer *l = &st->layers[i];
         norm.delta = i ? a->delta : NULL;
@@ -179,10 +168,9 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         norm.weight = l->in_norm;
         norm.tap = tap_after(&p->taps, i - 1, st->hidden, act);
         norm.tap_row = norm.tap ? p->taps.row : NULL;
-        norm.own_rows = NULL;
+        norm.own_rows = own;
         sv_op_add_rms_norm(dev, &norm);
-        (p->own ? mixer_of_own : mixer_forward)(l, st, dev, a, p);
-        norm.own_rows = p->own ? &p->own->at : NULL;
+        mixer_forward(l, st, dev, a, &mixers);
         norm.delta = a->delta;
         norm.join = st->joins ? SV_JOIN_MIXER : SV_JOIN_NONE;
         norm.weight = l->post_norm;

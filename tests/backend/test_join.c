@@ -310,7 +310,7 @@ static void *own_main(void *arg)
                                    .n_rows = k->rig->n_rows,
                                    .d = D,
                                    .x = k->x,
-                                   .delta = part_of(k->rig, k->rank, 0, 0),
+                                   .delta = part_of(k->rig, k->rank, 0, 0) + own.first * D,
                                    .weight = host_weight(k->rig->weight, 1, D, SV_ROLE_IN_NORM),
                                    .eps = 1e-6f,
                                    .out = k->out,

@@ -1,7 +1,7 @@
 /*
  * join_emulated.cpp - joins of 2 to 8 ranks run on a CPU by tests/cuda/emulated, each rank a process and the windows memory
  * that all of them see: sums in rank order whoever is late, in one kernel or in two, bad numbers that are no waits, best
- * tokens, whole rows of logits, and waits that end.
+ * tokens, whole rows of logits, rows that one rank has, and waits that end.
  *
  * Built and started by join_emulated.test.sh. What a join gives is compared bit for bit with the kernels of a device that is
  * alone, on sums that were added here. With two ranks no order can be seen.
@@ -50,7 +50,17 @@ struct run {
     int n_sms; /* more rows are sent ahead of the kernel that takes; the emulator's blocks run one after the other */
     int gone_at; /* the last rank ends before this round; -1: it stays */
     int64_t timeout_us;
+    int own; /* rows of a mixer are each one rank's, with kernels that join by themselves or, 2, with one in front; 0: sums */
 };
+
+/* Rank 1 of three and more has none, nobody the last row, which is padding. */
+sv_slice own_of(const run &r, int rank)
+{
+    const int half = r.n_rows / 2;
+    if (rank == 0)
+        return {0, half};
+    return {half, rank == r.n - 1 ? r.n_rows - 1 - half : 0};
+}
 
 struct device {
     sv_cuda cu = {};
@@ -108,10 +118,14 @@ void norm(device &d, const run &r, sv_join kind, const uint8_t *delta, const int
     p.d = D;
     p.x = x;
     p.delta = delta;
-    p.row_index = index;
+    p.row_index = r.own ? NULL : index;
+    const sv_slice own = own_of(r, d.cu.ranks.rank);
+    const bool before = (kind == SV_JOIN_FFN) != (r.own == 2);
+    if (r.own && d.cu.ranks.n > 1)
+        p.own_rows = &own;
     /* bf16 weights take the kernel that joins by itself, others one in front of it */
-    p.weight.data = kind == SV_JOIN_FFN ? (const void *)weight.data() : (const void *)half_weight.data();
-    p.weight.fmt.elem = kind == SV_JOIN_FFN ? SV_F32 : SV_BF16;
+    p.weight.data = before ? (const void *)weight.data() : (const void *)half_weight.data();
+    p.weight.fmt.elem = before ? SV_F32 : SV_BF16;
     p.weight.rows = 1;
     p.weight.cols = D;
     p.eps = 1e-6f;
@@ -245,6 +259,29 @@ bool same(const run &r, const uint8_t *a, const uint8_t *b, int n, bool *bad)
     return true;
 }
 
+/* What the ranks' rows come to, where a row is one rank's. */
+void of_owners(const run &r, int round, uint8_t *sum)
+{
+    for (int i = 0; i < ROWS * D; i++)
+        put(r, sum, i, -0.0f);
+    for (int k = 0; k < r.n; k++) {
+        const sv_slice own = own_of(r, k);
+        const size_t row = D * size_of(r);
+        memcpy(sum + own.first * row, w->part[k][round][0], own.n * row);
+    }
+}
+
+/* A rank's rows of out in the batch's order. */
+void in_order(const run &r, int rank, const uint8_t *out, uint8_t *to)
+{
+    const sv_slice own = own_of(r, rank);
+    const size_t row = D * size_of(r);
+    for (int i = 0; i < r.n_rows; i++) {
+        const int at = i < own.first ? i + own.n : i < own.first + own.n ? i - own.first : i;
+        memcpy(to + i * row, out + at * row, row);
+    }
+}
+
 /* n_seen: elements in which another order of ranks would have been seen. */
 int check(const run &r, int *n_seen)
 {
@@ -269,7 +306,13 @@ int check(const run &r, int *n_seen)
                 *n_seen += s == s && t == t && s != t && i < r.n_rows * D;
                 put(r, sum.data(), i, s);
             }
+            if (r.own && !which)
+                of_owners(r, round, sum.data());
             norm(d, r, which ? SV_JOIN_FFN : SV_JOIN_MIXER, sum.data(), which ? index : NULL, x.data(), want.data());
+            for (int k = 0; k < r.n && r.own && which; k++) {
+                std::vector<uint8_t> out(w->out[k][round][1], w->out[k][round][1] + sizeof w->out[k][round][1]);
+                in_order(r, k, out.data(), w->out[k][round][1]);
+            }
             for (int k = 0; k < r.n; k++)
                 if (!same(r, w->out[k][round][which], want.data(), r.n_rows * D, &bad) ||
                     memcmp(w->out[k][round][which], w->out[0][round][which], r.n_rows * D * size_of(r)))
@@ -344,6 +387,17 @@ int main(int argc, char **)
                 n_seen += seen;
                 n_runs++;
             }
+    for (int n = 2; n <= (few ? 0 : 4) && !failed; n++)
+        for (int kind = 0; kind < 16 && !failed; kind++) {
+            int seen = 0;
+            run r = {n, kind & 8 ? 2 : ROWS, (kind & 4) != 0, (kind & 1) != 0, (kind & 8) != 0, n > 2 && kind & 2};
+            r.n_sms = kind & 1 ? ROWS : 1;
+            r.gone_at = -1;
+            r.timeout_us = 60000000;
+            r.own = 1 + (n + kind / 2) % 2;
+            failed |= check(r, &seen);
+            n_runs++;
+        }
     for (int n = 2; n <= (few ? 0 : 4) && !failed; n++)
         failed |= check_gone(n, n % 2, false) || (n > 2 && check_gone(n, n % 2, true));
     if (!failed)

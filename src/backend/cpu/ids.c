@@ -26,7 +26,7 @@ void sv_cpu_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p)
             break; /* padding */
         int32_t row = p->rows.seg_row0[s], end = p->rows.seg_row0[s + 1];
         seg_base[s] = p->slot_len[slot];
-        if (p->seg_kind[s] == SV_SEG_PREFILL || row == end)
+        if (!p->row_ids || p->seg_kind[s] == SV_SEG_PREFILL || row == end)
             continue;
         p->row_ids[row] = p->slot_anchor[slot];
         if (p->seg_kind[s] == SV_SEG_DRAFT)

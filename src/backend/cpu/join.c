@@ -219,7 +219,7 @@ struct leave_job {
     float *to;
     const float *x;
     const int32_t *row_index;
-    const struct sv_slice *own; /* NULL: all rows */
+    const struct sv_slice *own; /* the rows that x has; NULL: all */
     int32_t n_rows, d;
 };
 
@@ -229,9 +229,12 @@ static void leave_rows(void *arg, int thread, int n)
     int32_t begin, end;
     sv_cpu_share(j->n_rows, thread, n, &begin, &end);
     for (int32_t i = begin; i < end; i++) {
-        const int64_t row = !j->row_index ? i : j->row_index[i] < 0 ? 0 : j->row_index[i];
+        const int64_t row = j->own                ? i - j->own->first
+                            : !j->row_index       ? i
+                            : j->row_index[i] < 0 ? 0
+                                                  : j->row_index[i];
         float *to = j->to + (int64_t)i * j->d;
-        if (!j->own || (i >= j->own->first && i < j->own->first + j->own->n))
+        if (!j->own || (row >= 0 && row < j->own->n))
             memcpy(to, j->x + row * j->d, (size_t)j->d * sizeof(float));
         else
             for (int32_t k = 0; k < j->d; k++)

@@ -41,9 +41,10 @@ int sv_cuda_peers_failed(struct sv_cuda *cu, const struct sv_cuda_fault *f, stru
 /* A join of parts of n_bytes each. */
 struct sv_join_site sv_cuda_join_site(const struct sv_cuda *cu, enum sv_join kind, size_t n_bytes);
 void sv_cuda_join_empty(struct sv_cuda *cu, enum sv_join kind);
-/* Of sums of n_rows rows of d numbers; the same form, in one shot or in two, on all ranks. */
-struct sv_join_site sv_cuda_join_rows(const struct sv_cuda *cu, enum sv_join kind, int32_t n_rows,
-                                      int32_t d);
+/* Of sums of n_rows rows of d numbers; the same form, in one shot or in two, on all ranks. own: the
+ * rows that this rank's part has, in device memory, or NULL. */
+struct sv_join_site sv_cuda_join_rows(const struct sv_cuda *cu, enum sv_join kind,
+                                      const struct sv_slice *own, int32_t n_rows, int32_t d);
 /* Above `resident` rows they are sent by a kernel of their own, before the one that takes; in two
  * shots it also sums, and s says so. */
 void sv_cuda_join_ahead(struct sv_cuda *cu, struct sv_join_site *s, const void *x,
@@ -51,7 +52,8 @@ void sv_cuda_join_ahead(struct sv_cuda *cu, struct sv_join_site *s, const void *
 /* out[i]: the sum of the ranks' rows x[row_index[i]], or x[i], rounded once; may be x without
  * indices. d is a multiple of 8. */
 void sv_cuda_join_sums(struct sv_cuda *cu, enum sv_join kind, const void *x,
-                       const int32_t *row_index, int32_t n_rows, int32_t d, void *out);
+                       const int32_t *row_index, const struct sv_slice *own, int32_t n_rows,
+                       int32_t d, void *out);
 /* From peers->best to ids, as p says. */
 void sv_cuda_join_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p);
 void sv_cuda_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p);

@@ -132,7 +132,7 @@ void sv_cuda_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_contex
     in.ldy = p->fc.rows;
     cu->be->gemm(dev, &in);
     if (p->join)
-        sv_cuda_join_sums(cu, p->join, p->z, NULL, p->rows.n_rows, p->fc.rows, p->z);
+        sv_cuda_join_sums(cu, p->join, p->z, NULL, NULL, p->rows.n_rows, p->fc.rows, p->z);
     struct sv_p_add_rms_norm norm = {};
     norm.n_rows = p->rows.n_rows;
     norm.d = p->fc.rows;

@@ -31,7 +31,7 @@ static __global__ void block_ids_kernel(struct sv_p_block_ids p)
     ((int32_t *)p.rows.row_pos)[i] = pos;
     for (int k = 0; k < 3 && p.rows.row_rope && slot >= 0; k++)
         ((int32_t *)p.rows.row_rope)[3 * i + k] = pos + p.row_shift[3 * i + k];
-    if (slot < 0 || p.seg_kind[seg] == SV_SEG_PREFILL)
+    if (slot < 0 || !p.row_ids || p.seg_kind[seg] == SV_SEG_PREFILL)
         return;
     if (i == row0)
         p.row_ids[i] = p.slot_anchor[slot];

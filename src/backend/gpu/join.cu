@@ -79,21 +79,24 @@ static bool in_two_shots(const struct sv_cuda *cu, int64_t n_bytes)
                                            : cu->two_shots == SV_TOGGLE_ON;
 }
 
-struct sv_join_site sv_cuda_join_rows(const struct sv_cuda *cu, enum sv_join kind, int32_t n_rows,
-                                      int32_t d)
+struct sv_join_site sv_cuda_join_rows(const struct sv_cuda *cu, enum sv_join kind,
+                                      const struct sv_slice *own, int32_t n_rows, int32_t d)
 {
     const size_t n_bytes = (size_t)n_rows * (size_t)d * (cu->act == SV_BF16 ? 2 : 4);
     struct sv_join_site s = sv_cuda_join_site(cu, kind, n_bytes);
     const int32_t n_places = (int32_t)(n_bytes / (size_t)n_rows / sizeof(uint4));
     if (in_two_shots(cu, (int64_t)n_bytes))
         s.share = (n_places + s.n - 1) / s.n;
+    s.own = own;
     return s;
 }
 
 /* Row i of the part is row row_index[i] of x, or i. */
-static __device__ __forceinline__ int64_t row_of(const int32_t *row_index, int32_t i)
+template <typename T>
+static __device__ __forceinline__ const T *row_of(const struct sv_join_site &s, const T *x,
+                                                  const int32_t *row_index, int32_t i, int32_t d)
 {
-    return !row_index ? i : max(row_index[i], 0);
+    return sv_join_row(s, x, !row_index ? i : max(row_index[i], 0), d);
 }
 
 /* The places that a row of d numbers takes. */
@@ -108,7 +111,7 @@ static __device__ __forceinline__ void send_row(const struct sv_join_site &s, co
 {
     const int32_t n = places<T>(d);
     for (int32_t g = threadIdx.x; g < n; g += (int32_t)blockDim.x)
-        sv_join_send_part(s, row * n, g, ((const uint4 *)x)[g]);
+        sv_join_send_part(s, row * n, g, sv_join_part(x, g));
 }
 
 template <typename T>
@@ -117,7 +120,7 @@ static __global__ void send_kernel(const __grid_constant__ struct sv_join_site s
 {
     sv_pdl_launch();
     sv_pdl_wait();
-    send_row(s, x + row_of(row_index, blockIdx.x) * d, blockIdx.x, d);
+    send_row(s, row_of(s, x, row_index, blockIdx.x, d), blockIdx.x, d);
 }
 
 /* Both shots, up to this rank's sums, its own included; thread blocks have many rows each, so that
@@ -131,13 +134,13 @@ static __global__ void __launch_bounds__(SHARE_THREADS, 1)
     sv_pdl_launch();
     sv_pdl_wait();
     for (int32_t row = blockIdx.x; row < n_rows; row += (int32_t)gridDim.x)
-        send_row(s, x + row_of(row_index, row) * d, row, d);
+        send_row(s, row_of(s, x, row_index, row, d), row, d);
     for (int32_t e = threadIdx.x; own > 0; e += (int32_t)blockDim.x) {
         const int64_t row = blockIdx.x + (int64_t)(e / own) * gridDim.x;
         if (row >= n_rows)
             break;
         const int32_t g = first + e % own;
-        const uint4 part = ((const uint4 *)(x + row_of(row_index, (int32_t)row) * d))[g];
+        const uint4 part = sv_join_part(row_of(s, x, row_index, (int32_t)row, d), g);
         gpu_send16(s.to[s.rank] + row * n + g,
                    sv_join_words(sv_join_sum<T>(s, (int32_t)row * n, g, (int32_t)row, part)));
     }
@@ -150,13 +153,13 @@ static __global__ void sum_kernel(const __grid_constant__ struct sv_join_site s,
     const int32_t n = places<T>(d);
     sv_pdl_launch();
     sv_pdl_wait();
-    x += row_of(row_index, blockIdx.x) * d;
+    x = row_of(s, x, row_index, blockIdx.x, d);
     out += (int64_t)blockIdx.x * d;
     if (!s.ahead)
         send_row(s, x, blockIdx.x, d);
     for (int32_t g = threadIdx.x; g < n; g += (int32_t)blockDim.x)
         ((uint4 *)out)[g] =
-            sv_join_sum<T>(s, (int32_t)blockIdx.x * n, g, blockIdx.x, ((const uint4 *)x)[g]);
+            sv_join_sum<T>(s, (int32_t)blockIdx.x * n, g, blockIdx.x, sv_join_part(x, g));
 }
 
 /* A row's thread block. */
@@ -201,9 +204,10 @@ static void sum_launch(struct sv_cuda *cu, struct sv_join_site s, const void *x,
 }
 
 void sv_cuda_join_sums(struct sv_cuda *cu, enum sv_join kind, const void *x,
-                       const int32_t *row_index, int32_t n_rows, int32_t d, void *out)
+                       const int32_t *row_index, const struct sv_slice *own, int32_t n_rows,
+                       int32_t d, void *out)
 {
-    const struct sv_join_site s = sv_cuda_join_rows(cu, kind, n_rows, d);
+    const struct sv_join_site s = sv_cuda_join_rows(cu, kind, own, n_rows, d);
     if (cu->act == SV_BF16)
         sum_launch<__nv_bfloat16>(cu, s, x, row_index, n_rows, d, out);
     else

@@ -25,9 +25,10 @@ struct sv_join_site {
     int32_t apart;
     int32_t share; /* two shots: a rank adds up so many places of each row for all; 0: one shot */
     bool ahead;    /* a kernel before has sent the part; in two shots the sums, to itself as well */
-    uint4 *dead;   /* x: the device is */
-    const uint4 *stop;  /* x, set by the host: it shall be */
-    int64_t timeout_us; /* < 0: none */
+    const struct sv_slice *own; /* the rows that the part has, the others are -0.0; NULL: all */
+    uint4 *dead;                /* x: the device is */
+    const uint4 *stop;          /* x, set by the host: it shall be */
+    int64_t timeout_us;         /* < 0: none */
     struct sv_cuda_fault *fault;
 };
 
@@ -133,6 +134,35 @@ static __device__ __forceinline__ uint4 sv_join_pack(const float f[4], const flo
 {
     return make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]),
                       __float_as_uint(f[3]));
+}
+
+/* What a rank adds to a row that is another's: v + -0.0 is v for every v, zeros included. */
+static __device__ __forceinline__ uint4 sv_join_nothing(const __nv_bfloat16 *)
+{
+    return make_uint4(0x80008000u, 0x80008000u, 0x80008000u, 0x80008000u);
+}
+static __device__ __forceinline__ uint4 sv_join_nothing(const float *)
+{
+    return make_uint4(0x80000000u, 0x80000000u, 0x80000000u, 0x80000000u);
+}
+
+/* A row of a part, of d numbers; NULL: there is none. */
+template <typename T>
+static __device__ __forceinline__ const T *sv_join_row(const struct sv_join_site &s, const T *x,
+                                                       int32_t row, int32_t d)
+{
+    if (s.own) {
+        row -= s.own->first;
+        if (row < 0 || row >= s.own->n)
+            return NULL;
+    }
+    return x + (int64_t)row * d;
+}
+
+/* Place g of such a row. */
+template <typename T> static __device__ __forceinline__ uint4 sv_join_part(const T *row, int32_t g)
+{
+    return row ? ((const uint4 *)row)[g] : sv_join_nothing(row);
 }
 
 /* The rank that adds up place g of a row for all; in one shot each does so for itself. */

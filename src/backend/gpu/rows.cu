@@ -80,10 +80,18 @@ struct norm_args {
     bool vec;            /* all rows 16-byte aligned and d a multiple of 8 */
     bool delta_in_order; /* delta has the rows of out, not those of x */
     bool rehearse;
+    const struct sv_slice *own; /* out begins with these rows; NULL: it has the order of x */
     uint8_t *bytes; /* out once more, in 8 bits and with scales (fp8.cuh), rows byte_stride apart */
     int64_t byte_stride;
     float *scales;
 };
+
+/* Where in out row i of the batch goes. */
+static __device__ __forceinline__ int64_t norm_place(const struct norm_args &a, int32_t i)
+{
+    const int32_t at = a.own ? i - a.own->first : i, n = a.own ? a.own->n : 0;
+    return !a.own || (at >= 0 && at < n) ? at : at < 0 ? i + n : i;
+}
 
 /* Eight elements of x + delta at i, rounded once as a store would; zeros behind the end. */
 template <typename T>
@@ -143,7 +151,7 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     x += row * a.d;
     delta = delta ? delta + (a.delta_in_order ? blockIdx.x : row) * a.d : NULL;
     tap = tap ? tap + row * a.tap_stride : NULL;
-    out += (int64_t)blockIdx.x * a.d;
+    out += norm_place(a, blockIdx.x) * a.d;
     float held[HELD][8], sum = 0;
 #pragma unroll
     for (int h = 0; h < HELD; h++) {
@@ -193,12 +201,16 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
 
 /* The sum over ranks of the eight at i of this block's row, rounded once. */
 template <typename T>
-static __device__ __forceinline__ void
-norm_joined(struct sv_eight<T> &e, const struct sv_join_site &s, int32_t d, int32_t i)
+static __device__ __forceinline__ void norm_joined(struct sv_eight<T> &e,
+                                                   const struct sv_join_site &s, const T *part,
+                                                   int32_t d, int32_t i)
 {
     enum { N = sizeof(uint4) / sizeof(T) }; /* numbers in 16 bytes */
     const int32_t at = (int32_t)blockIdx.x * (d / N);
     uint4 *v = (uint4 *)&e;
+#pragma unroll
+    for (int k = 0; k < 8 / N; k++)
+        v[k] = sv_join_part(part, i / N + k);
 #pragma unroll
     for (int k = 0; k < 8 / N; k++)
         if (!s.ahead)
@@ -242,9 +254,11 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
         if (real && inside) {
             v = *(const struct sv_eight<T> *)(x + row * a.d + i);
             if (JOIN || delta) {
-                struct sv_eight<T> add = *(const struct sv_eight<T> *)(delta + row * a.d + i);
+                struct sv_eight<T> add;
                 if (JOIN)
-                    norm_joined(add, *s, a.d, i);
+                    norm_joined(add, *s, sv_join_row(*s, delta, (int32_t)row, a.d), a.d, i);
+                else
+                    add = *(const struct sv_eight<T> *)(delta + row * a.d + i);
                 sv_add8(v, add);
                 if (!a.row_index)
                     *(struct sv_eight<T> *)(x + row * a.d + i) = v;
@@ -265,7 +279,7 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
         for (int j = 0; j < 8; j++)
             f[j] = f[j] * inv * w[j];
         if (real && inside)
-            sv_store8(out + (int64_t)blockIdx.x * a.d + i, f);
+            sv_store8(out + norm_place(a, blockIdx.x) * a.d + i, f);
         if constexpr (BYTES) {
             const uint4 rounded = inside ? sv_pack8(f) : make_uint4(0, 0, 0, 0);
             const float scale =
@@ -311,7 +325,8 @@ template <typename T>
 static void norm_join_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p,
                              const struct norm_args &a, int32_t threads)
 {
-    struct sv_join_site s = sv_cuda_join_rows(cu, p->join, p->n_rows, p->d);
+    struct sv_join_site s = sv_cuda_join_rows(
+        cu, p->join, p->join == SV_JOIN_MIXER ? p->own_rows : NULL, p->n_rows, p->d);
     void (*kernel)(struct norm_args, T *, const T *, T *, T *, struct sv_join_site) =
         norm8_join_kernel<T, false>;
     if constexpr (sizeof(T) == 2)
@@ -330,10 +345,22 @@ template <typename T> static void norm_launch(struct sv_cuda *cu, const struct s
     threads = threads > MAX_NORM_THREADS ? MAX_NORM_THREADS : threads;
     bool vec = p->d % 8 == 0 && sv_aligned16(p->x) && sv_aligned16(p->delta) &&
                sv_aligned16(p->out) && sv_aligned16(p->tap) && p->tap_stride % 8 == 0;
-    struct norm_args a = {p->d,   p->row_index,           p->weight.data, p->weight.fmt.elem,
-                          p->eps, 1.0f / (float)p->d,     p->tap_stride,  vec,
-                          false,  p->n_rows <= cu->n_sms, NULL,           0,
+    const bool takes_own = p->join == SV_JOIN_MIXER;
+    struct norm_args a = {p->d,
+                          p->row_index,
+                          p->weight.data,
+                          p->weight.fmt.elem,
+                          p->eps,
+                          1.0f / (float)p->d,
+                          p->tap_stride,
+                          vec,
+                          false,
+                          p->n_rows <= cu->n_sms,
+                          NULL,
+                          NULL,
+                          0,
                           NULL};
+    a.own = takes_own ? NULL : p->own_rows;
     const bool whole =
         vec && p->d <= 8 * threads && p->weight.fmt.elem == SV_BF16 && sv_aligned16(p->weight.data);
     void (*kernel)(struct norm_args, T *, const T *, T *, T *) =
@@ -350,7 +377,8 @@ template <typename T> static void norm_launch(struct sv_cuda *cu, const struct s
     if (p->join && !whole) {
         a.delta_in_order = true;
         delta = cu->peers->sums;
-        sv_cuda_join_sums(cu, p->join, p->delta, p->row_index, p->n_rows, p->d, cu->peers->sums);
+        sv_cuda_join_sums(cu, p->join, p->delta, p->row_index, takes_own ? p->own_rows : NULL,
+                          p->n_rows, p->d, cu->peers->sums);
     }
     if (p->join && whole)
         norm_join_launch<T>(cu, p, a, threads);
@@ -364,7 +392,7 @@ template <typename T> static void norm_launch(struct sv_cuda *cu, const struct s
 
 void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
 {
-    SV_REQUIRE(!p->tap_row);
+    SV_REQUIRE(!p->tap_row && !(p->own_rows && p->quantized));
     struct sv_cuda *cu = sv_cuda_of(dev);
     SV_REQUIRE(!p->join || (p->d % 8 == 0 && sv_aligned16(p->delta)));
     if (p->n_rows == 0) {
