@@ -1,7 +1,7 @@
 /*
  * test_cross_join.c - joins of ranks on GPUs, a thread for each rank: sums in rank order whoever is
  * late, in one shot or in two, in one kernel or in two, the best token and whole rows of logits of
- * all parts, replayed as graphs too, and waits that end.
+ * all parts, rows that one rank has, replayed as graphs too, and waits that end.
  *
  * timeout: 120
  *
@@ -31,6 +31,7 @@ struct rank {
     float *logits;          /* device: (2, ROWS, VOCAB) */
     int32_t *best, *index;  /* device: (ROUNDS, ROWS), (ROWS) */
     struct sv_weight weight, head;
+    struct sv_slice own_of[ROUNDS], *own; /* device: that of the round */
     void *got_out, *got_x;
     float *got_logits;
     int32_t *got_best;
@@ -166,6 +167,7 @@ static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool
     k->x = put_act(g, k->dev, g->x, (size_t)ROWS * D);
     k->out = put(k->dev, NULL, (size_t)ROUNDS * 2 * ROWS * D * 4);
     k->index = put(k->dev, index, sizeof index);
+    k->own = put(k->dev, NULL, sizeof *k->own);
     k->best = put(k->dev, NULL, sizeof(int32_t) * ROUNDS * ROWS);
     k->logits = put(k->dev, NULL, sizeof(float) * 2 * ROWS * VOCAB);
     free(head);
@@ -216,7 +218,7 @@ static void rig_open(struct rig *g, int32_t n, int32_t n_rows, bool bf16, bool t
 
 static void close_rank(struct rank *k)
 {
-    void *own[] = {k->x, k->part, k->out, k->logits, k->best, k->index};
+    void *own[] = {k->x, k->part, k->out, k->logits, k->best, k->index, k->own};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         sv_dev_free(k->dev, own[i]);
     sv_dev_free_weight(k->dev, &k->weight);
@@ -440,6 +442,138 @@ static void graphs(void **state)
     run_all(replay_main, most < gpus ? most : gpus, 1);
 }
 
+/* ---------------------------------------------------------------- rows of one rank */
+
+/* What a mixer over own rows gives, joined; and a join whose sums go to such a mixer. */
+static void enqueue_own(void *user)
+{
+    struct rank *k = user;
+    struct sv_p_add_rms_norm p = {.n_rows = k->rig->n_rows,
+                                  .d = D,
+                                  .x = k->x,
+                                  .weight = k->weight,
+                                  .eps = 1e-6f,
+                                  .own_rows = k == &k->rig->alone ? NULL : k->own};
+    for (int32_t which = 0; which < 2; which++) {
+        p.delta = at(k, k->part, k->round, which);
+        p.out = at(k, k->out, k->round, which);
+        p.join = k == &k->rig->alone ? SV_JOIN_NONE : which ? SV_JOIN_FFN : SV_JOIN_MIXER;
+        sv_op_add_rms_norm(k->dev, &p);
+    }
+}
+
+static void *own_main(void *arg)
+{
+    struct rank *k = arg;
+    k->rc = sv_dev_sync(k->dev, &k->err);
+    for (k->round = 0; k->round < ROUNDS && !k->rc; k->round++) {
+        sv_dev_upload(k->dev, k->own, &k->own_of[k->round], sizeof *k->own);
+        enqueue_own(k);
+    }
+    k->rc |= sv_dev_sync(k->dev, &k->err);
+    return NULL;
+}
+
+/* One graph for ranges that change; the parts are those of the first round. */
+static void *own_replay_main(void *arg)
+{
+    struct rank *k = arg;
+    k->rc = sv_dev_sync(k->dev, &k->err);
+    k->round = 0;
+    for (int32_t i = 0; i < ROUNDS; i++) {
+        sv_dev_upload(k->dev, k->own, &k->own_of[i], sizeof *k->own);
+        sv_dev_graph_run(k->dev, 9, enqueue_own, k);
+    }
+    k->rc |= sv_dev_sync(k->dev, &k->err);
+    return NULL;
+}
+
+/* Ranges of every length; the rank that has none changes, and nobody has what is behind the last.
+ */
+static void deal(struct rig *g)
+{
+    struct sv_rng rng = {(uint64_t)g->n_rows * 31 + (uint64_t)g->n};
+    for (int32_t i = 0; i < ROUNDS; i++)
+        for (int32_t r = 0, row = 0; r < g->n; r++) {
+            const int32_t left = g->n_rows - row,
+                          n = r == i % g->n ? 0 : (int32_t)sv_rng_below(&rng, (uint32_t)left + 1);
+            g->rank[r].own_of[i] = (struct sv_slice){row, n};
+            row += n;
+        }
+}
+
+/* What the ranks' rows of a round come to: those of owners, then sums, as the device has them. */
+static void *owned(const struct rig *g, int32_t round, int32_t of_parts)
+{
+    float *sum = malloc((size_t)2 * ROWS * D * sizeof *sum);
+    for (int32_t i = 0; i < ROWS * D; i++)
+        sum[i] = -0.0f;
+    for (int32_t r = 0; r < g->n; r++) {
+        const struct sv_slice own = g->rank[r].own_of[round];
+        const float *part = g->part[r] + (size_t)of_parts * 2 * ROWS * D;
+        memcpy(sum + own.first * D, part, (size_t)own.n * D * sizeof *sum);
+        for (int32_t i = ROWS * D; i < 2 * ROWS * D; i++)
+            sum[i] = r ? sum[i] + part[i] : part[i];
+    }
+    void *act = act_of(g, sum, (size_t)2 * ROWS * D);
+    free(sum);
+    return act;
+}
+
+/* replayed: all rounds have the parts and the place of the first. */
+static void check_own(struct rig *g, bool replayed)
+{
+    struct rank *one = &g->alone;
+    const size_t row = D * size_of(g), round = 2 * ROWS * row;
+    open_rank(g, one, (struct sv_ranks){.n = 1}, true);
+    one->part = put(one->dev, NULL, (size_t)ROUNDS * round);
+    for (int32_t i = 0; i < ROUNDS; i++) {
+        void *sum = owned(g, i, replayed ? 0 : i);
+        one->round = replayed ? 0 : i;
+        sv_dev_upload(one->dev, at(one, one->part, one->round, 0), sum, round);
+        enqueue_own(one);
+        assert_int_equal(sv_dev_sync(one->dev, NULL), SV_OK);
+        free(sum);
+    }
+    read_back(one);
+    for (int32_t r = 0; r < g->n; r++) {
+        struct rank *k = &g->rank[r];
+        if (k->rc)
+            fail_msg("rank %d: %s", r, k->err.msg);
+        read_back(k);
+        assert_memory_equal(k->got_x, one->got_x, (size_t)g->n_rows * row);
+        for (int32_t i = 0; i < (replayed ? 1 : ROUNDS); i++) {
+            const struct sv_slice own = k->own_of[replayed ? ROUNDS - 1 : i];
+            assert_memory_equal(at(k, k->got_out, i, 0), at(one, one->got_out, i, 0),
+                                (size_t)g->n_rows * row);
+            assert_memory_equal(at(k, k->got_out, i, 1),
+                                (char *)at(one, one->got_out, i, 1) + (size_t)own.first * row,
+                                (size_t)own.n * row);
+        }
+    }
+    close_rank(one);
+}
+
+static void own_rows(void **state)
+{
+    static const int32_t rows[] = {1, 7, 40, ROWS};
+    const int32_t most = most_ranks(), gpus = n_gpus();
+    (void)state;
+    for (int32_t n = 2; n <= most; n++)
+        for (int32_t form = 0; form < 16; form++) {
+            const bool replayed = form & 4, two = form & 8;
+            const int32_t n_rows = rows[(form + n) % 4];
+            struct rig g;
+            if ((two && n == 2) || (n > gpus && (n_rows > 40 || replayed)))
+                continue; /* as in sums and graphs */
+            rig_open(&g, n, n_rows, form & 1, two, n <= gpus, 5000000);
+            deal(&g);
+            rig_run(&g, replayed ? own_replay_main : own_main);
+            check_own(&g, replayed);
+            rig_close(&g);
+        }
+}
+
 /* ---------------------------------------------------------------- waits that end */
 
 /* One rank does not come to its fault_at-th join. */
@@ -503,5 +637,5 @@ static void passes(void **state)
     rig_close(&g);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(sums), cmocka_unit_test(graphs), cmocka_unit_test(faults),
-             cmocka_unit_test(passes))
+SV_TEST_MAIN(cmocka_unit_test(sums), cmocka_unit_test(graphs), cmocka_unit_test(own_rows),
+             cmocka_unit_test(faults), cmocka_unit_test(passes))
