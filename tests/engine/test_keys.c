@@ -1,7 +1,7 @@
 /*
  * test_keys.c - what a device with graphs captures once is replayed for every later pass with the
  * same key, so all that is baked into its launches must follow from the key: counts, which kinds of
- * sampling there are, taps, log probabilities.
+ * sampling there are, taps, log probabilities, where a rank's own rows stand.
  *
  * The CPU's device with a graph_run that remembers what each key stood for. Requests of every kind
  * come and go. Rows of images come from memory that no key names.
@@ -14,6 +14,7 @@
 #include "engine/run.h"
 #include "engine/toy.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { KEYS = 4096, N = 48 };
@@ -22,6 +23,7 @@ enum { KEYS = 4096, N = 48 };
 struct baked {
     struct sv_counts launch;
     bool sampled, masked, ruled, remembered, logprobs, no_taps, confidence, hooks, drafter;
+    struct sv_own_place own[SV_MAX_RANKS];
 };
 
 struct graphs {
@@ -56,6 +58,8 @@ static struct baked baked_now(const struct sv_engine *e, bool draft)
     b.no_taps = p->no_taps;
     b.hooks = e->hooks != NULL;
     b.drafter = e->drafter != &e->none;
+    for (int32_t r = 0; e->cache.n_parts > 1 && r < e->cache.n_parts; r++)
+        b.own[r] = sv_engine_own_place(e, r);
     assert_int_equal(p->n_prompt_logits, 0);
     assert_int_equal(e->images.n_rows, 0);
     assert_false(e->held.now);
@@ -163,6 +167,42 @@ static void keys_say_all(void **state)
     sv_engine_close(e);
 }
 
+/* Ranks with sequences of their own: how many each has changes, and what is launched does not. */
+static void own_rows(void **state)
+{
+    (void)state;
+    static struct graphs g;
+    const struct sv_engine_tuning tuning = {.pad = true, .run_ahead = true, .compare_ranks = true};
+    struct toy even = toy_bf16;
+    even.n_heads = 4;
+    even.n_kv = 2;
+    const struct sv_engine_options o = {.target_dir = toy_target(&even),
+                                        .draft_dir = toy_draft(&even),
+                                        .device = "cpu",
+                                        .n_threads = 1,
+                                        .max_sequences = 5,
+                                        .tp = 2,
+                                        .dp_attention = true};
+    struct run_case *c = run_cases(N, RUN_VOCAB, 20, 25, 9);
+    struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
+    g = (struct graphs){.be = *e->dev->be, .real = e->dev->be, .e = e};
+    g.be.graph_run = note_run;
+    e->dev->be = &g.be;
+    struct run_out *together = run_all(e, c, N), *alone = calloc(N, sizeof *alone);
+    assert_true(g.n > 6 && g.n_replays > 60);
+    for (int i = 0; i < N; i++) {
+        struct run_out *one = run_all(e, &c[i], 1);
+        alone[i] = *one;
+        free(one);
+    }
+    run_same(together, alone, N, "own rows");
+    e->dev->be = g.real;
+    run_out_free(together, N);
+    run_out_free(alone, N);
+    run_cases_free(c, N);
+    sv_engine_close(e);
+}
+
 /* A prompt's last row looks like a verify block of one, also where it is an image's. */
 static void no_images_in_graphs(void **state)
 {
@@ -194,4 +234,5 @@ static void no_images_in_graphs(void **state)
     sv_engine_close(e);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(keys_say_all), cmocka_unit_test(no_images_in_graphs))
+SV_TEST_MAIN(cmocka_unit_test(keys_say_all), cmocka_unit_test(own_rows),
+             cmocka_unit_test(no_images_in_graphs))
