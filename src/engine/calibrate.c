@@ -38,6 +38,7 @@ struct calibration {
     struct sv_policy *p;
     struct sv_seq scratch;
     int32_t *lens, *anchors; /* (n_slots) */
+    int32_t *slots;          /* (n_slots) in the order of seating: of all parts in turn */
     int32_t n_runs;          /* of shapes */
     int32_t base;            /* context of all shapes but the far ones */
     int32_t n_backed;        /* slots with pages */
@@ -52,19 +53,39 @@ struct calibration {
     int64_t start_us, whole_us; /* for who waits */
 };
 
+/* As sequences without a known beginning are seated: where there is most to spare. */
+static void deal_slots(struct calibration *c)
+{
+    const struct sv_cache *cache = &c->e->cache;
+    const int32_t n_slots = c->e->sched.n_slots;
+    for (int32_t turn = 0, n = 0; n < n_slots; turn++)
+        for (int32_t slot = 0, nth = 0; slot < n_slots; slot++) {
+            nth =
+                slot && sv_cache_part(cache, slot) == sv_cache_part(cache, slot - 1) ? nth + 1 : 0;
+            if (nth == turn)
+                c->slots[n++] = slot;
+        }
+}
+
 static void plan_shape(struct calibration *c, const struct shape *s)
 {
     struct sv_engine *e = c->e;
     struct sv_plan *p = &e->plan;
+    memset(c->lens, 0, (size_t)e->sched.n_slots * sizeof *c->lens);
+    for (int32_t i = 0; i < s->n; i++)
+        c->lens[c->slots[i]] = s->context;
     /* Plain steps hold their taps back (held.c), which leaves next to nothing of their cost. */
     *p = (struct sv_plan){.seg = p->seg,
                           .given = true,
                           .no_taps = s->kind == PLAIN && c->at_once && !e->pads,
                           .timed = s->n_masks && !c->at_once && s->kind != PRUNED};
-    for (int32_t i = 0; i < s->n; i++) {
+    for (int32_t slot = 0; slot < e->sched.n_slots; slot++) {
+        const int32_t i = p->n_segs;
+        if (!c->lens[slot])
+            continue;
         int32_t w = i == s->n - 1 ? s->last : s->n_rows;
         struct sv_plan_seg *g = &p->seg[p->n_segs++];
-        *g = (struct sv_plan_seg){.slot = i,
+        *g = (struct sv_plan_seg){.slot = slot,
                                   .kind = SV_SEG_VERIFY,
                                   .row0 = p->n_rows,
                                   .n_rows = w,
@@ -76,7 +97,6 @@ static void plan_shape(struct calibration *c, const struct shape *s)
                                   .draft_out0 = p->n_draft_out};
         p->n_rows += w;
         p->n_logits += w;
-        c->lens[i] = s->context;
         if (!s->n_masks)
             continue;
         g->n_draft_rows = s->n_masks;
@@ -107,7 +127,7 @@ static void choose_ids(struct calibration *c)
     while (divisor(vocab, p->id_step) != 1)
         p->id_step++;
     for (int32_t i = 0; i < p->n_segs; i++)
-        c->anchors[i] = sv_plan_given_id(p, vocab, p->seg[i].row0);
+        c->anchors[p->seg[i].slot] = sv_plan_given_id(p, vocab, p->seg[i].row0);
 }
 
 /* Brings a slot to where a sequence with this context is, chunk by chunk, and backs one block
@@ -130,9 +150,9 @@ static bool seat(struct calibration *c, int32_t slot, int32_t context)
 static int reseat(struct calibration *c, const struct shape *s)
 {
     for (int32_t i = 0; i < c->n_backed; i++)
-        sv_cache_release(&c->e->cache, i);
+        sv_cache_release(&c->e->cache, c->slots[i]);
     for (int32_t i = 0; i < c->n_backed; i++)
-        SV_REQUIRE(seat(c, i, s->context)); /* no longer than the context that reserve found */
+        SV_REQUIRE(seat(c, c->slots[i], s->context)); /* a context that reserve found room for */
     sv_cache_upload(&c->e->cache);
     return sv_dev_sync(c->e->dev, c->err);
 }
@@ -140,6 +160,7 @@ static int reseat(struct calibration *c, const struct shape *s)
 static int run_shape(struct calibration *c, const struct shape *s, double us[SV_TIMES])
 {
     struct sv_engine *e = c->e;
+    const size_t n_slots = (size_t)e->sched.n_slots;
     int rc = c->reseats ? reseat(c, s) : SV_OK;
     if (rc)
         return rc;
@@ -147,8 +168,8 @@ static int run_shape(struct calibration *c, const struct shape *s, double us[SV_
     choose_ids(c);
     sv_engine_progress(e, SV_OPEN_COSTS,
                        (double)(sv_clock_us() - c->start_us) / (double)c->whole_us);
-    sv_dev_upload(e->dev, e->slot_len, c->lens, (size_t)s->n * sizeof *c->lens);
-    sv_dev_upload(e->dev, e->slot_anchor, c->anchors, (size_t)s->n * sizeof *c->anchors);
+    sv_dev_upload(e->dev, e->slot_len, c->lens, n_slots * sizeof *c->lens);
+    sv_dev_upload(e->dev, e->slot_anchor, c->anchors, n_slots * sizeof *c->anchors);
     int64_t draft = e->stats.draft_us, start = sv_clock_ns();
     rc = sv_engine_step(e, c->err);
     if (rc)
@@ -253,12 +274,12 @@ static int reserve(struct calibration *c, int32_t n, int32_t context)
 {
     struct sv_engine *e = c->e;
     int32_t i = 0;
-    while (i < n && seat(c, i, context))
+    while (i < n && seat(c, c->slots[i], context))
         i++;
     if (i < n)
-        sv_cache_release(&e->cache, i);
+        sv_cache_release(&e->cache, c->slots[i]);
     for (int32_t k = 0; k < i; k++)
-        e->sched.slot[k] = &c->scratch;
+        e->sched.slot[c->slots[k]] = &c->scratch;
     return i;
 }
 
@@ -522,6 +543,7 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     c->err = err;
     c->lens = sv_calloc((size_t)e->sched.n_slots, sizeof *c->lens);
     c->anchors = sv_calloc((size_t)e->sched.n_slots, sizeof *c->anchors);
+    c->slots = sv_calloc((size_t)e->sched.n_slots, sizeof *c->slots);
     sv_dev_memory(e->dev, &n_free, &n_total);
     c->at_once = n_total == 0;
     c->reseats = e->cache.has_state;
@@ -533,8 +555,9 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     int64_t budget = c->at_once ? 700000 : 800000;
     c->start_us = start;
     c->whole_us = budget + budget / 3;
-    int rc = c->lens && c->anchors ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "cost table");
+    int rc = c->lens && c->anchors && c->slots ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "cost table");
     if (!rc) {
+        deal_slots(c);
         c->base = e->context - p->block;
         c->base = c->base < BASE_CONTEXT ? c->base : BASE_CONTEXT;
         c->n_backed = reserve(c, e->sched.n_slots, c->base);
@@ -555,6 +578,7 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
            (double)p->measured_us / 1e6);
     sv_free(c->lens);
     sv_free(c->anchors);
+    sv_free(c->slots);
     sv_free(c);
     sv_free(points);
     return rc;

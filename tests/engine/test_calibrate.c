@@ -1,7 +1,7 @@
 /*
  * test_calibrate.c - what rows hold while the cost of steps is measured: another token each, and
  * others in each run, so that a mixture of experts routes them as in use; the same in every
- * process.
+ * process. With DP attention ranks have as many sequences each as they would in use.
  *
  * The CPU's device with a block_ids that looks at the ids of the target's passes.
  */
@@ -20,6 +20,7 @@ struct watch {
     const struct sv_backend *real;
     int32_t n_runs, n_rows[MOST_RUNS];
     uint32_t hash[MOST_RUNS]; /* of the ids of each target's pass */
+    int32_t n_segs, n_shares; /* of the pass at hand; passes of which the ranks have their share */
 };
 
 static void look(struct watch *w, const struct sv_p_block_ids *p)
@@ -43,15 +44,25 @@ static void block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p)
 {
     struct watch *w = (struct watch *)(uintptr_t)dev->be;
     w->real->block_ids(dev, p);
-    if (p->seg_kind[0] == SV_SEG_VERIFY)
+    if (p->row_ids && p->seg_kind[0] == SV_SEG_VERIFY) {
         look(w, p);
+        w->n_segs = p->rows.n_segs;
+    } else if (!p->row_ids) { /* this rank's own */
+        assert_in_range(2 * p->rows.n_segs, w->n_segs, w->n_segs + 1);
+        w->n_shares += w->n_segs > 1;
+    }
 }
 
 /* Once more, as when the engine opened. */
-static void calibrate(struct watch *w)
+static void calibrate(struct watch *w, int32_t tp)
 {
-    const struct sv_engine_options o = {.target_dir = toy_target(&toy_bf16),
-                                        .draft_dir = toy_draft(&toy_bf16),
+    struct toy t = toy_bf16;
+    t.n_heads = 4;
+    t.n_kv = 2;
+    const struct sv_engine_options o = {.target_dir = toy_target(&t),
+                                        .draft_dir = toy_draft(&t),
+                                        .tp = tp,
+                                        .dp_attention = tp > 1,
                                         .device = "cpu",
                                         .n_threads = 1,
                                         .context = 256,
@@ -73,8 +84,8 @@ static void rows_differ(void **state)
     (void)state;
     static struct watch a, b;
     int32_t n_again = 0, n_same = 0;
-    calibrate(&a);
-    calibrate(&b);
+    calibrate(&a, 1);
+    calibrate(&b, 1);
     assert_true(a.n_runs > 40 && b.n_runs > 40);
     for (int32_t i = 0; i < a.n_runs; i++)
         for (int32_t k = 0; k < i; k++) {
@@ -89,4 +100,13 @@ static void rows_differ(void **state)
     assert_int_equal(a.hash[0], b.hash[0]);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(rows_differ))
+/* Two ranks, of which the first is watched. */
+static void shared_out(void **state)
+{
+    (void)state;
+    static struct watch w;
+    calibrate(&w, 2);
+    assert_true(w.n_shares > 20);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(rows_differ), cmocka_unit_test(shared_out))
