@@ -84,12 +84,14 @@ static void step_case(struct cross *c, int round)
     struct cross_buf history = numbers(c, SLOTS * ROOM, 1000);
     for (int side = 0; side < 2; side++) {
         struct sv_dev *dev = cross_dev(c, side);
-        sv_op_block_ids(dev, &(struct sv_p_block_ids){.rows = r.rows[side],
-                                                      .seg_kind = cross_at(&kind, side),
-                                                      .slot_len = cross_at(&len, side),
-                                                      .slot_anchor = cross_at(&anchor, side),
-                                                      .mask_id = 777,
-                                                      .row_ids = cross_at(&ids, side)});
+        struct sv_p_block_ids p = {.rows = r.rows[side], .slot_len = cross_at(&len, side)};
+        if (round % 4 != 3) { /* else positions alone */
+            p.seg_kind = cross_at(&kind, side);
+            p.slot_anchor = cross_at(&anchor, side);
+            p.mask_id = 777;
+            p.row_ids = cross_at(&ids, side);
+        }
+        sv_op_block_ids(dev, &p);
         sv_op_logit_pos(dev, &(struct sv_p_logit_pos){r.rows[side], (int32_t)logits,
                                                       cross_at(&logit_row, side),
                                                       cross_at(&slot, side), cross_at(&pos, side)});

@@ -53,6 +53,11 @@ static void ids(void **state)
                             1007, 1008, 100,  777,  777,  104};
     assert_memory_equal(row_ids, want, sizeof want);
 
+    memset(b.seg_base, 0, sizeof b.seg_base);
+    sv_op_block_ids(dev, &(struct sv_p_block_ids){.rows = b.rows, .slot_len = len});
+    assert_memory_equal(b.seg_base, base, sizeof base); /* positions alone */
+    assert_memory_equal(row_ids, want, sizeof want);
+
     const int32_t logit_row[] = {0, 1, 2, 3, 8, 12};
     int32_t *slot = rig_new(6 * 4), *pos = rig_new(6 * 4);
     struct sv_p_logit_pos q = {b.rows, 6, logit_row, slot, pos};
