@@ -199,18 +199,21 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     }
 }
 
+template <typename T> static __device__ __forceinline__ void norm_nothing(struct sv_eight<T> &e)
+{
+#pragma unroll
+    for (int k = 0; k < (int)(sizeof e / sizeof(uint4)); k++)
+        ((uint4 *)&e)[k] = sv_join_nothing((const T *)NULL);
+}
+
 /* The sum over ranks of the eight at i of this block's row, rounded once. */
 template <typename T>
-static __device__ __forceinline__ void norm_joined(struct sv_eight<T> &e,
-                                                   const struct sv_join_site &s, const T *part,
-                                                   int32_t d, int32_t i)
+static __device__ __forceinline__ void
+norm_joined(struct sv_eight<T> &e, const struct sv_join_site &s, int32_t d, int32_t i)
 {
     enum { N = sizeof(uint4) / sizeof(T) }; /* numbers in 16 bytes */
     const int32_t at = (int32_t)blockIdx.x * (d / N);
     uint4 *v = (uint4 *)&e;
-#pragma unroll
-    for (int k = 0; k < 8 / N; k++)
-        v[k] = sv_join_part(part, i / N + k);
 #pragma unroll
     for (int k = 0; k < 8 / N; k++)
         if (!s.ahead)
@@ -254,11 +257,16 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
         if (real && inside) {
             v = *(const struct sv_eight<T> *)(x + row * a.d + i);
             if (JOIN || delta) {
+                /* A drafter's rows, which it has in bytes too, are those of all ranks. */
+                const T *part =
+                    JOIN && !BYTES ? sv_join_row(*s, delta, (int32_t)row, a.d) : delta + row * a.d;
                 struct sv_eight<T> add;
-                if (JOIN)
-                    norm_joined(add, *s, sv_join_row(*s, delta, (int32_t)row, a.d), a.d, i);
+                if (JOIN && !BYTES && !part)
+                    norm_nothing(add);
                 else
-                    add = *(const struct sv_eight<T> *)(delta + row * a.d + i);
+                    add = *(const struct sv_eight<T> *)(part + i);
+                if (JOIN)
+                    norm_joined(add, *s, a.d, i);
                 sv_add8(v, add);
                 if (!a.row_index)
                     *(struct sv_eight<T> *)(x + row * a.d + i) = v;
@@ -279,7 +287,7 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
         for (int j = 0; j < 8; j++)
             f[j] = f[j] * inv * w[j];
         if (real && inside)
-            sv_store8(out + norm_place(a, blockIdx.x) * a.d + i, f);
+            sv_store8(out + (BYTES ? (int64_t)blockIdx.x : norm_place(a, blockIdx.x)) * a.d + i, f);
         if constexpr (BYTES) {
             const uint4 rounded = inside ? sv_pack8(f) : make_uint4(0, 0, 0, 0);
             const float scale =
