@@ -153,8 +153,7 @@ struct sv_taps {
     const int32_t *row;
 };
 
-/* The rows of a pass whose sequences are this rank's, and the same as a batch by themselves, which
- * may have padding. */
+/* The rows of a pass that are this rank's, and the same as a batch by themselves, with padding. */
 struct sv_own_rows {
     const struct sv_slice *at; /* device memory */
     struct sv_rows rows;
