@@ -66,9 +66,13 @@ static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, u
     const uint4 *k = (const uint4 *)a.p.kv.k, *v = (const uint4 *)a.p.kv.v;
     const uint32_t line0 = gpu_wave() * EACH;
 #pragma unroll 2
-    for (int i = 0; i < (ALL + LINES - 1) / LINES; i++)
+    for (int i = 0; i < (ALL + LINES - 1) / LINES; i++) {
+        const int32_t first = (int32_t)(line0 + i * LINES);
+        /* A short launch consists of instructions: none for keys that are not asked for. */
+        if (HD < 128 && ((first + EACH) * c::LINE_KEYS <= from || first * c::LINE_KEYS >= to))
+            continue;
         gpu_copy_rows_two<c::LINE>(
-            stage, c::RAW_BYTES, line0 + i * LINES,
+            stage, c::RAW_BYTES, first,
             [&](uint32_t line, uint32_t chunk) {
                 const uint32_t row = F8 ? line * c::LINE_KEYS + chunk / (HD / 16) : line;
                 if ((int32_t)row < from || (int32_t)row >= to)
@@ -80,6 +84,7 @@ static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, u
                 return gpu_index{seen ? at : 0, seen, false};
             },
             k, v);
+    }
 }
 
 /* Lines that each wave copies for a tile, at least. */
