@@ -5,8 +5,9 @@
 # from llama-quantize, which makes Q4_K_M and Q8_0 of its GGUF file.
 #   bench/peer_llama.sh ROUNDS OUT.csv MODEL GGUF [MODEL GGUF]...
 # MODEL is what Salvo measures, a directory or a GGUF file, GGUF what llama.cpp does; '-' in place of one leaves it out
-# (bf16 beside quantized weights). LLAMA_BENCH: how to start llama-bench (default llama-bench). Each round measures, model
-# by model, Salvo's three rows, then llama.cpp's; a row of the result has both medians, their ratio and the ranges.
+# (bf16 beside quantized weights). LLAMA_BENCH: how to start llama-bench (default llama-bench). OPTIONS: of salvo-bench, SECS (3) an arm; with
+# quantized weights llama.cpp rounds activations to 8 bits, as --activations int8 does. Each round measures, model by model,
+# Salvo's three rows, then llama.cpp's; a row of the result has both medians, their ratio and the ranges.
 # llama-bench computes the head only for the last row of a batch, which is in its favour.
 set -euo pipefail
 [ $# -ge 4 ] && [ $(($# % 2)) -eq 0 ] || { sed -n '2,11p' "$0" >&2; exit 2; }
@@ -19,7 +20,8 @@ for _ in $(seq "$rounds"); do
     for ((i = 1; i < $#; i += 2)); do
         j=$((i + 1))
         if [ "${!i}" != - ]; then
-            "$salvo_bench" --random-weights "${!i}" --seconds 3 -r 3 -t "$threads" -o csv >>"$work/salvo.$i"
+            # shellcheck disable=SC2086 # a list of options
+            "$salvo_bench" --random-weights "${!i}" --seconds "${SECS:-3}" -r 3 -t "$threads" ${OPTIONS:-} -o csv >>"$work/salvo.$i"
         fi
         for m in '-p 0 -n 32' '-p 16 -n 0' '-p 512 -n 0'; do
             [ "${!j}" != - ] || continue
