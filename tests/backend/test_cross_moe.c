@@ -314,10 +314,10 @@ static void norm_case(struct cross *c, int32_t n_rows, int32_t n_experts, int32_
 
 static void norm_on(struct cross *c)
 {
-    static const int32_t counts[] = {1, 3, 4, 5, 37, 62, 64, 100};
+    static const int32_t counts[] = {1, 3, 5, 15, 4, 14, 37, 62, 64, 100};
     if (lacks_experts(c))
         return;
-    for (int i = 0; i < (c->quick ? 4 : 8); i++) {
+    for (int i = 0; i < (c->quick ? 4 : 10); i++) {
         norm_case(c, counts[i], 128, 8, 2048, true);
         norm_case(c, counts[i], 32, 4, 2880, true);
         norm_case(c, counts[i], 300, 10, 4096, i % 2);

@@ -1,7 +1,7 @@
 /*
  * route_sm90.cu - a norm and the router behind it in one launch, for few rows, on sm_90a: a cluster
- * of eight thread blocks has four rows, each block all of their norms and an eighth of the experts,
- * and the first block gets the logits in its shared memory.
+ * of eight thread blocks has one row or four, each block all of their norms and an eighth of the
+ * experts, and the first block gets the logits in its shared memory.
  *
  * Launched by moe_route.cu, whose kernels, behind rows.cu's norm, do the same with the same bits.
  * One launch, no counter in memory between logits and choice, and no row that goes by memory from
@@ -17,13 +17,9 @@ enum {
     CLUSTER = 8,
     MOST_HIDDEN = 8 * THREADS, /* eight columns a thread */
     MOST_EXPERTS = 520,        /* the shared one counted */
-    LISTED = 9                 /* experts of a lane in the lists of one row, at most */
-};
-
-/* As EARLY, and what comes behind is then in L2. Of one row a block keeps to 64 registers, which it
- * finds beside a product that leaves room (gemm.h), so that it need not wait for its end. */
-template <int N> struct ahead {
-    enum { PIECES = N == 1 ? 8 : 12 };
+    LISTED = 17,               /* experts of a lane in the lists of one row, at most */
+    ALONE = 16 /* rows that have a cluster each, at most: in 64 registers, which it finds beside a
+                * product that leaves room (gemm.h), so that it need not wait for its end */
 };
 
 /* Handed to kernels by value. */
@@ -54,13 +50,12 @@ static __device__ __forceinline__ void cluster_wait(void)
 }
 
 /* As router_kernel of moe_route.cu: lane l has pieces l, l + 32, ... of x, which lies in shared
- * memory. */
+ * memory. early: the expert's first weights, and then those of the expert `next`. */
 template <int N>
 static __device__ __forceinline__ void logits_of(float (&sum)[N], const struct route &a, int32_t e,
-                                                 bool first, const uint4 (&early)[ahead<N>::PIECES],
+                                                 int32_t next, uint4 (&early)[EARLY],
                                                  const uint4 (*x)[THREADS])
 {
-    enum { AHEAD = ahead<N>::PIECES };
     const int lane = threadIdx.x & 31;
     const int32_t pieces = a.hidden / 8;
 #pragma unroll
@@ -78,13 +73,18 @@ static __device__ __forceinline__ void logits_of(float (&sum)[N], const struct r
                 sum[r] = fmaf(w[i], v[i], sum[r]);
         }
     };
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++)
-        if (lane + 32 * i < pieces)
-            add(lane + 32 * i, first ? early[i] : weights_of(a, e, lane + 32 * i));
 #pragma unroll 1
-    for (int32_t c = lane + 32 * AHEAD; c < pieces; c += 32)
-        add(c, weights_of(a, e, c));
+    for (int32_t c0 = lane; c0 - lane < pieces; c0 += 32 * EARLY) {
+        const bool more = c0 - lane + 32 * EARLY < pieces;
+        const int32_t after = more ? e : next, c1 = more ? c0 + 32 * EARLY : lane;
+#pragma unroll
+        for (int i = 0; i < EARLY; i++) {
+            if (c0 + 32 * i < pieces)
+                add(c0 + 32 * i, early[i]);
+            if (after < a.n_logits && c1 + 32 * i < pieces)
+                early[i] = weights_of(a, after, c1 + 32 * i);
+        }
+    }
 #pragma unroll
     for (int r = 0; r < N; r++)
         sum[r] = sv_warp_sum(sum[r]);
@@ -147,21 +147,20 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     __shared__ float4 scratch[N][8];
     __shared__ float logit[N][MOST_EXPERTS];
     __shared__ uint64_t logits_bar; /* in the first block: all logits of the cluster's rows */
-    __shared__ uint32_t order;
-    __shared__ __align__(16) int32_t chosen[FEW_ENTRIES];
+    __shared__ int32_t chosen[FEW_ENTRIES];
     const int32_t rank = attn_cluster_rank(), warp = (int32_t)threadIdx.x / 32,
                   row0 = (int32_t)blockIdx.y * N, i = 8 * (int32_t)threadIdx.x;
     const int32_t n_experts = a.n_logits, e0 = rank * WARPS + warp;
     const int lane = threadIdx.x & 31;
-    enum { AHEAD = ahead<N>::PIECES };
-    uint4 early[AHEAD], weight = make_uint4(0, 0, 0, 0);
+    uint4 early[EARLY], weight = make_uint4(0, 0, 0, 0);
     sv_pdl_launch();
 #pragma unroll
-    for (int c = 0; c < AHEAD; c++)
+    for (int c = 0; c < EARLY; c++)
         if (e0 < n_experts && 8 * (lane + 32 * c) < a.hidden)
             early[c] = weights_of(a, e0, lane + 32 * c);
-    for (int32_t c = lane + 32 * AHEAD; e0 < n_experts && 8 * c < a.hidden; c += 32)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(weights_at(a, e0, c)));
+    for (int32_t e = e0; e < n_experts; e += CLUSTER * WARPS)
+        for (int32_t c = lane + (e == e0 ? 32 * EARLY : 0); 8 * c < a.hidden; c += 32)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(weights_at(a, e, c)));
     if (i < a.hidden)
         weight = sv_load_kept(n.weight + i);
     if (threadIdx.x < N * 8)
@@ -185,7 +184,7 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
 #pragma unroll 1
     for (int32_t e = e0; e < n_experts; e += CLUSTER * WARPS) {
         float sum[N];
-        logits_of<N>(sum, a, e, e == e0, early, h);
+        logits_of<N>(sum, a, e, e + CLUSTER * WARPS, early, h);
         const float bias = a.bias && e < a.n ? sv_weight_at(a.bias, a.bias_dtype, e) : 0.0f;
 #pragma unroll
         for (int r = 0; r < N; r++)
@@ -209,33 +208,33 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
         return;
     }
     bar_wait(gpu_shared_at(&logits_bar), 0);
-    const bool alone = gridDim.y == 1;
     int32_t id = -1;
     if (chooses)
-        id = choose(a, own, there, logit[warp], alone ? chosen : NULL);
+        id = choose(a, own, there, logit[warp], NULL);
     cluster_wait();
-    if (N == 1 && a.r.n_experts <= 32 * LISTED) {
+    if (a.r.n_rows == 1) {
         if (warp == 0 && a.r.n_experts <= 128)
             one_list<4>(a, id);
         else if (warp == 0)
             one_list<LISTED>(a, id);
         return;
     }
-    if (!alone) {
-        gpu_publish();
-        __syncthreads();
-        if (threadIdx.x == 0)
-            order = gpu_arrive(a.arrived);
-        __syncthreads();
-        if (order != gridDim.y - 1)
-            return;
-        if (threadIdx.x == 0)
-            *a.arrived = 0;
-        gpu_obtain();
-        for (int32_t j = (int32_t)threadIdx.x; j < a.r.n_rows * a.r.k; j += THREADS)
-            chosen[j] = own_of(a, __ldcg(a.r.expert + j));
+    /* Each word says by itself that it has come. */
+    if (chooses && lane < a.r.k)
+        *(volatile int32_t *)(a.posted + own * a.r.k + lane) = id + 2;
+    if (blockIdx.y != 0)
+        return;
+#pragma unroll 1
+    for (int32_t j = (int32_t)threadIdx.x; j < a.r.n_rows * a.r.k; j += THREADS) {
+        volatile int32_t *const at = a.posted + j;
+        int32_t got;
+        while ((got = *at) == 0)
+            ;
+        *at = 0;
+        chosen[j] = got - 2;
     }
-    few_lists(a, chosen);
+    static_assert(sizeof h >= FEW_WORDS * sizeof(uint32_t), "of x, which is not needed any more");
+    few_lists(a, chosen, (uint32_t *)h);
 }
 
 bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *p,
@@ -243,11 +242,10 @@ bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *
 {
     const struct sv_p_add_rms_norm *b = p->before;
     const struct sv_routes *r = &a->r;
-    if (r->n_rows * r->k > FEW_ENTRIES || r->n_experts > MOST_EXPERTS || b->d > MOST_HIDDEN ||
-        b->d % 8 || !a->packed || a->w_dtype != SV_BF16 || b->weight.fmt.elem != SV_BF16 ||
-        b->tap || b->join || b->quantized || cu->act != SV_BF16 || !sv_aligned16(b->x) ||
-        !sv_aligned16(b->delta) || !sv_aligned16(a->shared) || !sv_aligned16(b->out) ||
-        !sv_aligned16(b->weight.data))
+    if (!are_few(r) || r->n_experts > MOST_EXPERTS || b->d > MOST_HIDDEN || b->d % 8 ||
+        !a->packed || a->w_dtype != SV_BF16 || b->weight.fmt.elem != SV_BF16 || b->tap || b->join ||
+        b->quantized || cu->act != SV_BF16 || !sv_aligned16(b->x) || !sv_aligned16(b->delta) ||
+        !sv_aligned16(a->shared) || !sv_aligned16(b->out) || !sv_aligned16(b->weight.data))
         return false;
     const struct norm n = {(__nv_bfloat16 *)b->x,
                            (const __nv_bfloat16 *)b->delta,
@@ -256,9 +254,10 @@ bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *
                            b->eps,
                            1.0f / (float)b->d};
     struct route few = *a;
-    few.arrived = cu->arrived;
+    few.posted = (int32_t *)cu->arrived + 1;
+    const int32_t each = r->n_rows <= ALONE ? 1 : ROWS;
     sv_cuda_launch_in_pass(
-        cu, "a norm and a router", r->n_rows == 1 ? norm_route_kernel<1> : norm_route_kernel<ROWS>,
-        dim3(CLUSTER, (unsigned)(r->n_rows + ROWS - 1) / ROWS), dim3(THREADS), 0, few, n);
+        cu, "a norm and a router", each == 1 ? norm_route_kernel<1> : norm_route_kernel<ROWS>,
+        dim3(CLUSTER, (unsigned)((r->n_rows + each - 1) / each)), dim3(THREADS), 0, few, n);
     return true;
 }

@@ -95,7 +95,8 @@ template <typename T, bool WIDE, int N>
 static __global__ void __launch_bounds__(THREADS, 1) router_kernel(const struct route a)
 {
     __shared__ uint32_t order;
-    __shared__ __align__(16) int32_t chosen[FEW_ENTRIES];
+    __shared__ int32_t chosen[FEW_ENTRIES];
+    __shared__ uint32_t rows[FEW_WORDS];
     const int32_t e = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
     const int lane = threadIdx.x & 31;
     uint4 early[EARLY];
@@ -123,7 +124,7 @@ static __global__ void __launch_bounds__(THREADS, 1) router_kernel(const struct 
     for (int32_t row = threadIdx.x / 32; row < a.r.n_rows; row += WARPS)
         choose(gpu_args(a), row, a.row_seg[row] >= 0, a.r.logits + (int64_t)row * a.r.n_experts,
                chosen);
-    few_lists(gpu_args(a), chosen);
+    few_lists(gpu_args(a), chosen, rows);
 }
 
 /* ---------------------------------------------------------------- lists of many */
@@ -212,13 +213,13 @@ static __global__ void list_kernel(const struct route a)
 
 int sv_cuda_route_open(struct sv_cuda *cu, struct sv_err *err)
 {
-    const size_t n = sizeof *cu->arrived;
+    const size_t n = (1 + FEW_ENTRIES) * sizeof *cu->arrived;
     if (cu->arrived)
         return SV_OK;
     int rc = sv_cuda_alloc((struct sv_dev *)(void *)cu, (void **)&cu->arrived, n, err);
     if (!rc)
         rc = sv_cuda_try(cudaMemsetAsync(cu->arrived, 0, n, cu->stream), err,
-                         "the router's counter");
+                         "the router's counters");
     return rc;
 }
 
@@ -253,7 +254,7 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
         return;
     if (p->before)
         sv_cuda_add_rms_norm(dev, p->before);
-    const bool few = a.r.n_rows * a.r.k <= FEW_ENTRIES,
+    const bool few = are_few(&a.r),
                wide = a.packed && a.hidden % 8 == 0 && (uintptr_t)a.shared % 16 == 0;
     a.arrived = few ? cu->arrived : NULL;
 
@@ -264,12 +265,14 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     /* Blocks of many rows go over several groups with the weights that they have read. */
     const unsigned groups = (unsigned)(a.r.n_rows + ROWS - 1) / ROWS, most = MOST_BLOCKS / logits.x;
     const char *what = "a router";
-#define ROUTER(T)                                                                                  \
-    (a.r.n_rows == 1 ? (wide ? router_kernel<T, true, 1> : router_kernel<T, false, 1>)             \
-                     : (wide ? router_kernel<T, true, ROWS> : router_kernel<T, false, ROWS>))
-    void (*const fn)(const struct route) =
-        cu->act == SV_F32 ? ROUTER(float) : ROUTER(__nv_bfloat16);
-#undef ROUTER
+    typedef void router_fn(const struct route);
+    router_fn *const one = cu->act == SV_F32 ? router_kernel<float, false, 1>
+                           : wide            ? router_kernel<__nv_bfloat16, true, 1>
+                                             : router_kernel<__nv_bfloat16, false, 1>;
+    router_fn *const more = cu->act == SV_F32 ? router_kernel<float, false, ROWS>
+                            : wide            ? router_kernel<__nv_bfloat16, true, ROWS>
+                                              : router_kernel<__nv_bfloat16, false, ROWS>;
+    router_fn *const fn = a.r.n_rows == 1 ? one : more;
     sv_cuda_launch_in_pass(cu, what, fn, dim3(logits.x, groups < most ? groups : most), block, 0,
                            a);
     if (few)

@@ -20,6 +20,7 @@ enum {
     /* 16-byte pieces of weights that a lane reads before its predecessor is done */
     EARLY = 8,
     FEW_ENTRIES = 512, /* that one block lists */
+    FEW_WORDS = 2048,  /* and what it needs of shared memory (row_words) */
     MOST_BLOCKS = 256  /* of a launch */
 };
 
@@ -36,6 +37,7 @@ struct route {
     struct sv_router_sigmoid sigmoid;
     uint32_t *n_chosen;
     uint32_t *arrived; /* of few rows: 0 between launches. Else NULL */
+    int32_t *posted;   /* (FEW_ENTRIES) choices on their way to the block that lists; likewise 0 */
 };
 
 /* Eight bf16 weights of expert e, from column 8 c on. */
@@ -289,42 +291,67 @@ static __device__ __forceinline__ uint32_t before_me(uint32_t n, uint32_t *scrat
     return before + sum - n;
 }
 
-/* By one whole thread block; a thread has an expert at a time. chosen: (FEW_ENTRIES) the rows'
- * choices. */
-static __device__ void few_lists(const struct route &a, int32_t *chosen)
+/* Words of an expert in `rows`: a bit for each row, and where its entries begin. */
+static __host__ __device__ __forceinline__ int32_t row_words(int32_t n_rows)
+{
+    return (n_rows + 31) / 32 + 1;
+}
+
+/* Whether few_lists takes them. */
+static inline bool are_few(const struct sv_routes *r)
+{
+    return r->n_rows * r->k <= FEW_ENTRIES && r->own.n * row_words(r->n_rows) <= FEW_WORDS;
+}
+
+/* By one whole thread block, which has chosen (n_rows, k), the rows' choices; no row has an expert
+ * twice. rows: (FEW_WORDS) shared memory. A thread has an expert, then an entry.
+ */
+static __device__ void few_lists(const struct route &a, const int32_t *chosen, uint32_t *rows)
 {
     __shared__ uint32_t scratch[WARPS];
-    const int32_t n = a.r.n_rows * a.r.k, all = (n + 3) / 4 * 4;
-    if (n + (int32_t)threadIdx.x < all)
-        chosen[n + threadIdx.x] = -1;
+    const int32_t n_experts = a.r.own.n, k = a.r.k, n = a.r.n_rows * k;
+    const int32_t each = row_words(a.r.n_rows), first = each - 1;
+#pragma unroll 1
+    for (int32_t i = (int32_t)threadIdx.x; i < n_experts * each; i += THREADS)
+        rows[i] = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (int32_t i = (int32_t)threadIdx.x; i < n; i += THREADS)
+        if (chosen[i] >= 0)
+            atomicOr(rows + chosen[i] * each + i / k / 32, 1u << i / k % 32);
     __syncthreads();
     uint32_t so_far = 0; /* entries in the low half, experts that have some in the high half */
-    for (int32_t e0 = 0; e0 < a.r.own.n; e0 += THREADS) {
+    for (int32_t e0 = 0; e0 < n_experts; e0 += THREADS) {
         const int32_t expert = e0 + (int32_t)threadIdx.x;
         int32_t mine = 0;
-        for (int32_t i = 0; i < all; i += 4) {
-            const uint4 c = *(const uint4 *)(chosen + i);
-            const uint32_t e = (uint32_t)expert;
-            mine += (c.x == e) + (c.y == e) + (c.z == e) + (c.w == e);
-        }
+#pragma unroll 1
+        for (int32_t i = 0; expert < n_experts && i < first; i++)
+            mine += __popc(rows[expert * each + i]);
         uint32_t sum;
         const uint32_t before =
             so_far + before_me(mine ? (uint32_t)mine | 1u << 16 : 0, scratch, &sum);
-        int32_t place = (int32_t)(before & 0xffff);
         so_far += sum;
-        if (expert < a.r.own.n)
-            a.r.first[expert] = place;
-        if (!mine)
+        if (expert < n_experts)
+            rows[expert * each + first] = a.r.first[expert] = (int32_t)(before & 0xffff);
+        if (mine)
+            a.r.active[before >> 16] = expert;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int32_t i = (int32_t)threadIdx.x; i < n; i += THREADS) {
+        if (chosen[i] < 0)
             continue;
-        a.r.active[before >> 16] = expert;
-        for (int32_t i = 0; i < n; i++)
-            if (chosen[i] == expert) {
-                a.r.list[place] = i;
-                a.r.place[i] = place++;
-            }
+        const uint32_t *mine = rows + chosen[i] * each;
+        const int32_t row = i / k;
+        int32_t place = (int32_t)mine[first] + __popc(mine[row / 32] & ((1u << row % 32) - 1));
+#pragma unroll 1
+        for (int32_t j = 0; j < row / 32; j++)
+            place += __popc(mine[j]);
+        a.r.list[place] = i;
+        a.r.place[i] = place;
     }
     if (threadIdx.x == 0) {
-        a.r.first[a.r.own.n] = (int32_t)(so_far & 0xffff);
+        a.r.first[n_experts] = (int32_t)(so_far & 0xffff);
         *a.r.n_active = (int32_t)(so_far >> 16);
         if (a.n_chosen)
             atomicAdd(a.n_chosen, (so_far >> 16) - (so_far && a.r.shared));
