@@ -313,14 +313,16 @@ static enum kind kind_of(const struct sv_weight *w)
     return sv_cuda_is_bytes(w) ? BYTES : PACKED;
 }
 
-/* Where a model has experts, one row of an attention's products reads bf16 though there is a
+/* Where a model has experts, few rows of an attention's products read bf16 though there is a
  * compressed copy: that kernel leaves registers and shared memory beside its thread blocks, so that
  * they begin while experts are multiplied, and a router while they run. With so few bytes this is
  * worth more than a quarter of them. */
+enum { CO_RESIDENT_ROWS = 16 };
+
 bool sv_gemm_is_co_resident(const struct sv_cuda *cu, const struct sv_weight *w, int32_t n_rows)
 {
-    return cu->set == SV_CUDA_SM90 && cu->lim.max_experts && n_rows == 1 && w->role >= SV_ROLE_Q &&
-           w->role <= SV_ROLE_O;
+    return cu->set == SV_CUDA_SM90 && cu->lim.max_experts && n_rows <= CO_RESIDENT_ROWS &&
+           w->role >= SV_ROLE_Q && w->role <= SV_ROLE_O;
 }
 
 /* Parts of a product in one launch: those of this kind that tensor cores take. */

@@ -137,7 +137,7 @@ void sv_cuda_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_r
 void sv_cuda_wcomp_make(struct sv_cuda *cu, const void *packed, int32_t rows, int32_t cols,
                         void *wcomp);
 
-/* Whether one row's product leaves room for other launches' thread blocks (gemm.cu). */
+/* Whether a product of few rows leaves room for other launches' blocks (gemm.cu). */
 bool sv_gemm_is_co_resident(const struct sv_cuda *cu, const struct sv_weight *w, int32_t n_rows);
 /* Which codes these are. */
 static inline enum sv_codes_code sv_cuda_code_of(const struct sv_weight *w)
