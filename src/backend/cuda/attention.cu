@@ -251,10 +251,12 @@ static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struc
 {
     struct sv_attn_launch k = {};
     size_t smem;
-    const int32_t n_clusters = p->rows.n_segs * p->kv.n_kv_heads;
-    if (cu->set != SV_CUDA_SM90 || (int64_t)p->rows.n_rows * a.group > 64 || p->softcap > 0 ||
-        (n_clusters > 16 && force->few == 0) || !takes_boxes(cu, p) ||
-        !sv_cuda_attn_few(p->kv.head_dim, &k) || !fit(cu, &k, 0, &a, &smem))
+    const int32_t n_clusters = p->rows.n_segs * p->kv.n_kv_heads,
+                  n_queries = p->rows.n_rows * a.group;
+    if (cu->set != SV_CUDA_SM90 || p->softcap > 0 || (n_clusters > 16 && force->few == 0) ||
+        !takes_boxes(cu, p) ||
+        !sv_cuda_attn_few(p->kv.head_dim, n_queries, cu->lim.max_experts > 0, &a, &k) ||
+        !fit(cu, &k, 0, &a, &smem))
         return false;
     a.unit = force->unit;
     a.early = cu->settled;
@@ -459,9 +461,10 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
                       n_warps = i / 4 % 2 ? 8 : 4;
         const bool f8 = i / 8 % 2;
         struct sv_attn_launch k;
+        struct sv_attn_args few;
         if ((i < 16   ? sv_cuda_attn_portable(hd_i, n_warps, f8, &k)
              : i < 32 ? sv_cuda_attn_sm90(hd_i, n_warps, f8, &k)
-                      : sv_cuda_attn_few(i % 2 ? 128 : 64, &k)) &&
+                      : sv_cuda_attn_few(i % 2 ? 128 : 64, 1, false, &few, &k)) &&
             (rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    (int)cu->smem_block),

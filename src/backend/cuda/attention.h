@@ -105,8 +105,10 @@ bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, bool f8, struct sv
 void sv_cuda_attn_latent(bool f8, struct sv_attn_launch *out);
 void sv_cuda_attn_latent_sm90(bool f8, struct sv_attn_launch *out);
 bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, bool f8, struct sv_attn_launch *out);
-bool sv_cuda_attn_few(int32_t head_dim,
-                      struct sv_attn_launch *out); /* clusters of 8; at most 64 queries a segment */
+/* Clusters of 8, with partial results in shared memory. n_queries: of a segment and kv head, at
+ * most, and at most 64; beside: with room for another launch's thread blocks (gemm.h). */
+bool sv_cuda_attn_few(int32_t head_dim, int32_t n_queries, bool beside, struct sv_attn_args *a,
+                      struct sv_attn_launch *out);
 /* attention_sm90.cu: the driver's entry point, found once; then maps of one layer's cache. */
 int sv_cuda_attn_maps_open(void **encode, struct sv_err *err);
 bool sv_cuda_attn_maps(struct sv_cuda *cu, void *encode, struct sv_attn_args *a);

@@ -15,9 +15,14 @@
 
 enum {
     CLUSTER = SV_ATTN_CLUSTER,
-    PER_ROUND = 2 * CLUSTER, /* parts that are put together at a time */
+    BY_CHUNK = 2 * CLUSTER, /* parts, at most, where each is a chunk */
     MAX_SLOTS = GROUP_ROWS / CLUSTER,
-    LOADERS = 4 /* warps */
+    LOADERS = 4, /* warps */
+    /* Of a thread, as launched: what so many threads would have; then of loaders and of workers. */
+    REGISTERS = 168,
+    THREADS_OF_REGISTERS = 384,
+    LOADER_REGISTERS = 88,
+    WORKER_REGISTERS = 2 * REGISTERS - LOADER_REGISTERS
 };
 
 /* A part of one query, as the block that puts it together gets it: HD values, maximum, sum. */
@@ -43,11 +48,17 @@ static __device__ __forceinline__ struct few few_of(const struct sv_attn_args &a
     f.n_slots = (f.n_q - f.rank + CLUSTER - 1) / CLUSTER;
     const int32_t lo = f.g.lo, last = f.g.end - 1;
     const bool by_chunk =
-        a.unit == SV_ATTN_AUTO ? last / KEYS - lo / KEYS < PER_ROUND : a.unit == SV_ATTN_BY_CHUNK;
+        a.unit == SV_ATTN_AUTO ? last / KEYS - lo / KEYS < BY_CHUNK : a.unit == SV_ATTN_BY_CHUNK;
     f.shift = attn_unit_shift(by_chunk ? SV_ATTN_BY_CHUNK : SV_ATTN_BY_SPAN);
     f.part0 = lo >> f.shift;
     f.n_parts = (last >> f.shift) - f.part0 + 1;
     return f;
+}
+
+/* Queries that a thread block of the cluster puts together, at most. */
+static __device__ __forceinline__ int32_t most_slots(const struct few &f)
+{
+    return (f.n_q + CLUSTER - 1) / CLUSTER;
 }
 
 static __device__ __forceinline__ struct attn_item few_item(const struct few &f, int32_t part)
@@ -81,7 +92,8 @@ static __device__ __forceinline__ void few_load(const struct sv_attn_args &a, co
             done = load_first<HD>(a, it, b, end - c, r, []() { sv_pdl_wait(); });
         waited = true;
         load_rest<HD>(a, it, b, c + done / 4, end, done % 4, r);
-        if (part / CLUSTER % 2 == 1 && part / PER_ROUND < (f.n_parts - 1) / PER_ROUND)
+        if (part % a.part_cap >= a.part_cap - CLUSTER &&
+            part / a.part_cap < (f.n_parts - 1) / a.part_cap)
             attn_cluster_sync(); /* see few_work */
     }
 }
@@ -90,17 +102,18 @@ static __device__ __forceinline__ void few_load(const struct sv_attn_args &a, co
 
 /* Sends each query's part to the block that puts it together. */
 template <int HD>
-static __device__ __forceinline__ void
-few_send(const struct few &f, int32_t part, const struct sum<HD> &s, uint32_t parts, uint32_t bar)
+static __device__ __forceinline__ void few_send(const struct sv_attn_args &a, const struct few &f,
+                                                int32_t part, const struct sum<HD> &s,
+                                                uint32_t parts, uint32_t bar)
 {
-    const int32_t lane = threadIdx.x % 32, in_round = part % PER_ROUND;
+    const int32_t lane = threadIdx.x % 32, in_round = part % a.part_cap;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int32_t q = (int32_t)threadIdx.x / 32 * 16 + lane / 4 + 8 * r, owner = q % CLUSTER;
         if (q >= f.n_q)
             continue;
         const uint32_t here =
-            parts + (uint32_t)(in_round * MAX_SLOTS + q / CLUSTER) * PART_BYTES<HD>;
+            parts + (uint32_t)(in_round * most_slots(f) + q / CLUSTER) * PART_BYTES<HD>;
         const uint32_t to = attn_cluster_at(here, owner), at = attn_cluster_at(bar, owner);
         if (lane % 4 == 0)
             attn_cluster_put(to + HD * 4, s.m[r], s.l[r], at);
@@ -120,15 +133,17 @@ template <int VEC> struct folding {
 
 /* Parts of one round of one query, in ascending order, as attn_fold does it. */
 template <int HD>
-static __device__ __forceinline__ void few_fold(const struct few &f, int32_t q, int32_t round,
-                                                const uint8_t *parts, struct folding<HD / 32> &sum)
+static __device__ __forceinline__ void few_fold(const struct sv_attn_args &a, const struct few &f,
+                                                int32_t q, int32_t round, const uint8_t *parts,
+                                                struct folding<HD / 32> &sum)
 {
     constexpr int VEC = HD / 32, PER_SPAN = SV_ATTN_SPAN / SV_ATTN_CHUNK;
-    const int32_t lane = threadIdx.x % 32, from = f.part0 + round * PER_ROUND;
+    const int32_t lane = threadIdx.x % 32, from = f.part0 + round * a.part_cap;
     int32_t p = sum.lo > from ? sum.lo : from;
-    const int32_t last = sum.hi < from + PER_ROUND - 1 ? sum.hi : from + PER_ROUND - 1;
-    const uint8_t *at = parts + (uint32_t)((p - from) * MAX_SLOTS + q / CLUSTER) * PART_BYTES<HD>;
-    for (; p <= last; p++, at += MAX_SLOTS * PART_BYTES<HD>) {
+    const int32_t last = sum.hi < from + a.part_cap - 1 ? sum.hi : from + a.part_cap - 1;
+    const uint8_t *at =
+        parts + (uint32_t)((p - from) * most_slots(f) + q / CLUSTER) * PART_BYTES<HD>;
+    for (; p <= last; p++, at += most_slots(f) * PART_BYTES<HD>) {
         struct part<VEC> x;
         const float2 ml = *(const float2 *)(at + HD * 4);
         x.m = ml.x;
@@ -157,7 +172,7 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
     constexpr int VEC = HD / 32;
     const int32_t lane = threadIdx.x % 32,
                   warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0);
-    const int32_t n_rounds = (f.n_parts + PER_ROUND - 1) / PER_ROUND;
+    const int32_t n_rounds = (f.n_parts + a.part_cap - 1) / a.part_cap;
     struct folding<VEC> mine[MAX_SLOTS / 4];
 #pragma unroll
     for (int k = 0; k < MAX_SLOTS / 4; k++) {
@@ -172,8 +187,8 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
     uint32_t q[HD / 16][4] = {};
     bool dry = true; /* the first chunk is rehearsed before the wait */
     for (int32_t round = 0; round < n_rounds; round++) {
-        for (int32_t k = 0; k < 2; k++) {
-            const int32_t part = round * PER_ROUND + k * CLUSTER + f.rank;
+        for (int32_t k = 0; k < a.part_cap; k += CLUSTER) {
+            const int32_t part = round * a.part_cap + k + f.rank;
             if (part >= f.n_parts)
                 break;
             const struct attn_item it = few_item(f, part);
@@ -193,20 +208,20 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
                 sv_pdl_wait();
                 load_queries<HD>(a, it, 16 * warp, (uint32_t)lane, q);
             }
-            few_send<HD>(f, part, span, gpu_shared_at(parts), bar);
+            few_send<HD>(a, f, part, span, gpu_shared_at(parts), bar);
         }
         /* The barrier counts bytes; how many parts come is known to all. */
         if (f.n_slots > 0) {
-            const int32_t left = f.n_parts - round * PER_ROUND;
+            const int32_t left = f.n_parts - round * a.part_cap;
             if (threadIdx.x == 0)
-                bar_expect(bar, (uint32_t)((left < PER_ROUND ? left : PER_ROUND) * f.n_slots *
+                bar_expect(bar, (uint32_t)((left < a.part_cap ? left : a.part_cap) * f.n_slots *
                                            (HD * 4 + 8)));
             bar_wait(bar, (uint32_t)round & 1);
         }
 #pragma unroll
         for (int k = 0; k < MAX_SLOTS / 4; k++)
             if (warp + 4 * k < f.n_slots)
-                few_fold<HD>(f, f.rank + CLUSTER * (warp + 4 * k), round, parts, mine[k]);
+                few_fold<HD>(a, f, f.rank + CLUSTER * (warp + 4 * k), round, parts, mine[k]);
         if (round + 1 < n_rounds)
             attn_cluster_sync(); /* the next round's parts take the place of this one's */
     }
@@ -232,7 +247,8 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
 
 /* Shared memory: the ring, barriers and one more for parts that come, parts. */
 template <int HD>
-__global__ void __launch_bounds__(256, 1) attn_few(const __grid_constant__ struct sv_attn_args a)
+__global__ void __launch_bounds__(THREADS_OF_REGISTERS, 1)
+    attn_few(const __grid_constant__ struct sv_attn_args a)
 {
     GPU_SHARED(shared);
     uint8_t *const behind = shared + a.ring_bytes;
@@ -264,25 +280,31 @@ __global__ void __launch_bounds__(256, 1) attn_few(const __grid_constant__ struc
             sv_pdl_wait();
         return;
     }
-    if (threadIdx.x >= 128)
+    if (threadIdx.x >= 128) {
+        attn_fewer_registers<LOADER_REGISTERS>();
         few_load<HD>(a, f, r);
-    else
+    } else {
+        attn_more_registers<WORKER_REGISTERS>();
         few_work<HD>(a, f, r, behind + BAR_BYTES + 16, bar);
+    }
 }
 
 /* ---------------------------------------------------------------- host side */
 
-bool sv_cuda_attn_few(int32_t head_dim, struct sv_attn_launch *out)
+bool sv_cuda_attn_few(int32_t head_dim, int32_t n_queries, bool beside, struct sv_attn_args *a,
+                      struct sv_attn_launch *out)
 {
-    if (head_dim != 64 && head_dim != 128)
+    const int32_t slots = (n_queries + CLUSTER - 1) / CLUSTER;
+    if ((head_dim != 64 && head_dim != 128) || slots > MAX_SLOTS)
         return false;
+    a->part_cap = beside && slots > MAX_SLOTS / 2 ? CLUSTER : 2 * CLUSTER;
     *out = (struct sv_attn_launch){.kernel = head_dim == 128 ? attn_few<128> : attn_few<64>,
                                    .tile_rows = GROUP_ROWS,
                                    .n_threads = 256,
-                                   .blocks_per_sm = 1,
+                                   .blocks_per_sm = beside ? 2 : 1,
                                    .stage_bytes = HALF * head_dim * 2,
                                    .fixed_bytes =
-                                       BAR_BYTES + 16 + PER_ROUND * MAX_SLOTS * (head_dim + 4) * 4,
+                                       BAR_BYTES + 16 + a->part_cap * slots * (head_dim + 4) * 4,
                                    .max_stages = MAX_STAGES,
                                    .run_bytes = 0,
                                    .parts = 1,
