@@ -216,6 +216,12 @@ void fill(const run &r)
             for (int i = 0; i < ROWS * VOCAB; i++)
                 if (i % VOCAB >= first_of(r, k) && i % VOCAB < first_of(r, k + 1))
                     w->logits[k][twice][i] = w->whole[i];
+    for (int i = 0; i < ROWS * D && r.own; i += 5) /* zeros of both signs, to streams that show them */
+        for (int k = 0; k < r.n; k++) {
+            put(r, w->x[k], i, -0.0f);
+            for (int round = 0; round < ROUNDS; round++)
+                put(r, w->part[k][round][0], i, i % 2 ? -0.0f : 0.0f);
+        }
     if (r.bad) /* all ones, and others that are no numbers */
         for (int round = 0; round < ROUNDS; round++) {
             memset(w->part[round % r.n][round][0] + 16, 0xff, 24);
