@@ -1,9 +1,11 @@
 /*
  * gemm_emulated.cpp - the portable matrix products run on a CPU by tests/cuda/emulated, as waves of
  * 32 (mma.sync) or, with SV_EMULATED_WAVE64, of 64 (MFMA): within rounding of plain sums, a row's
- * bits the same alone and in company, and nothing written behind the result.
+ * bits the same alone and in company, and nothing written behind the result. Codes give the bits of
+ * the packed matrix of their values.
  */
 #include "backend/cuda/gemm.h"
+#include "drawn_codes.h"
 
 #include <random>
 #include <vector>
@@ -33,6 +35,8 @@ float value(uint16_t h)
 struct product {
     int32_t k, n_out[3], n_parts, mode;
     std::vector<uint16_t> w[3], packed[3], x;
+    drawn_codes drawn[3];
+    std::vector<uint8_t> tiles[3];
     std::vector<float> bias;
     sv_cuda cu = {};
     sv_cuda_gemm_state g = {};
@@ -41,16 +45,26 @@ struct product {
     std::vector<uint64_t> best;
     int32_t columns, ldy;
 
-    product(int32_t mode_, int32_t k_, std::vector<int32_t> outs) : k(k_), n_parts((int32_t)outs.size()), mode(mode_)
+    /* codes: of each part, or none */
+    product(int32_t mode_, int32_t k_, std::vector<int32_t> outs, std::vector<int32_t> codes)
+        : k(k_), n_parts((int32_t)outs.size()), mode(mode_)
     {
+        sv_rng draws = {5};
         columns = 0;
         for (int p = 0; p < n_parts; p++) {
             n_out[p] = outs[p];
             w[p].resize((size_t)n_out[p] * k);
             packed[p].assign(sv_packed_bytes(n_out[p], k) / 2, 0);
+            std::vector<float> values(w[p].size());
+            if (!codes.empty()) {
+                drawn[p].draw(draws, codes[p], k, values);
+                tiles[p].assign(drawn[p].bytes(n_out[p], k), 0xff);
+                drawn[p].tiles(&cu, 0, n_out[p], k, tiles[p].data());
+            }
             for (int32_t r = 0; r < n_out[p]; r++)
                 for (int32_t c = 0; c < k; c++)
-                    packed[p][sv_packed_at(r, c, k)] = w[p][(size_t)r * k + c] = some();
+                    packed[p][sv_packed_at(r, c, k)] = w[p][(size_t)r * k + c] =
+                        codes.empty() ? some() : sv_f32_to_bf16(values[(size_t)r * k + c]);
             columns += n_out[p];
         }
         if (mode == SV_GEMM_GATED)
@@ -73,8 +87,8 @@ struct product {
         sv_gemm_portable_open(&cu, NULL);
     }
 
-    /* Rows row0 to row0 + n - 1 into y, MOST rows of ldy floats or bf16. */
-    std::vector<uint8_t> run(int32_t row0, int32_t n)
+    /* Rows row0 to row0 + n - 1 into y, MOST rows of ldy floats or bf16; from codes, or packed. */
+    std::vector<uint8_t> run(int32_t row0, int32_t n, bool coded)
     {
         sv_gemm_args a = {};
         const size_t size = mode == SV_GEMM_F32 ? 4 : 2;
@@ -87,6 +101,11 @@ struct product {
         for (int p = 0; p < n_parts; p++) {
             sv_gemm_item &it = a.part[a.n_parts++];
             it.w = (const uint8_t *)packed[p].data();
+            if (coded) { /* as gemm.cu does */
+                it.w = it.wcomp = tiles[p].data();
+                it.code = drawn[p].code;
+                a.codes = sv_codes_bits((sv_codes_code)it.code);
+            }
             it.bias = p == 0 ? bias.data() : NULL;
             it.bias_dtype = SV_F32;
             it.n_out = n_out[p];
@@ -181,33 +200,46 @@ struct product {
     }
 };
 
-int check(int32_t mode, int32_t k, std::vector<int32_t> outs)
+int check(int32_t mode, int32_t k, std::vector<int32_t> outs, std::vector<int32_t> codes = {})
 {
-    product p(mode, k, outs);
+    product p(mode, k, outs, codes);
+    const bool coded = !codes.empty();
     const int32_t counts[] = {128, 65, 64, 33, 17, 16, 9, 8, 3, 1};
     const size_t size = mode == SV_GEMM_F32 ? 4 : 2, row = size * p.ldy;
-    const std::vector<uint8_t> all = p.run(0, MOST);
+    const std::vector<uint8_t> all = p.run(0, MOST, false);
     if (p.wrong(all, 0, MOST))
         return 1;
     int n_checked = 0;
     for (int32_t n : counts)
-        for (int32_t row0 = 0; row0 + n <= MOST; row0 += n > 8 ? MOST : 41) {
-            const std::vector<uint8_t> y = p.run(row0, n);
+        for (int32_t row0 = 0; row0 + n <= MOST; row0 += n > 8 || coded ? MOST : 41) {
+            const std::vector<uint8_t> y = p.run(row0, n, coded);
             for (int32_t r = 0; r < n; r++)
                 if (memcmp(&y[r * row], &all[(row0 + r) * row], row))
-                    return printf("mode %d, k %d, %d of %d rows: row %d has other bits\n", mode, k, n, MOST, r), 1;
-            if (p.wrong(y, row0, n))
+                    return printf("mode %d, k %d, codes %d, %d of %d rows: row %d has other bits\n", mode, k,
+                                  coded ? codes[0] : -1, n, MOST, r), 1;
+            if (!coded && p.wrong(y, row0, n))
                 return 1;
             n_checked++;
         }
-    printf("mode %d, k %d, %d parts: %d launches, bits equal\n", mode, k, (int)outs.size(), n_checked + 1);
+    printf("mode %d, k %d, %d parts, codes %d: %d launches, bits equal\n", mode, k, (int)outs.size(), coded ? codes[0] : -1,
+           n_checked + 1);
     return 0;
+}
+
+/* The last tile may have eight columns, parts other codes of the same bits. */
+int check_codes(void)
+{
+    return check(SV_GEMM_ACT, 512, {192, 64, 64}, {SV_CODES_F8, SV_CODES_I8, SV_CODES_F8_WIDE}) ||
+           check(SV_GEMM_F32, 456, {136}, {SV_CODES_F8}) || check(SV_GEMM_GATED, 512, {96, 96}, {SV_CODES_F8, SV_CODES_F8}) ||
+           check(SV_GEMM_ACT, 512, {128, 64, 64}, {SV_CODES_I4, SV_CODES_I4_HALF, SV_CODES_I4_TWO}) ||
+           check(SV_GEMM_F32, 456, {136}, {SV_CODES_I4}) || check(SV_GEMM_GATED, 320, {72, 72}, {SV_CODES_MX4, SV_CODES_NV4}) ||
+           check(SV_GEMM_F32, 1280, {72}, {SV_CODES_NV4}) || check(SV_GEMM_F32, 1280, {72}, {SV_CODES_I8});
 }
 }
 
 int main(int, char **)
 {
-    const bool bad = check(SV_GEMM_ACT, 512, {192, 64, 64}) || check(SV_GEMM_ACT, 1280, {200}) ||
+    const bool bad = check_codes() || check(SV_GEMM_ACT, 512, {192, 64, 64}) || check(SV_GEMM_ACT, 1280, {200}) ||
                      check(SV_GEMM_F32, 456, {136}) /* the last tile has eight columns */ ||
                      check(SV_GEMM_GATED, 512, {160, 160}) || check(SV_GEMM_ARGMAX, 320, {500});
     printf("waves of %d: %s\n", (int)GPU_WAVE, bad ? "FAILED" : "passed");

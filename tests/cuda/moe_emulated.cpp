@@ -9,6 +9,7 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/moe.h"
 #include "backend/gpu/mxfp4.cuh"
+#include "drawn_codes.h"
 extern "C" {
 #include "backend/quant.h"
 }
@@ -103,84 +104,15 @@ struct projection {
         for (size_t i = 0; i < value.size(); i++)
             value[i] = sv_e2m1[codes[i / 2] >> 4 * (i & 1) & 15] * sv_e8m0_to_f32(scales[i / SV_MXFP4_BLOCK]);
     }
-    /* Codes of codes.cuh, (n_experts, rows, cols) of `bits` each, and words, (n_experts, rows, tiles of cols). */
-    int32_t code = -1;
-    float global = 0.00123f; /* NVFP4's factor */
-    std::vector<uint32_t> words;
-    static uint32_t bits_of(float f)
-    {
-        uint32_t u;
-        memcpy(&u, &f, 4);
-        return u;
-    }
-    float drawn(sv_rng &rng, float scale, bool half)
-    {
-        const float f = scale * (0.5f + (float)sv_rng_below(&rng, 1000) / 1000) * (sv_rng_below(&rng, 9) ? 1 : -1);
-        return half ? sv_bf16_to_f32(sv_f32_to_bf16(f)) : f;
-    }
-    void draw(sv_rng &rng, int32_t of, int32_t cols)
-    {
-        const size_t n_k = sv_tiles(cols), rows = value.size() / cols;
-        const int32_t bits = sv_codes_bits((sv_codes_code)of);
-        const float small = 1 / std::sqrt((float)cols) / (of <= SV_CODES_F8_WIDE ? 150 : of == SV_CODES_I8 ? 75 : 5);
-        code = of;
-        codes.assign(value.size() * bits / 8, 0);
-        words.resize(rows * n_k);
-        for (uint8_t &c : codes) {
-            c = (uint8_t)sv_rng_below(&rng, 256);
-            if (of <= SV_CODES_F8_WIDE && (c & 0x7f) == 0x7f)
-                c = 0x81;
-        }
-        for (size_t i = 0; i < words.size(); i++) {
-            float scale[4] = {};
-            int32_t zero = 8;
-            for (float &f : scale)
-                f = i % 23 == 5 ? 0 : drawn(rng, small, of != SV_CODES_F8_WIDE && of != SV_CODES_I8);
-            if (of == SV_CODES_I4 || of == SV_CODES_I4_HALF)
-                zero = (int32_t)sv_rng_below(&rng, 17);
-            words[i] = bits_of(scale[0]);
-            if (of == SV_CODES_I4)
-                words[i] = words[i] >> 16;
-            if (of == SV_CODES_I4_HALF) { /* 2^-8 to 2^-5 */
-                words[i] = 0x1c00 + sv_rng_below(&rng, 0xc00);
-                scale[0] = sv_f16_to_f32((uint16_t)words[i]);
-            }
-            if (of == SV_CODES_I4 || of == SV_CODES_I4_HALF)
-                words[i] |= (uint32_t)sv_f32_to_bf16(128.0f + (float)zero) << 16;
-            if (of == SV_CODES_I4_TWO)
-                words[i] = words[i] >> 16 | bits_of(scale[1]);
-            if (of == SV_CODES_NV4) {
-                words[i] = 0;
-                for (int j = 0; j < 4; j++) {
-                    const uint32_t e4m3 = sv_rng_below(&rng, 5) ? 40 + sv_rng_below(&rng, 40) : 1 + sv_rng_below(&rng, 12);
-                    words[i] |= sv_codes_e5m3(e4m3) << 8 * j;
-                    scale[j] = sv_f8_to_f32((uint8_t)e4m3);
-                }
-            }
-            for (size_t c = i % n_k * SV_TILE; c < std::min((i % n_k + 1) * SV_TILE, (size_t)cols); c++) {
-                const size_t at = i / n_k * cols + c;
-                const int32_t nibble = codes[at * bits / 8] >> 4 * (at & 1) & 15;
-                float v;
-                if (of <= SV_CODES_F8_WIDE)
-                    v = sv_f8_to_f32(codes[at]) * scale[0];
-                else if (of == SV_CODES_I8)
-                    v = (float)(int8_t)codes[at] * scale[0];
-                else if (of == SV_CODES_NV4)
-                    v = sv_e2m1[nibble] * scale[c % SV_TILE / 16] * global;
-                else
-                    v = (float)(nibble - zero) * scale[of == SV_CODES_I4_TWO ? c % SV_TILE / 32 : 0];
-                value[at] = sv_bf16_to_f32(sv_f32_to_bf16(v));
-            }
-        }
-    }
+    drawn_codes drawn;
     size_t code_bytes() const
     {
-        return code < 0 ? sv_mxfp4_bytes(x.rows, x.cols) : sv_codes_bytes(x.rows, x.cols, sv_codes_bits((sv_codes_code)code));
+        return drawn.code < 0 ? sv_mxfp4_bytes(x.rows, x.cols) : drawn.bytes(x.rows, x.cols);
     }
     /* As upload.cu does. */
     sv_experts in_codes(sv_cuda *cu)
     {
-        if (code >= 0)
+        if (drawn.code >= 0)
             return in_tiles(cu);
         const size_t each = sv_mxfp4_bytes(x.rows, x.cols), n = (size_t)x.rows * x.cols;
         tiles.assign(each * x.n, 0xff);
@@ -196,15 +128,12 @@ struct projection {
     }
     sv_experts in_tiles(sv_cuda *cu)
     {
-        const int32_t bits = sv_codes_bits((sv_codes_code)code);
-        const size_t each = code_bytes(), n = (size_t)x.rows * x.cols * bits / 8, n_words = (size_t)x.rows * sv_tiles(x.cols);
-        const float factor = 256 * global;
+        const size_t each = code_bytes();
         tiles.assign(each * x.n, 0xff);
         coded = w;
         for (int32_t e = 0; e < x.n; e++) {
-            sv_cuda_codes_pack(cu, &codes[e * n], &words[e * n_words], 0, x.rows, x.cols, (sv_codes_code)code, &tiles[e * each]);
-            memcpy(&tiles[e * each + sv_codes_factor_at(x.rows, x.cols, bits)], &factor, sizeof factor);
-            coded[e].fmt = format_of(code);
+            drawn.tiles(cu, e, x.rows, x.cols, &tiles[e * each]);
+            coded[e].fmt = format_of(drawn.code);
             coded[e].data = &tiles[e * each];
         }
         sv_experts all = x;
@@ -234,7 +163,7 @@ struct projection {
         if (s.top)
             draw_codes(rng, s.top);
         if (s.code >= 0)
-            draw(rng, s.code, cols);
+            drawn.draw(rng, s.code, cols, value);
         for (float &b : bias)
             b = s.bias ? 0.3f * sv_rng_normal(&rng) : 0;
         packed.resize(each * s.n_experts);

@@ -38,14 +38,18 @@ run() { # CASE CHECK KERNELS...: with the faults so far
     names=()
 }
 
-fault 'a wait that leaves a round too many under way' gemm_portable.cu \
+fault 'a wait that leaves a round too many under way' gemm_portable.cuh \
     's/whole = (min\(behind, max\(\(t1 - t\) \/ R - 1, 0\)\))/whole = FAULT ? behind + 1 : \1/'
-fault 'the first rounds counted like later ones' gemm_portable.cu 's/n_rounds \* R \? FIRST_LINES/n_rounds * R \&\& !FAULT ? FIRST_LINES/'
+fault 'the first rounds counted like later ones' gemm_portable.cuh 's/n_rounds \* R \? FIRST_LINES/n_rounds * R \&\& !FAULT ? FIRST_LINES/'
 fault 'a patch read before the wave has written it' gemm_out.cuh '/lay_out<PAIR, STMATRIX>\(v, s, s.patch\);/{n;s/gpu_wave_sync\(\);/if (!FAULT) &/}'
 fault 'rows and columns of a product exchanged' gemm_out.cuh \
     's/gpu_run_row\(lane\), token = token0 \+ gpu_run_col\(lane\)/(FAULT ? gpu_run_col(lane) : gpu_run_row(lane)), token = token0 + (FAULT ? gpu_run_row(lane) : gpu_run_col(lane))/'
 fault 'pieces of shared blocks one line short' gemm_out.cuh 's/j < piece_lines\(N\); j\+\+\) \{$/j < piece_lines(N) - FAULT; j++) {/'
-run '' tests/cuda/gemm_emulated.cpp src/backend/gpu/gemm_portable.cu
+fault 'the end of a strip of codes not copied' gemm_portable.cuh 's/copy_part<LEFT>\(to \+ j \* RING::STAGE/if (!FAULT) &/'
+fault 'codes of the next part taken for those of the last' gemm_portable.cuh 's/u.values.code = it.code;/if (!FAULT || s.part == 0) &/'
+fault 'the second half of the columns with the scales of the first' codes_lane.cuh 's/first \+ step, s, factor/first + step - (FAULT ? first : 0), s, factor/'
+fault 'operands read before the wave has laid them out' codes_lane.cuh '/gpu_store4\(own/,/gpu_wave_sync/s/gpu_wave_sync\(\);/if (!FAULT) &/'
+run '' tests/cuda/gemm_emulated.cpp src/backend/gpu/{gemm_portable,gemm_portable_codes,codes}.cu
 
 fault 'keys read before their copy is waited for' attention_portable.cu 's/tile_lines<HD, WARPS, F8>\(\) \*/& (FAULT ? 2 : 1) */'
 fault 'addresses of the tile after the next' attention_portable.cu 's/\(ahead - 1\) % N_OFFSETS/(ahead - 1 + FAULT) % N_OFFSETS/'

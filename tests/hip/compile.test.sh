@@ -73,7 +73,7 @@ count_products() { # ARCH NAME EXPECTED
 launched=$'src/backend/cuda/attention.cu\nsrc/backend/gpu/attention_latent.cu\nsrc/backend/gpu/attention_portable.cu\nsrc/backend/gpu/gdn.cu\nsrc/backend/gpu/gdn_scan.cu\nsrc/backend/gpu/gemm_portable.cu\nsrc/backend/gpu/mla.cu\nsrc/backend/gpu/moe.cu'
 # No kernel runs there, so none is optimized.
 ask_shared() { # ARCH EMU_FLAGS
-    EMU_FLAGS="$2 -O0" tests/cuda/emulated/run.sh tests/hip/shared_emulated.cpp $launched src/backend/gpu/attention_plain.cu \
+    EMU_FLAGS="$2 -O0" tests/cuda/emulated/run.sh tests/hip/shared_emulated.cpp $launched src/backend/gpu/{attention_plain,gemm_portable_codes}.cu \
         src/backend/hip/no_tuned.cu >"$out/$1/asked" 2>"$out/$1/notes" ||
         failed "$1: $(cat "$out/$1/notes" "$out/$1/asked")"
 }
@@ -92,7 +92,8 @@ count_shared() { # ARCH
               print arch ": " n " kernels take at most " worst " bytes of shared memory, " seen + 0 " of them by their launches"
               exit bad }' "$out/$arch/asked" "$out/$arch/static" || touch "$out/failed"
 }
-# Kernels of a header are those of the file that it is named after; moe_codes.cuh's are moe.cu's.
+# Kernels of a header are those of the file that it is named after; moe_codes.cuh's are moe.cu's, gemm_portable_codes.cu's
+# those of gemm_portable.cuh.
 [ "$(grep -lE 'GPU_SHARED\(|extern __shared__' src/backend/{gpu,cuda,hip}/*.cu{,h} | grep -vE '_sm90|/gpu_(ptx|amd)' |
     sed -E 's/(_codes)?\.cuh$/.cu/' | sort -u)" = "$launched" ] ||
     failed "shared memory is asked for at launches of other files than those looked at here"
@@ -102,14 +103,14 @@ check() { # ARCH VERSION EMU_FLAGS
     mkdir "$out/$1"
     ask_shared "$1" "$3" &
     # What takes longest first, so that no core waits for one at the end.
-    for file in $(printf '%s\n' src/backend/gpu/{gemm_portable,moe,rows,gdn_scan,moe_route}.cu src/backend/{gpu,cuda,hip}/*.cu |
+    for file in $(printf '%s\n' src/backend/gpu/{moe,gemm_portable_codes,gemm_portable,rows,gdn_scan,moe_route}.cu src/backend/{gpu,cuda,hip}/*.cu |
         awk '!seen[$0]++'); do
         case $file in *_sm90.cu | *_nvidia.cu) continue ;; esac
         while [ "$(jobs -r | wc -l)" -ge 2 ]; do wait -n; done
         compile "$1" "$2" "$file" &
     done
     wait
-    for file in gemm_portable attention_portable moe gdn_scan; do
+    for file in gemm_portable gemm_portable_codes attention_portable moe gdn_scan; do
         count_products "$1" "$file" "$(number_of "${!list}" $file)"
     done
     count_shared "$1" "$3"

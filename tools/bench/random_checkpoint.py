@@ -2,9 +2,10 @@
 """Writes a checkpoint nobody trained: DIR/config.json's shapes, sharded, random bf16 numbers, and a tokenizer of the
 same size made from the demo's. For timing starts at real sizes; about 2 GB/s. Standard library only.
 
-    tools/bench/random_checkpoint.py CONFIG_DIR OUT_DIR [TOKENIZER_DIR]
+    tools/bench/random_checkpoint.py [--fp8 | --int4] CONFIG_DIR OUT_DIR [TOKENIZER_DIR]
 
-A target gets TOKENIZER_DIR's tokenizer (default models/demo/target), grown by merges up to the vocabulary's size.
+A target gets TOKENIZER_DIR's tokenizer (default models/demo/target), grown by merges up to the vocabulary's size. With
+--fp8 its layers' matrices are e4m3 in blocks of 128 x 128, with --int4 pack-quantized in groups of 128.
 """
 import json
 import os
@@ -39,15 +40,37 @@ def tensors(c):
         yield "lm_head.weight", [c["vocab_size"], h]
 
 
-def elements(shape):
-    n = 1
+BYTES = {"BF16": 2, "F8_E4M3": 1, "I32": 4, "I64": 8}
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+INT4 = {"quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
+        "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+            "num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True, "dynamic": False}}}}
+
+
+def stored(items, quant):
+    """(name, dtype, shape, contents or None) of these: a quantized matrix is several tensors."""
+    for name, shape in items:
+        n, k = shape[0], shape[-1]
+        if not quant or "_proj." not in name:
+            yield name, "BF16", shape, b"\x80\x3f" if name.endswith("norm.weight") else None
+        elif quant == FP8:
+            yield name, "F8_E4M3", shape, None
+            yield name + "_scale_inv", "BF16", [(n + 127) // 128, (k + 127) // 128], b"\x00\x3d"
+        else:
+            yield name + "_packed", "I32", [n, k // 8], None
+            yield name + "_scale", "BF16", [n, k // 128], b"\x80\x3b"
+            yield name + "_shape", "I64", [2], n.to_bytes(8, "little") + k.to_bytes(8, "little")
+
+
+def n_bytes(dtype, shape):
+    n = BYTES[dtype]
     for d in shape:
         n *= d
     return n
 
 
 def random_block():
-    """bf16 numbers of either sign in [2^-6, 2^-5): about the spread of a trained matrix."""
+    """bf16 numbers of either sign in [2^-6, 2^-5): about the spread of a trained matrix. As e4m3, none is NaN."""
     n = 2 * BLOCK_ELEMENTS
     bits = int.from_bytes(os.urandom(n), "little")
     keep = int.from_bytes(b"\x7f\x80" * BLOCK_ELEMENTS, "little")
@@ -55,25 +78,31 @@ def random_block():
     return (bits & keep | exponent).to_bytes(n, "little")
 
 
-def write_shard(path, items, block):
+def random_codes():
+    """Bytes of two codes of 4 bits, or of one of e4m3 that is at most 1.875."""
+    n = 2 * BLOCK_ELEMENTS
+    return (int.from_bytes(os.urandom(n), "little") & int.from_bytes(b"\xbf" * n, "little")).to_bytes(n, "little")
+
+
+def write_shard(path, items, blocks):
     header, at = {}, 0
-    for name, shape in items:
-        n = 2 * elements(shape)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + n]}
+    for name, dtype, shape, _ in items:
+        n = n_bytes(dtype, shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + n]}
         at += n
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    view, used = memoryview(block), 0
+    used = 0
     with open(path, "wb", buffering=0) as f:
         f.write(len(text).to_bytes(8, "little") + text)
-        for name, shape in items:
-            n = 2 * elements(shape)
-            if name.endswith("norm.weight"):
-                f.write(b"\x80\x3f" * (n // 2))
+        for _, dtype, shape, contents in items:
+            n, view = n_bytes(dtype, shape), memoryview(blocks[dtype != "BF16"])
+            if contents:
+                f.write(contents * (n // len(contents)))
                 continue
             while n:
-                used %= len(block)
-                n_written = f.write(view[used : used + min(n, len(block) - used)])
+                used %= len(view)
+                n_written = f.write(view[used : used + min(n, len(view) - used)])
                 n -= n_written
                 used += n_written
 
@@ -101,31 +130,36 @@ def write_tokenizer(src, out, vocab_size, ends):
 
 
 def main():
-    if len(sys.argv) not in (3, 4):
+    args = sys.argv[1:]
+    quant = {"--fp8": FP8, "--int4": INT4}.get(args[0] if args else "")
+    args = args[1:] if quant else args
+    if len(args) not in (2, 3):
         sys.exit(__doc__)
-    src, out = sys.argv[1:3]
+    src, out = args[:2]
     c = json.load(open(os.path.join(src, "config.json"), encoding="utf-8"))
+    if quant:
+        c["quantization_config"] = quant
     os.makedirs(out, exist_ok=True)
     json.dump(c, open(os.path.join(out, "config.json"), "w", encoding="utf-8"), indent=1)
     shards, size = [[]], 0
-    for name, shape in tensors(c):
-        n = 2 * elements(shape)
+    for item in stored(tensors(c), quant):
+        n = n_bytes(item[1], item[2])
         if size + n > SHARD and shards[-1]:
             shards.append([])
             size = 0
-        shards[-1].append((name, shape))
+        shards[-1].append(item)
         size += n
-    block = random_block()
+    blocks = random_block(), random_codes()
     index = {}
     for i, items in enumerate(shards):
         name = "model.safetensors" if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
-        write_shard(os.path.join(out, name), items, block)
-        index.update((tensor, name) for tensor, _ in items)
+        write_shard(os.path.join(out, name), items, blocks)
+        index.update((item[0], name) for item in items)
     if len(shards) > 1:
         json.dump({"metadata": {}, "weight_map": index}, open(os.path.join(out, "model.safetensors.index.json"), "w"))
     if "dflash_config" not in c:
         here = os.path.dirname(os.path.abspath(__file__))
-        tok = sys.argv[3] if len(sys.argv) == 4 else os.path.join(here, "..", "..", "models", "demo", "target")
+        tok = args[2] if len(args) == 3 else os.path.join(here, "..", "..", "models", "demo", "target")
         write_tokenizer(tok, out, c["vocab_size"], [c["bos_token_id"], c["eos_token_id"]])
 
 

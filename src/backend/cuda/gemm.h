@@ -160,7 +160,7 @@ static inline int32_t sv_cuda_code_bits(const struct sv_weight *w)
 
 /* codes.cu: rows of codes (n_rows, cols; of 4 bits two a byte, low ones first) and words (n_rows,
  * tiles of cols; of 8 bits f32 scales), from row0 on, a multiple of 64, into tiles of codes.cuh,
- * and codes_sm90.cu: these to packed bf16. Signed bytes come as such. Both enqueue. */
+ * and these to packed bf16. Signed bytes come as such. Both enqueue. */
 void sv_cuda_codes_pack(struct sv_cuda *cu, const void *src, const void *words, int32_t row0,
                         int32_t n_rows, int32_t cols, enum sv_codes_code code, void *dst);
 void sv_cuda_codes_expand(struct sv_cuda *cu, const void *tiles, int32_t rows, int32_t cols,

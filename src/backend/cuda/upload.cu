@@ -341,7 +341,8 @@ static bool small_scales_fit(const struct sv_quant *q)
     return true;
 }
 
-/* Experts have MXFP4 in a layout of its own, and groups of half a tile. */
+/* Experts have MXFP4 in a layout of its own. Hopper's dense products know no groups of half a tile.
+ */
 bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enum sv_role role)
 {
     const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
@@ -349,7 +350,7 @@ bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enu
                dense = (role >= SV_ROLE_Q && role <= SV_ROLE_DOWN) ||
                        (role >= SV_ROLE_SHARED_GATE && role <= SV_ROLE_SHARED_DOWN) ||
                        role == SV_ROLE_GDN_QKV || role == SV_ROLE_GDN_Z;
-    if (cu->act != SV_BF16 || !(expert || (dense && cu->set == SV_CUDA_SM90)))
+    if (cu->act != SV_BF16 || !(expert || dense))
         return false;
     if (expert && (q->code == SV_CODE_MXFP4 || q->code == SV_CODE_GG_MXFP4))
         return q->cols % SV_MXFP4_BLOCK == 0;
@@ -362,7 +363,7 @@ bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enu
         return q->block_rows == 1 && q->block_cols == (four == SV_CODES_MX4 ? 32 : 16) &&
                small_scales_fit(q);
     if (four == SV_CODES_I4_TWO)
-        return expert && !q->zeros;
+        return (expert || cu->set != SV_CUDA_SM90) && !q->zeros;
     const bool tiles = q->block_cols % SV_TILE == 0 || q->block_cols >= q->cols;
     return tiles && (byte || (four != SV_CODES_F8 && q->scale != SV_F32));
 }

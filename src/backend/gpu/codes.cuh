@@ -1,6 +1,6 @@
 /*
- * codes.cuh - the layout of weights in codes of 8 or 4 bits with their scales, as dense products on
- * Hopper and those of experts read them.
+ * codes.cuh - the layout of weights in codes of 8 or 4 bits with their scales, as dense products
+ * and those of experts read them.
  *
  * Included by codes.cu, which makes them, by codes_value.cuh, which expands them, and by a unit
  * test in plain C. A tile is that of pack.cuh, of four strips of 16 rows: codes, and behind them a

@@ -2,7 +2,7 @@
  * codes_value.cuh - codes of codes.cuh become weights in bf16, a lane's four pairs of 16 columns at
  * a time: the value in f32, rounded once (docs/formats.md).
  *
- * Included by gemm_codes.cuh, codes_sm90.cu and moe_codes.cuh. Where a product of code and scale
+ * Included by gemm_codes.cuh, codes_lane.cuh and codes.cu. Where a product of code and scale
  * has few bits, it is computed in bf16, which then rounds as f32 followed by bf16 does. Must not:
  * know of tiles.
  */

@@ -1,555 +1,34 @@
 /*
- * gemm_portable.cu - matrix products on the matrix instructions that all cards of a vendor have
- * (gpu.h): 1 to 128 rows of x in a launch.
+ * gemm_portable.cu - the products of gemm_portable.cuh with packed and with compressed weights, and
+ * which kernel a launch takes.
  *
- * Called by gemm.cu. Weight rows are the first operand. A block of the split is one band of 64
- * weight rows; a thread block of four waves walks its unit's tiles through a ring filled by copies
- * that go on meanwhile, GPU_BLOCKS thread blocks a multiprocessor. Few rows take compressed weights
- * (wcomp.cuh) where there are such, which each wave expands in the registers that products take
- * them from: the same bits. What limits few rows is how long a wave is busy with a tile, so the
- * usual case is straight code: whole rounds of tiles, with nothing decided in between. Must not:
- * name a vendor; let n_rows decide the order of a sum: it only picks the width N, which does not
- * change an element's bits.
+ * Called by gemm.cu. Few rows take compressed weights (wcomp.cuh) where there are such. Must not:
+ * let n_rows decide the order of a sum.
  */
-#include "backend/gpu/gemm_expand.cuh"
-#include "backend/gpu/gemm_out.cuh"
-
-enum { WARPS = 4, THREADS = WARPS * GPU_WAVE, MAX_ROUNDS = 8 };
-enum { STEPS = SV_TILE / GPU_K, CHUNKS = GPU_K / 8 }; /* of a tile; 16-byte chunks of a step */
-
-/* Few rows of x: pieces of a block say by themselves that they are there, and the last unit that
- * shares it adds them up. It only waits for units before its own, which run before it on any
- * device. */
-static SV_HD constexpr bool posts(int n)
-{
-    return n <= SV_PORTABLE_POSTED;
-}
-
-/* Tiles as packed (pack.cuh) or compressed (wcomp.cuh): in both, 16 rows for each warp lie
- * together. A stage of the ring is a tile and its columns of x, a round R stages: what one barrier
- * stands for.
- */
-template <int N, int R, bool WCOMP, bool OWN> struct ring {
-    enum {
-        TILE = WCOMP ? (int)SV_WCOMP_TILE_BYTES : (int)SV_TILE_BYTES,
-        STRIP = TILE / WARPS,
-        HEAD = WCOMP ? (int)SV_WCOMP_HEAD_BYTES : 0,
-        STAGE = TILE + (OWN ? 0 : N * 128),
-        ROUND = R * STAGE
-    };
-};
-
-/* The part and the strip of its rows that this warp has of a block. */
-struct strip {
-    int part;
-    int32_t row0;
-};
-
-template <bool GATED>
-static __device__ __forceinline__ struct strip strip_of(const struct sv_gemm_args &a, int32_t block)
-{
-    const int warp = gpu_wave();
-    struct strip s;
-    s.part = GATED ? warp >= 2 : sv_gemm_part_of(a, block);
-    s.row0 = GATED ? block * (SV_TILE / 2) + (warp & 1) * 16
-                   : (block - a.part[s.part].block0) * SV_TILE + warp * 16;
-    return s;
-}
-
-/* Where a unit's loads stand: at a tile of a block, and w at this thread's place in the tile's
- * strip. Bands of a part follow one another, half tiles of gated products do not. */
-struct walk {
-    int32_t block, kk;
-    int32_t run; /* tiles until w jumps */
-    const uint8_t *w;
-    uint64_t once;
-};
-
-template <class RING, bool GATED, bool WCOMP>
-static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a)
-{
-    const struct strip s = strip_of<GATED>(a, v.block);
-    const struct sv_gemm_item &it = a.part[s.part];
-    v.w = (WCOMP ? it.wcomp : it.w) + RING::HEAD +
-          ((size_t)(s.row0 / SV_TILE) * (size_t)a.split.n_k + (size_t)v.kk) * RING::TILE +
-          s.row0 % SV_TILE / 16 * RING::STRIP + gpu_lane() * 16;
-    v.run = (GATED ? 1 : it.block0 + it.n_bands - v.block) * a.split.n_k - v.kk;
-}
-
-/* n tiles on, at most v.run. */
-template <class RING, bool GATED, bool WCOMP>
-static __device__ __forceinline__ void walk_on(struct walk &v, const struct sv_gemm_args &a,
-                                               int32_t n)
-{
-    v.w += n * RING::TILE;
-    v.run -= n;
-    v.kk += n;
-    while (v.kk >= a.split.n_k) {
-        v.kk -= a.split.n_k;
-        v.block++;
-    }
-    if (v.run == 0 && v.block < a.split.n_blocks)
-        walk_enter<RING, GATED, WCOMP>(v, a);
-}
-
-/* n tiles of weights into a round at `to`. */
-template <class RING, int R, bool GATED, bool WCOMP>
-static __device__ __forceinline__ void load_weights(struct walk &v, const struct sv_gemm_args &a,
-                                                    int32_t n, uint32_t to)
-{
-    /* Of a strip, copied by all lanes; what is left, and its 16-byte chunks. */
-    constexpr int LINE = GPU_WAVE * 16, WHOLE = RING::STRIP / LINE * LINE,
-                  LEFT = RING::STRIP - WHOLE, LANES = LEFT / 16;
-    const int lane = gpu_lane();
-    to += gpu_wave() * RING::STRIP;
-    if (n == R && v.run >= R) {
-        const uint8_t *const w = v.w;
-#pragma unroll
-        for (int j = 0; j < R; j++)
-#pragma unroll
-            for (int i = 0; i < WHOLE; i += LINE)
-                gpu_copy_stream(to + j * RING::STAGE + i, w + j * RING::TILE + i, v.once);
-        if constexpr (WCOMP) /* that of all tiles at once; waves of 32 may point anywhere */
-            if (lane < LANES * R)
-                gpu_copy_stream(to + lane / LANES * (RING::STAGE - LEFT) + WHOLE,
-                                w + lane / LANES * (RING::TILE - LEFT) + WHOLE, v.once);
-        walk_on<RING, GATED, WCOMP>(v, a, R);
-        return;
-    }
-#pragma unroll 1
-    for (int32_t j = 0; j < n; j++, to += RING::STAGE) {
-#pragma unroll
-        for (int i = 0; i < WHOLE; i += LINE)
-            gpu_copy_stream(to + i, v.w + i, v.once);
-        if (WCOMP && lane < LANES)
-            gpu_copy_stream(to + WHOLE, v.w + WHOLE, v.once);
-        walk_on<RING, GATED, WCOMP>(v, a, 1);
-    }
-}
-
-/* x of a round whose first tile is kk. */
-template <class RING, int N, int R>
-static __device__ __forceinline__ void load_x(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
-                                              const struct sv_gemm_args &a, int32_t kk, uint32_t to)
-{
-    /* Rows of one tile or of some at a time. */
-    constexpr int AT_ONCE = N * 8 < THREADS ? THREADS / (N * 8) : 1,
-                  EACH = N * 8 > THREADS ? N * 8 / THREADS : 1;
-    const int wave0 = gpu_wave() * (GPU_WAVE / 8), first = AT_ONCE > 1 ? wave0 / N : 0;
-    to += RING::TILE + first * RING::STAGE;
-    int32_t tile = kk + first;
-#pragma unroll
-    for (int j = 0; j < R; j += AT_ONCE) {
-        while (tile >= a.split.n_k)
-            tile -= a.split.n_k;
-#pragma unroll
-        for (int e = 0; e < EACH; e++)
-            if (AT_ONCE <= R || first + j < R)
-                gpu_copy_rows<128, false>(
-                    to + j * RING::STAGE, wave0 % N + e * (THREADS / 8),
-                    [&](uint32_t r, uint32_t chunk) {
-                        const int row = (int)r;
-                        const int32_t col = tile * SV_TILE + (int)chunk * 8;
-                        const bool there = row < a.n_rows && col < k;
-                        return gpu_source{there ? x + row * ldx + col : x, there};
-                    });
-        tile += AT_ONCE;
-    }
-}
-
-/* Lines of x that each wave copies in a round, at least. */
-static __host__ __device__ constexpr int x_lines(int n, int round)
-{
-    return round * (n * 8 / GPU_WAVE) / WARPS;
-}
-
-/* The same for n tiles from a unit's first, kk, on, as soon as x is there: copies of x would be
- * counted behind those of weights that are still on their way. Up to EACH chunks of 16 bytes a
- * thread at once. OWN: only rows that there are. */
-template <int N, bool OWN>
-static __device__ __forceinline__ void load_first_x(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
-                                                    const struct sv_gemm_args &a, int32_t kk,
-                                                    int32_t n, uint32_t to, uint32_t stride)
-{
-    constexpr int EACH = N == 8 ? 8 : 12;
-    const int32_t chunks = n * 8 * (OWN ? a.n_rows : N);
-#pragma unroll 1
-    for (int32_t i0 = threadIdx.x; i0 < chunks; i0 += EACH * THREADS) {
-        uint4 v[EACH];
-        uint32_t at[EACH];
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            const int32_t i = i0 + e * THREADS;
-            int32_t tile = OWN ? i / 8 : i / (N * 8), row = OWN ? 0 : i / 8 % N;
-            for (; OWN && tile >= n; row++)
-                tile -= n;
-            at[e] = to + tile * stride + gpu_place<128>(row, i % 8);
-            for (tile += kk; tile >= a.split.n_k;)
-                tile -= a.split.n_k;
-            const int32_t col = tile * SV_TILE + i % 8 * 8;
-            v[e] = make_uint4(0, 0, 0, 0);
-            if (i < chunks && row < a.n_rows && col < k)
-                v[e] = __ldcg((const uint4 *)(x + row * ldx + col));
-        }
-#pragma unroll
-        for (int e = 0; e < EACH; e++)
-            if (i0 + e * THREADS < chunks)
-                gpu_store16(at[e], v[e]);
-    }
-}
-
-/* Where x of a tile lies, how far on that of the next one is, and which row of eight this lane
- * points at: one that is there, as what comes out for others is thrown away. */
-struct columns {
-    uint32_t at, step;
-    int row;
-};
-
-/* This lane's place in the first operand's rows of a tile. */
-static __device__ __forceinline__ uint32_t w_at(uint32_t stage, int step)
-{
-    const int lane = gpu_lane();
-    return stage + gpu_place<128>(gpu_wave() * 16 + (lane & 15), step * CHUNKS + (lane >> 4));
-}
-
-/* Eight rows of x, of a tile. */
-static __device__ __forceinline__ void load_x8(uint32_t (&x)[2][4], uint32_t at, int row)
-{
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        gpu_load_b8(x[half], at + gpu_place<128>(row, half * 4 + gpu_b8_chunk()));
-}
-
-/* Step of a product with these. */
-static __device__ __forceinline__ void mma_x8(float *acc, const uint32_t (&w)[4],
-                                              const uint32_t (&x)[2][4], int step)
-{
-    constexpr int EACH = STEPS / 2;
-    gpu_mma8(acc, w, x[step / EACH], step % EACH);
-}
-
-/* One tile: 64 columns of k for 16 weight rows a wave. kk: which, for compressed weights. */
-template <class RING, int N, bool WCOMP>
-static __device__ __forceinline__ void sum_tile(float (&acc)[gpu_sums(N)], uint32_t stage,
-                                                struct columns c, int32_t kk, uint32_t strip,
-                                                struct expansion &expansion)
-{
-    uint32_t pair[SV_WCOMP_PAIRS], x8[2][4];
-    if (WCOMP) {
-        const uint32_t at = stage + gpu_wave() * RING::STRIP;
-        expand_plain(pair, at, expansion);
-        patch_all(pair, first_patch(at), at, strip, (uint32_t)kk, expansion);
-    }
-    if (N == 8)
-        load_x8(x8, c.at, c.row);
-#pragma unroll
-    for (int step = 0; step < STEPS; step++) {
-        uint32_t w[4], x[4];
-        if (WCOMP) {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                w[i] = pair[4 * step + i];
-        } else {
-            gpu_load_a(w, w_at(stage, step));
-        }
-        if (N == 8)
-            mma_x8(acc, w, x8, step);
-#pragma unroll
-        for (int j = 0; j < N / 16; j++) {
-            gpu_load_b(x,
-                       c.at + gpu_place<128>(j * 16 + gpu_b_row(), step * CHUNKS + gpu_b_chunk()));
-            gpu_mma(acc + SUMS_16 * j, w, x);
-        }
-    }
-}
-
-/* A round of few rows of x in straight code: operands of one tile are made while the products of
- * the one before are under way. Only strips with patches, one in ten, make it turn aside. */
-template <class RING, int N, int R, bool WCOMP>
-static __device__ __forceinline__ void sum_round(float (&acc)[gpu_sums(N)], uint32_t round,
-                                                 struct columns c, int32_t kk, uint32_t strip,
-                                                 struct expansion &expansion)
-{
-    const int lane = gpu_lane(), warp = gpu_wave();
-    uint32_t patch = SV_WCOMP_NO_PATCH, patched = 0; /* lane i: the first one of tile i */
-    if (WCOMP) {
-        patch = gpu_load4(round + lane % R * RING::STAGE + warp * RING::STRIP + SV_WCOMP_SLOTS_AT);
-        patched = __ballot_sync(0xffffffff, patch != SV_WCOMP_NO_PATCH);
-    }
-#pragma unroll
-    for (int i = 0; i < R; i++) {
-        const uint32_t stage = round + i * RING::STAGE, x_at = c.at + i * c.step;
-        uint32_t w[STEPS][4], x[STEPS][4], x8[2][4];
-        if (WCOMP) {
-            const uint32_t at = stage + warp * RING::STRIP;
-            uint32_t pair[SV_WCOMP_PAIRS];
-            expand_plain(pair, at, expansion);
-            if (patched >> i & 1)
-                patch_all(pair, __shfl_sync(0xffffffff, patch, i), at, strip, (uint32_t)(kk + i),
-                          expansion);
-#pragma unroll
-            for (int p = 0; p < 4 * STEPS; p++)
-                w[p / 4][p % 4] = pair[p];
-        }
-        if (N == 8)
-            load_x8(x8, x_at, c.row);
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            if (!WCOMP)
-                gpu_load_a(w[step], w_at(stage, step));
-            if (N == 16)
-                gpu_load_b(x[step],
-                           x_at + gpu_place<128>(gpu_b_row(), step * CHUNKS + gpu_b_chunk()));
-        }
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            if (N == 16)
-                gpu_mma(acc, w[step], x[step]);
-            else
-                mma_x8(acc, w[step], x8, step);
-        }
-    }
-}
-
-template <bool GATED>
-static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args &a, int32_t block,
-                                                       uint8_t *patches)
-{
-    const int warp = gpu_wave();
-    if (GATED)
-        return spot_gated<2>(a, block * (SV_TILE / 2) + (warp & 1) * 16, warp >= 2, warp & 1,
-                             patches, 2);
-    return spot_of(a, block, block - a.part[sv_gemm_part_of(a, block)].block0,
-                   patches + warp * SV_PATCH_BYTES);
-}
-
-/* What a block's weights need. Asked for a block ahead: memory is busy. */
-template <bool GATED, bool WCOMP>
-static __device__ __forceinline__ struct sv_wcomp_band look_ahead(const struct sv_gemm_args &a,
-                                                                  int32_t block)
-{
-    if (!WCOMP || block >= a.split.n_blocks)
-        return {};
-    const struct strip s = strip_of<GATED>(a, block);
-    return band_of(a.part[s.part], s.row0, a.split.n_k);
-}
-
-/* A block's last tile has been summed up, or the unit's. POSTS: pieces are only left, to be taken
- * at the unit's end. */
-template <int N, bool GATED, bool POSTS>
-static __device__ __forceinline__ void end_block(float (&acc)[gpu_sums(N)],
-                                                 const struct sv_gemm_args &a, uint32_t *order,
-                                                 uint8_t *patches, int32_t block, bool complete)
-{
-    if (!complete && POSTS)
-        post_piece<N>(acc, gpu_args(a), piece_of<N, 1>(gpu_args(a), blockIdx.x, block, 0));
-    else if (complete || gather_pieces<N, 1>(acc, gpu_args(a), order, blockIdx.x, block, 0, 0))
-        put_all<N, false, GATED>(acc, gpu_args(a), out_spot<GATED>(gpu_args(a), block, patches), 0,
-                                 WARPS);
-#pragma unroll
-    for (int e = 0; e < gpu_sums(N); e++)
-        acc[e] = 0.0f;
-    gpu_copy_settled();
-}
-
-/* How far a unit's sums are. */
-struct sums {
-    int32_t kk, begun, block; /* tile of the block; the first that was summed up here */
-    int32_t shared;           /* a block whose pieces are to be taken, or -1 */
-    uint32_t strip;           /* of the block's band */
-    struct expansion expansion;
-    struct sv_wcomp_band ahead; /* of the next block */
-};
-
-template <bool GATED, bool WCOMP>
-static __device__ __forceinline__ void begin_block(struct sums &u, const struct sv_gemm_args &a)
-{
-    if (!WCOMP)
-        return;
-    const struct strip s = strip_of<GATED>(a, u.block);
-    u.strip = (uint32_t)(s.row0 % SV_TILE / 16);
-    u.expansion = expansion_with(a.part[s.part], s.row0, a.split.n_k, u.ahead);
-    u.ahead = look_ahead<GATED, WCOMP>(a, u.block + 1);
-}
-
-/* OWN: all of x that the unit needs lies behind the ring, so that warps go their own ways: what
- * holds one of them up, patches above all, holds up no other. */
-template <int N, int R, bool GATED, bool WCOMP, bool OWN>
-static __global__ void __launch_bounds__(THREADS, GPU_BLOCKS)
-    gemm_kernel(const __grid_constant__ struct sv_gemm_args a, const __nv_bfloat16 *x, int64_t ldx,
-                int32_t k)
-{
-    GPU_SHARED(smem_bytes);
-    __shared__ __align__(16) uint8_t patches[WARPS * 2 * SV_PATCH_BYTES];
-    __shared__ uint32_t order;
-    typedef ring<N, R, WCOMP, OWN> RING;
-    constexpr bool POSTS = posts(N);
-    /* Lines that a wave copies in a round; in one of the first rounds, whose weights or x may have
-     * gone before. */
-    constexpr int W_LINES = R * (RING::STRIP / (GPU_WAVE * 16)), X_LINES = OWN ? 0 : x_lines(N, R),
-                  FIRST_LINES = POSTS ? W_LINES : X_LINES;
-    const uint32_t smem = smem_u32(smem_bytes);
-    const int32_t t0 = sv_split_start(&a.split, blockIdx.x),
-                  t1 = sv_split_start(&a.split, blockIdx.x + 1), n_rounds = a.n_stages / R;
-    const bool whole_k = t1 - t0 >= a.split.n_k;
-    if ((int32_t)blockIdx.x >= a.split.n_units) {
-        sv_pdl_launch();
-        sv_pdl_wait();
-        return;
-    }
-    struct sums u;
-    u.block = t0 / a.split.n_k;
-    u.kk = u.begun = t0 - u.block * a.split.n_k;
-    u.shared = -1;
-    u.strip = 0;
-    u.ahead = look_ahead<GATED, WCOMP>(a, u.block);
-    struct walk v;
-    v.once = gpu_stream_policy();
-    v.block = u.block;
-    v.kk = u.kk;
-    walk_enter<RING, GATED, WCOMP>(v, a);
-#pragma unroll 1
-    for (int32_t r = 0; r < n_rounds; r++) {
-        load_weights<RING, R, GATED, WCOMP>(v, gpu_args(a), min(R, t1 - t0 - r * R),
-                                            smem + r * RING::ROUND);
-        if (POSTS)
-            gpu_copy_commit();
-    }
-    sv_pdl_launch();
-    begin_block<GATED, WCOMP>(u, a);
-    sv_pdl_wait();
-    struct columns c = {smem + RING::TILE, RING::STAGE, (int)threadIdx.x & 7};
-    if constexpr (OWN) {
-        c.at = smem + a.n_stages * RING::TILE;
-        c.step = (uint32_t)a.n_rows * 128;
-        c.row = c.row < a.n_rows ? c.row : 0;
-        load_first_x<N, true>(x, ldx, k, a, whole_k ? 0 : u.kk, min(t1 - t0, a.split.n_k), c.at,
-                              c.step);
-        c.at += whole_k ? u.kk * c.step : 0;
-        __syncthreads();
-    } else if constexpr (POSTS) {
-        load_first_x<N, false>(x, ldx, k, a, u.kk, min(a.n_stages, t1 - t0), c.at, c.step);
-    }
-    for (int32_t r = 0, x_kk = u.kk; r < n_rounds && !POSTS; r++) {
-        load_x<RING, N, R>(x, ldx, k, a, x_kk, smem + r * RING::ROUND);
-        x_kk = (x_kk + R) % a.split.n_k;
-        gpu_copy_commit();
-    }
-    if (a.mode == SV_GEMM_ARGMAX)
-        best_clear(a, WARPS);
-    float acc[gpu_sums(N)];
-#pragma unroll
-    for (int i = 0; i < gpu_sums(N); i++)
-        acc[i] = 0.0f;
-    gpu_copy_settled();
-    uint32_t round = smem, before = smem; /* this round's stages, and those of the round before */
-#pragma unroll 1
-    for (int32_t t = t0; t < t1; t += R) {
-        /* Rounds behind this one, and those of them that are whole. */
-        const int behind = n_rounds - (t == t0 ? 1 : 2),
-                  whole = min(behind, max((t1 - t) / R - 1, 0));
-        gpu_copy_wait<MAX_ROUNDS - 1>(
-            behind, whole * (t < t0 + n_rounds * R ? FIRST_LINES : W_LINES + X_LINES));
-        if (OWN)
-            gpu_wave_sync();
-        else
-            __syncthreads();
-        if (t > t0) {
-            const int32_t left = t1 - t - (n_rounds - 1) * R;
-            if (left > 0) {
-                if (!OWN)
-                    load_x<RING, N, R>(x, ldx, k, gpu_args(a), v.kk, before);
-                load_weights<RING, R, GATED, WCOMP>(v, gpu_args(a), min(R, left), before);
-            }
-            gpu_copy_commit();
-        }
-        const int32_t end = min(t + R, t1);
-#pragma unroll 1
-        for (int32_t i = t; i < end;) {
-            bool all = false;
-            if constexpr (POSTS) {
-                all = i == t && i + R <= t1 && u.kk + R <= a.split.n_k;
-                if (all)
-                    sum_round<RING, N, R, WCOMP>(acc, round, c, u.kk, u.strip, u.expansion);
-            }
-            if (!all)
-                sum_tile<RING, N, WCOMP>(acc, round + (i - t) * RING::STAGE, c, u.kk, u.strip,
-                                         u.expansion);
-            const int32_t done = all ? R : 1;
-            i += done;
-            u.kk += done;
-            c.at += (uint32_t)done * c.step;
-            if (u.kk < a.split.n_k && i < t1)
-                continue;
-            const bool complete = u.kk == a.split.n_k && u.begun == 0;
-            end_block<N, GATED, POSTS>(acc, a, &order, patches, u.block, complete);
-            /* The upper ones of those that share a block take it up. */
-            if (!complete && u.begun)
-                u.shared = u.block;
-            if (OWN && whole_k)
-                c.at -= (uint32_t)u.kk * c.step;
-            u.kk = u.begun = 0;
-            u.block++;
-            if (i < t1)
-                begin_block<GATED, WCOMP>(u, gpu_args(a));
-        }
-        before = round;
-        round += RING::ROUND;
-        if (round == smem + n_rounds * RING::ROUND)
-            round = smem;
-        if (!OWN)
-            c.at = round + RING::TILE;
-    }
-    if (POSTS && u.shared >= 0)
-        take_pieces<N, 1, false, GATED>(gpu_args(a), blockIdx.x, u.shared, 0,
-                                        out_spot<GATED>(a, u.shared, patches), WARPS);
-}
-
-/* ---------------------------------------------------------------- host */
-
-typedef void gemm_fn(const struct sv_gemm_args, const __nv_bfloat16 *, int64_t, int32_t);
-
-/* Rows of x, tiles a round, whether warps go their own ways; [1]: gated. */
-struct width {
-    int n, round;
-    bool own;
-    gemm_fn *fn[2];
-};
+#include "backend/gpu/gemm_portable.cuh"
 
 /* A thread block's shared memory may be small. Compressed weights may not be known. */
 enum { SMALL = GPU_SMALL_SHARED, C = GPU_WCOMP };
+constexpr enum form FEW = C ? COMPRESSED : PACKED;
 
-#define WIDTH(N, R, WCOMP, OWN)                                                                    \
-    {                                                                                              \
-        N, R, OWN,                                                                                 \
-        {                                                                                          \
-            gemm_kernel<N, R, false, WCOMP, OWN>, gemm_kernel<N, R, true, WCOMP, OWN>              \
-        }                                                                                          \
-    }
-/* In ascending order; of the same rows, the first whose ring is deep enough, or the last. */
-static const struct width packed[] = {
-    WIDTH(8, 4, false, true),
-    WIDTH(8, SMALL ? 1 : 4, false, SMALL),
-    WIDTH(8, 2, false, false),
-    WIDTH(16, 2, false, false),
-    WIDTH(32, 2, false, false),
-    WIDTH(64, SMALL ? 1 : 2, false, false),
-    WIDTH(128, SMALL ? 1 : 2, false, false),
-    WIDTH(128, 1, false, false),
+static const struct sv_gemm_width packed[] = {
+    WIDTH(8, 4, PACKED, true),
+    WIDTH(8, SMALL ? 1 : 4, PACKED, SMALL),
+    WIDTH(8, 2, PACKED, false),
+    WIDTH(16, 2, PACKED, false),
+    WIDTH(32, 2, PACKED, false),
+    WIDTH(64, SMALL ? 1 : 2, PACKED, false),
+    WIDTH(128, SMALL ? 1 : 2, PACKED, false),
+    WIDTH(128, 1, PACKED, false),
 };
-static const struct width wcomp[] = {
-    WIDTH(8, 4, C, true),           WIDTH(8, C ? 4 : 2, C, false), WIDTH(8, 2, C, false),
-    WIDTH(16, C ? 4 : 2, C, false), WIDTH(16, 2, C, false),
+static const struct sv_gemm_width wcomp[] = {
+    WIDTH(8, 4, FEW, true),           WIDTH(8, C ? 4 : 2, FEW, false), WIDTH(8, 2, FEW, false),
+    WIDTH(16, C ? 4 : 2, FEW, false), WIDTH(16, 2, FEW, false),
 };
 enum { N_PACKED = sizeof packed / sizeof *packed, N_WCOMP = sizeof wcomp / sizeof *wcomp };
 
-/* One kind of weights, and how many of its widths there are. */
-struct kind {
-    const struct width *width;
-    int n, tile_bytes;
-};
-static const struct kind kinds[] = {{packed, N_PACKED, SV_TILE_BYTES},
-                                    {wcomp, N_WCOMP, SV_WCOMP_TILE_BYTES}};
+static const struct sv_gemm_kind kinds[] = {{packed, N_PACKED, tile_bytes(PACKED), 0},
+                                            {wcomp, N_WCOMP, tile_bytes(FEW), 0}};
 
 /* Thread blocks on a multiprocessor, each with a KiB of the system's and the patches. */
 static size_t smem_budget(const struct sv_cuda *cu)
@@ -562,36 +41,54 @@ static size_t smem_budget(const struct sv_cuda *cu)
 }
 
 /* A ring's stage, and what lies behind the ring for n_rows of x and units of so many tiles. */
-static int stage_bytes(const struct kind *t, const struct width *w)
+static int stage_bytes(const struct sv_gemm_kind *t, const struct sv_gemm_width *w)
 {
     return t->tile_bytes + (w->own ? 0 : w->n * 128);
 }
 
-static int behind_bytes(const struct width *w, int32_t n_rows, int32_t tiles)
+static int behind_bytes(const struct sv_gemm_kind *t, const struct sv_gemm_width *w, int32_t n_rows,
+                        int32_t tiles)
 {
-    return w->own ? n_rows * tiles * 128 : 0;
+    return t->expanded_bytes + (w->own ? n_rows * tiles * 128 : 0);
 }
 
 /* Rounds of the ring, 0 where there is no room for what it takes to keep memory busy. */
-static int rounds_fitting(const struct sv_cuda *cu, const struct kind *t, const struct width *w,
-                          int behind)
+static int rounds_fitting(const struct sv_cuda *cu, const struct sv_gemm_kind *t,
+                          const struct sv_gemm_width *w, int behind)
 {
     const int rounds = ((int)cu->gemm->portable_smem - behind) / (stage_bytes(t, w) * w->round);
     return rounds < (w->own ? 3 : 2) ? 0 : rounds > MAX_ROUNDS ? (int)MAX_ROUNDS : rounds;
 }
 
 /* Wide tiles may need the multiprocessor for themselves. */
-static int stages_of(const struct sv_cuda *cu, const struct kind *t, const struct width *w,
-                     int behind)
+static int stages_of(const struct sv_cuda *cu, const struct sv_gemm_kind *t,
+                     const struct sv_gemm_width *w, int behind)
 {
     const int rounds = rounds_fitting(cu, t, w, behind);
     return (rounds ? rounds : 2) * w->round;
 }
 
 /* Of those for the same rows: taken even if it does not fit twice. */
-static bool is_last(const struct kind *t, const struct width *w)
+static bool is_last(const struct sv_gemm_kind *t, const struct sv_gemm_width *w)
 {
     return w + 1 == t->width + t->n || w[1].n != w->n;
+}
+
+static int open_kind(struct sv_cuda *cu, const struct sv_gemm_kind *t, struct sv_err *err)
+{
+    int rc = SV_OK;
+    for (int i = 0; i < 2 * t->n && !rc; i++) {
+        const struct sv_gemm_width *w = &t->width[i / 2];
+        const int behind = behind_bytes(t, w, 0, 0),
+                  ring = stages_of(cu, t, w, behind) * stage_bytes(t, w);
+        if (is_last(t, w) || rounds_fitting(cu, t, w, behind))
+            rc = sv_cuda_try(
+                cudaFuncSetAttribute((const void *)w->fn[i % 2],
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     w->own ? (int)cu->gemm->portable_smem : ring + behind),
+                err, "shared memory of a matrix product");
+    }
+    return rc;
 }
 
 int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err)
@@ -599,16 +96,10 @@ int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err)
     int rc = SV_OK;
     cu->gemm->portable_smem = smem_budget(cu);
     /* Without compressed weights the second kind's kernels are those of the first. */
-    for (int k = 0; k < 1 + GPU_WCOMP; k++)
-        for (int i = 0; i < 2 * kinds[k].n && !rc; i++) {
-            const struct width *w = &kinds[k].width[i / 2];
-            const int ring = stages_of(cu, &kinds[k], w, 0) * stage_bytes(&kinds[k], w);
-            if (is_last(&kinds[k], w) || rounds_fitting(cu, &kinds[k], w, 0))
-                rc = sv_cuda_try(cudaFuncSetAttribute((const void *)w->fn[i % 2],
-                                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                      w->own ? (int)cu->gemm->portable_smem : ring),
-                                 err, "shared memory of a matrix product");
-        }
+    for (int k = 0; k < 1 + GPU_WCOMP && !rc; k++)
+        rc = open_kind(cu, &kinds[k], err);
+    for (int32_t bits = 4; bits <= 8 && !rc; bits += 4)
+        rc = open_kind(cu, sv_gemm_portable_codes(bits), err);
     return rc;
 }
 
@@ -637,15 +128,16 @@ static int32_t unit_tiles(const struct sv_split *s)
 void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                       struct sv_gemm_args *a)
 {
-    const struct kind *t = &kinds[takes_wcomp(cu, a)];
+    const struct sv_gemm_kind *t =
+        a->codes ? sv_gemm_portable_codes(a->codes) : &kinds[takes_wcomp(cu, a)];
     const int32_t tiles = unit_tiles(&a->split);
-    const struct width *w = t->width;
+    const struct sv_gemm_width *w = t->width;
     /* tune_round: a benchmark's wish. */
     while (w->n < a->n_rows ||
-           (!is_last(t, w) &&
-            (cu->gemm->tune_round || !rounds_fitting(cu, t, w, behind_bytes(w, a->n_rows, tiles)))))
+           (!is_last(t, w) && (cu->gemm->tune_round ||
+                               !rounds_fitting(cu, t, w, behind_bytes(t, w, a->n_rows, tiles)))))
         w++;
-    const int behind = behind_bytes(w, a->n_rows, tiles);
+    const int behind = behind_bytes(t, w, a->n_rows, tiles);
     const int most = stages_of(cu, t, w, behind), tune = cu->gemm->tune_stages;
     struct sv_gemm_args args = *a;
     if (posts(w->n))

@@ -22,7 +22,7 @@
  *   GPU_SMALL_SHARED  a thread block may have no more than 64 KiB of shared memory
  *   GPU_WCOMP         weights may be compressed: their layout is that of waves of 32
  *   GPU_AFRESH        unrolled code has too few scalar registers: see gpu_afresh
- *   GPU_BYTES_OF, GPU_TURNED  macros for what wcomp.cuh says in C, where there are instructions
+ *   GPU_BYTES_OF, GPU_TURNED, GPU_COPY_PART  macros for what their users say in C otherwise
  *
  * Shared memory, addresses of 32 bits
  *   GPU_SHARED(name)                      the dynamic part

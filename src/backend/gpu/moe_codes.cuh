@@ -32,9 +32,6 @@ template <int N, int GROUPS, sv_moe_form FORM> struct coded {
     };
 };
 
-/* Pairs of a lane in a tile, by halves of its columns. */
-typedef uint32_t lane_pairs[CODED_HALVES][8];
-
 /* A matrix's codes: enum sv_codes_code, and the factor of sv_codes_step. */
 struct kind {
     int32_t code;
@@ -67,21 +64,9 @@ template <int CODE, sv_moe_form FORM, int T>
 static __device__ __forceinline__ void
 expand_codes(lane_pairs (&pair)[T], const struct lane_codes<FORM> (&c)[T], float factor)
 {
-    constexpr int EACH = FORM == SV_MOE_CODES8 ? 2 : 1; /* words of a step */
-    const int first = CODED_HALVES < 2 ? gpu_lane() / 32 * 2 : 0;
 #pragma unroll
-    for (int t = 0; t < T; t++) {
-        const struct sv_codes_scale s[2] = {sv_codes_scale_of<CODE>(c[t].scale[0]),
-                                            sv_codes_scale_of<CODE>(c[t].scale[1])};
-#pragma unroll
-        for (int step = 0; step < 2 * CODED_HALVES; step++) {
-            uint32_t four[4];
-            sv_codes_step<CODE>(four, c[t].word + EACH * step, first + step, s, factor);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                pair[t][step / 2][step % 2 * 4 + i] = four[i];
-        }
-    }
+    for (int t = 0; t < T; t++)
+        expand_lane<CODE>(pair[t], c[t], factor);
 }
 
 template <sv_moe_form FORM, int T>

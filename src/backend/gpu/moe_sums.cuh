@@ -62,18 +62,10 @@ static __device__ __forceinline__ void end_sums(float (&acc)[gpu_sums(N)], uint3
 }
 
 template <int N>
-static __device__ __forceinline__ void begin_coded(float (&acc)[gpu_sums(N)],
-                                                   const uint32_t (&pair)[CODED_HALVES][8],
-                                                   uint32_t own, uint32_t x_at)
+static __device__ __forceinline__ void
+begin_coded(float (&acc)[gpu_sums(N)], const lane_pairs &pair, uint32_t own, uint32_t x_at)
 {
-    const int lane = gpu_lane() % 32, first = gpu_lane() / 32 * 8;
-    gpu_wave_sync();
-#pragma unroll
-    for (int i = 0; i < 8 * CODED_HALVES; i++) {
-        const int row = sv_wcomp_row(lane, first + i), col = sv_wcomp_col(lane, first + i);
-        gpu_store4(own + gpu_place<128>(row, col / 8) + col % 8 * 2, pair[i / 8][i % 8]);
-    }
-    gpu_wave_sync();
+    lay_pairs(own, pair);
     end_sums<N>(acc, own, x_at);
 }
 static __device__ __forceinline__ void end_coded(void)

@@ -130,12 +130,22 @@ static __device__ __forceinline__ uint64_t gpu_stream_policy(void)
     return 0;
 }
 
-static __device__ __forceinline__ void gpu_copy_stream(uint32_t to, const void *from, uint64_t)
+/* The first BYTES of a line. */
+template <int BYTES>
+static __device__ __forceinline__ void gpu_copy_part(uint32_t to, const void *from)
 {
     const uint8_t *const first = (const uint8_t *)from - 16 * gpu_lane();
 #pragma unroll
-    for (int i = 0; i < GPU_WAVE * 16; i += GPU_WAVE * GPU_COPY_BYTES)
-        gpu_copy_one<true>(to + i, first + i + gpu_lane() * GPU_COPY_BYTES);
+    for (int i = 0; i < BYTES; i += GPU_WAVE * GPU_COPY_BYTES) {
+        const int at = i + gpu_lane() * GPU_COPY_BYTES;
+        if (i + GPU_WAVE * GPU_COPY_BYTES <= BYTES || at < BYTES)
+            gpu_copy_one<true>(to + i, first + at);
+    }
+}
+#define GPU_COPY_PART gpu_copy_part
+static __device__ __forceinline__ void gpu_copy_stream(uint32_t to, const void *from, uint64_t)
+{
+    gpu_copy_part<GPU_WAVE * 16>(to, from);
 }
 
 /* Places lie side by side, so what lies in a place decides what a lane copies there, of rows of

@@ -130,8 +130,3 @@ void sv_cuda_fp8_rows(struct sv_cuda *, const void *, int64_t, int32_t, int32_t,
 {
     never();
 }
-void sv_cuda_codes_expand(struct sv_cuda *, const void *, int32_t, int32_t, enum sv_codes_code,
-                          void *)
-{
-    never();
-}

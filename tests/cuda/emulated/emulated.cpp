@@ -377,7 +377,8 @@ void emu_copy_place(uint32_t to)
 void emu_copy_lane(uint32_t to, const void *from, uint32_t n, bool there)
 {
     auto &t = emu.threads[(size_t)emu.now];
-    emu_shared_ptr(to, n);
+    if (n)
+        emu_shared_ptr(to, n);
     for (uint32_t i = 0; i < n; i += 4) {
         auto way = on_their_way[(to + i - EMU_SHARED_BASE) / 4];
         if (way)
@@ -398,6 +399,8 @@ static void arrive(const emu_copy &c)
 {
     for (uint32_t i = 0; i < c.n_bytes; i += 4)
         on_their_way[(c.to + i - EMU_SHARED_BASE) / 4] = false;
+    if (c.n_bytes == 0)
+        return;
     if (c.there)
         memcpy(emu_shared_ptr(c.to, c.n_bytes), c.from, c.n_bytes);
     else

@@ -117,6 +117,21 @@ enum { EMU_COPY_BYTES = 4 };
 enum { EMU_COPY_BYTES = 16 };
 #endif
 
+#ifdef SV_EMULATED_WAVE64
+/* A lane that has nothing of the part takes part in the instruction. */
+template <int BYTES> static inline void gpu_copy_part(uint32_t to, const void *from)
+{
+    const uint8_t *const first = (const uint8_t *)from - 16 * gpu_lane();
+    emu_copy_place(to);
+    for (uint32_t part = 0; part < 16 / EMU_COPY_BYTES; part++) {
+        const uint32_t byte = (part * GPU_WAVE + (uint32_t)gpu_lane()) * EMU_COPY_BYTES;
+        emu_copy_lane(to + (byte < BYTES ? byte : 0), first + byte,
+                      byte < BYTES ? EMU_COPY_BYTES : 0, true);
+    }
+}
+#define GPU_COPY_PART gpu_copy_part
+#endif
+
 /* Of a line's 16 bytes for each lane, those that lie side by side in shared memory. */
 template <int BYTES, class F>
 static inline void emu_each_place(uint32_t tile, uint32_t row, const F &f)
