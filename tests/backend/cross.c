@@ -233,6 +233,12 @@ static void small_scales(struct cross *c, enum sv_quant_code code, uint8_t *scal
     }
 }
 
+static void put_block_scale(uint8_t *block, uint16_t h)
+{
+    block[0] = (uint8_t)h;
+    block[1] = (uint8_t)(h >> 8);
+}
+
 struct sv_quant cross_quant(struct cross *c, const struct cross_form *f, int32_t rows, int32_t cols)
 {
     struct sv_quant q = {.code = f->code,
@@ -246,9 +252,9 @@ struct sv_quant cross_quant(struct cross *c, const struct cross_form *f, int32_t
     const size_t n = (size_t)rows * (size_t)cols,
                  n_scales = (size_t)((rows + q.block_rows - 1) / q.block_rows) *
                             (size_t)((cols + q.block_cols - 1) / q.block_cols);
-    uint8_t *codes = malloc(n);
+    uint8_t *codes = malloc(n + n_scales * 2);
     float *scales = malloc(n_scales * sizeof *scales);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n + n_scales * 2; i++) {
         codes[i] = (uint8_t)(sv_rng_next(&c->rng) >> 9);
         if (f->code == SV_CODE_F8 && (codes[i] & 0x7f) == 0x7f)
             codes[i] = 0x81;
@@ -262,6 +268,9 @@ struct sv_quant cross_quant(struct cross *c, const struct cross_form *f, int32_t
         if (f->scale == SV_F16) /* 2^-11 to 2^-9 */
             ((uint16_t *)scales)[i] = (uint16_t)(0x1000 + sv_rng_next(&c->rng) % 0x800);
     }
+    for (size_t i = 0; sv_quant_block(f->code) && i < n_scales; i++) /* 2^-11 to 2^-9 */
+        put_block_scale(codes + i * (size_t)sv_quant_block_bytes(f->code),
+                        (uint16_t)(0x1000 + sv_rng_next(&c->rng) % 0x800));
     q.data = codes;
     q.scales = scales;
     if (f->code == SV_CODE_AWQ || f->code == SV_CODE_GPTQ4) { /* any nibbles will do */

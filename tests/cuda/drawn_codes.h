@@ -1,9 +1,9 @@
 /*
- * drawn_codes.h - random matrices in the codes of codes.cuh, every code of theirs, and the values
- * that they have.
+ * drawn_codes.h - random matrices in the codes of codes.cuh, every code of
+ * theirs, and the values that they have.
  *
- * For moe_emulated.cpp and gemm_emulated.cpp, with src/backend/gpu/codes.cu beside them. Must not:
- * hold codes that are NaN.
+ * For moe_emulated.cpp and gemm_emulated.cpp, with src/backend/gpu/codes.cu
+ * beside them. Must not: hold codes that are NaN.
  */
 #ifndef TESTS_CUDA_DRAWN_CODES_H
 #define TESTS_CUDA_DRAWN_CODES_H
@@ -42,7 +42,7 @@ struct drawn_codes {
         const int32_t bits = sv_codes_bits((sv_codes_code)of);
         const float small = 1 / std::sqrt((float)cols) /
                             (of <= SV_CODES_F8_WIDE ? 150
-                             : of == SV_CODES_I8    ? 75
+                             : of < SV_CODES_I4     ? 75
                                                     : 5);
         code = of;
         codes.assign(value.size() * bits / 8, 0);
@@ -69,6 +69,16 @@ struct drawn_codes {
             }
             if (of == SV_CODES_I4 || of == SV_CODES_I4_HALF)
                 words[i] |= (uint32_t)sv_f32_to_bf16(128.0f + (float)zero) << 16;
+            if (of == SV_CODES_I8_TWO ||
+                of == SV_CODES_I4_HALF_TWO) { /* 2^-13 to 2^-5, of either sign */
+                words[i] = 0;
+                for (int j = 0; j < 2; j++) {
+                    const uint32_t h =
+                        (of == SV_CODES_I8_TWO ? 0x0800 : 0x1c00) + sv_rng_below(&rng, 0xc00);
+                    words[i] |= (h | sv_rng_below(&rng, 2) << 15) << 16 * j;
+                    scale[j] = sv_f16_to_f32((uint16_t)(words[i] >> 16 * j));
+                }
+            }
             if (of == SV_CODES_I4_TWO)
                 words[i] = words[i] >> 16 | bits_of(scale[1]);
             if (of == SV_CODES_MX4) {
@@ -98,13 +108,16 @@ struct drawn_codes {
                     v = sv_e2m1[nibble] * scale[c % SV_TILE / 32];
                 else if (of <= SV_CODES_F8_WIDE)
                     v = sv_f8_to_f32(codes[at]) * scale[0];
+                else if (of == SV_CODES_I8_TWO)
+                    v = (float)(int8_t)codes[at] * scale[c % SV_TILE / 32];
                 else if (of == SV_CODES_I8)
                     v = (float)(int8_t)codes[at] * scale[0];
                 else if (of == SV_CODES_NV4)
                     v = sv_e2m1[nibble] * scale[c % SV_TILE / 16] * global;
                 else
                     v = (float)(nibble - zero) *
-                        scale[of == SV_CODES_I4_TWO ? c % SV_TILE / 32 : 0];
+                        scale[of == SV_CODES_I4_TWO || of == SV_CODES_I4_HALF_TWO ? c % SV_TILE / 32
+                                                                                  : 0];
                 value[at] = sv_bf16_to_f32(sv_f32_to_bf16(v));
             }
         }

@@ -230,6 +230,8 @@ int check(int32_t mode, int32_t k, std::vector<int32_t> outs, std::vector<int32_
 int check_codes(void)
 {
     return check(SV_GEMM_ACT, 512, {192, 64, 64}, {SV_CODES_F8, SV_CODES_I8, SV_CODES_F8_WIDE}) ||
+           check(SV_GEMM_GATED, 352, {72, 72}, {SV_CODES_I8_TWO, SV_CODES_I8}) ||
+           check(SV_GEMM_GATED, 352, {72, 72}, {SV_CODES_I4_HALF_TWO, SV_CODES_I4}) ||
            check(SV_GEMM_F32, 456, {136}, {SV_CODES_F8}) || check(SV_GEMM_GATED, 512, {96, 96}, {SV_CODES_F8, SV_CODES_F8}) ||
            check(SV_GEMM_ACT, 512, {128, 64, 64}, {SV_CODES_I4, SV_CODES_I4_HALF, SV_CODES_I4_TWO}) ||
            check(SV_GEMM_F32, 456, {136}, {SV_CODES_I4}) || check(SV_GEMM_GATED, 320, {72, 72}, {SV_CODES_MX4, SV_CODES_NV4}) ||

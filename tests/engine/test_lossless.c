@@ -205,6 +205,7 @@ static void quantized_auto_bf16(void **state)
 {
     (void)state;
     on_quantized(SV_ISA_AUTO, SV_TYPE_BF16, true, 30);
+    on_tiny("../gguf/qwen3_q8.gguf", SV_ISA_AUTO, SV_TYPE_BF16, false, 12);
 }
 static void quantized_avx2_bf16(void **state)
 {

@@ -142,13 +142,13 @@ bool sv_gemm_is_co_resident(const struct sv_cuda *cu, const struct sv_weight *w,
 /* Which codes these are. */
 static inline enum sv_codes_code sv_cuda_code_of(const struct sv_weight *w)
 {
+    const bool two = w->fmt.block_cols == SV_TILE / 2;
     if (w->fmt.elem == SV_U8)
-        return w->fmt.scale == SV_BF16
-                   ? (w->fmt.block_cols == SV_TILE / 2 ? SV_CODES_I4_TWO : SV_CODES_I4)
-               : w->fmt.scale == SV_F16 ? SV_CODES_I4_HALF
+        return w->fmt.scale == SV_BF16  ? (two ? SV_CODES_I4_TWO : SV_CODES_I4)
+               : w->fmt.scale == SV_F16 ? (two ? SV_CODES_I4_HALF_TWO : SV_CODES_I4_HALF)
                : w->fmt.scale == SV_U8  ? SV_CODES_MX4
                                         : SV_CODES_NV4;
-    return w->fmt.elem == SV_I8      ? SV_CODES_I8
+    return w->fmt.elem == SV_I8      ? (two ? SV_CODES_I8_TWO : SV_CODES_I8)
            : w->fmt.scale == SV_BF16 ? SV_CODES_F8
                                      : SV_CODES_F8_WIDE;
 }

@@ -73,6 +73,8 @@ expand_words(uint32_t (&pair)[SV_WCOMP_PAIRS], const struct coded &c, const stru
             FOR_ONE_CODE(SV_CODES_F8, call)                                                        \
         else if ((e).code == SV_CODES_I8)                                                          \
             FOR_ONE_CODE(SV_CODES_I8, call)                                                        \
+        else if ((e).code == SV_CODES_I8_TWO)                                                      \
+            FOR_ONE_CODE(SV_CODES_I8_TWO, call)                                                    \
         else                                                                                       \
             FOR_ONE_CODE(SV_CODES_F8_WIDE, call)                                                   \
     } while (0)
@@ -83,6 +85,10 @@ expand_words(uint32_t (&pair)[SV_WCOMP_PAIRS], const struct coded &c, const stru
             FOR_ONE_CODE(SV_CODES_I4, call)                                                        \
         else if ((e).code == SV_CODES_I4_HALF)                                                     \
             FOR_ONE_CODE(SV_CODES_I4_HALF, call)                                                   \
+        else if ((e).code == SV_CODES_I4_TWO)                                                      \
+            FOR_ONE_CODE(SV_CODES_I4_TWO, call)                                                    \
+        else if ((e).code == SV_CODES_I4_HALF_TWO)                                                 \
+            FOR_ONE_CODE(SV_CODES_I4_HALF_TWO, call)                                               \
         else if ((e).code == SV_CODES_MX4)                                                         \
             FOR_ONE_CODE(SV_CODES_MX4, call)                                                       \
         else                                                                                       \

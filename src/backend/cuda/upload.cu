@@ -305,10 +305,13 @@ static enum sv_codes_code code4_of(const struct sv_quant *q)
     switch (q->code) {
     case SV_CODE_INT4:
     case SV_CODE_AWQ:
-    case SV_CODE_GPTQ4:
-        return q->scale == SV_F16                                      ? SV_CODES_I4_HALF
-               : q->block_cols == SV_TILE / 2 && q->cols > SV_TILE / 2 ? SV_CODES_I4_TWO
-                                                                       : SV_CODES_I4;
+    case SV_CODE_GPTQ4: {
+        const bool two = q->block_cols == SV_TILE / 2 && q->cols > SV_TILE / 2;
+        return q->scale == SV_F16 ? (two ? SV_CODES_I4_HALF_TWO : SV_CODES_I4_HALF)
+                                  : (two ? SV_CODES_I4_TWO : SV_CODES_I4);
+    }
+    case SV_CODE_Q4_0:
+        return SV_CODES_I4_HALF_TWO;
     case SV_CODE_MXFP4:
         return SV_CODES_MX4;
     case SV_CODE_NVFP4:
@@ -341,8 +344,19 @@ static bool small_scales_fit(const struct sv_quant *q)
     return true;
 }
 
-/* Experts have MXFP4 in a layout of its own. Hopper's dense products know no groups of half a tile.
- */
+/* Blocks of a GGUF file: an f16 scale and 32 codes. */
+static bool is_gguf(const struct sv_quant *q)
+{
+    return q->code == SV_CODE_Q4_0 || q->code == SV_CODE_Q8_0;
+}
+
+static const uint8_t *gguf_block(const struct sv_quant *q, int32_t row, int32_t block)
+{
+    return (const uint8_t *)q->data +
+           ((int64_t)row * (q->cols / 32) + block) * sv_quant_block_bytes(q->code);
+}
+
+/* Experts have MXFP4 in a layout of its own, and no f16 scales of half a tile. */
 bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enum sv_role role)
 {
     const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
@@ -359,11 +373,13 @@ bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enu
     const enum sv_codes_code four = code4_of(q);
     if (q->g_idx || q->rows < 2 || q->cols % 8)
         return false;
+    if (is_gguf(q))
+        return dense;
     if (four == SV_CODES_MX4 || four == SV_CODES_NV4)
         return q->block_rows == 1 && q->block_cols == (four == SV_CODES_MX4 ? 32 : 16) &&
                small_scales_fit(q);
-    if (four == SV_CODES_I4_TWO)
-        return (expert || cu->set != SV_CUDA_SM90) && !q->zeros;
+    if (four == SV_CODES_I4_TWO || four == SV_CODES_I4_HALF_TWO)
+        return (dense || four == SV_CODES_I4_TWO) && !q->zeros;
     const bool tiles = q->block_cols % SV_TILE == 0 || q->block_cols >= q->cols;
     return tiles && (byte || (four != SV_CODES_F8 && q->scale != SV_F32));
 }
@@ -409,6 +425,15 @@ static int64_t awq_at(const struct sv_quant *q, int64_t input, int32_t row)
     return input * q->rows + row / 8 * 8 + row % 8 / 2 + row % 2 * 4;
 }
 
+/* 32 codes of a GGUF block, of which a byte has i and i + 16. */
+static void nibbles_in_order(uint8_t *to, const uint8_t *from)
+{
+    for (int i = 0; i < 8; i++) {
+        to[i] = (uint8_t)((from[2 * i] & 15) | from[2 * i + 1] << 4);
+        to[8 + i] = (uint8_t)(from[2 * i] >> 4 | (from[2 * i + 1] & 0xf0));
+    }
+}
+
 /* A row's codes, two a byte. Those of a group of NVFP4 whose scale is zero are zero. */
 static void row_of_nibbles(const struct sv_quant *q, int32_t row, uint8_t *to)
 {
@@ -425,6 +450,11 @@ static void row_of_nibbles(const struct sv_quant *q, int32_t row, uint8_t *to)
                        << 4 * i;
             to[k / 2] = (uint8_t)two;
         }
+        return;
+    }
+    if (q->code == SV_CODE_Q4_0) {
+        for (int32_t b = 0; b < q->cols / 32; b++)
+            nibbles_in_order(to + b * 16, gguf_block(q, row, b) + 2);
         return;
     }
     memcpy(to, (const uint8_t *)q->data + (size_t)row * (size_t)(q->step ? q->step : 1) * n_bytes,
@@ -454,9 +484,17 @@ static uint32_t zero_of(const struct sv_quant *q, int32_t row, int32_t g)
 static uint32_t code_word(const struct sv_quant *q, enum sv_codes_code code, int32_t row,
                           int32_t kk)
 {
-    const uint8_t *small = (const uint8_t *)q->scales + scales_of(q, row);
-    const int32_t col = kk * SV_TILE, g = col / q->block_cols;
+    const int32_t col = kk * SV_TILE;
     uint32_t word = 0;
+    if (is_gguf(q)) {
+        for (int32_t i = 0; i < 2 && col + 32 * i < q->cols; i++) {
+            const uint8_t *half = gguf_block(q, row, kk * 2 + i);
+            word |= (uint32_t)(half[0] | half[1] << 8) << 16 * i;
+        }
+        return word;
+    }
+    const uint8_t *small = (const uint8_t *)q->scales + scales_of(q, row);
+    const int32_t g = col / q->block_cols;
     if (code == SV_CODES_NV4) {
         for (int32_t i = 0; i < 4 && col + 16 * i < q->cols; i++)
             word |= sv_codes_e5m3(small[g + i]) << 8 * i;
@@ -472,7 +510,7 @@ static uint32_t code_word(const struct sv_quant *q, enum sv_codes_code code, int
     const bool inputs_first = q->code == SV_CODE_AWQ || q->code == SV_CODE_GPTQ4;
     const int64_t at = inputs_first ? (int64_t)g * q->rows + row : scales_of(q, row) + g;
     const uint16_t *half = (const uint16_t *)q->scales;
-    if (code == SV_CODES_I4_TWO) {
+    if (code == SV_CODES_I4_TWO || code == SV_CODES_I4_HALF_TWO) {
         const int64_t next = at + (inputs_first ? q->rows : 1);
         return half[at] | (col + SV_TILE / 2 < q->cols ? (uint32_t)half[next] << 16 : 0);
     }
@@ -495,6 +533,9 @@ static void code_share(void *arg, int thread, int n)
         uint8_t *to = job->codes + (size_t)r * row_bytes;
         if (row_bytes < cols)
             row_of_nibbles(q, job->row0 + r, to);
+        else if (is_gguf(q))
+            for (int32_t b = 0; b < q->cols / 32; b++)
+                memcpy(to + b * 32, gguf_block(q, job->row0 + r, b) + 2, 32);
         else
             memcpy(to, (const uint8_t *)q->data + (size_t)(job->row0 + r) * cols, cols);
         for (size_t i = 0; q->code == SV_CODE_INT8 && i < cols; i++)
@@ -567,10 +608,7 @@ static void mxfp4_share(void *arg, int thread, int n)
         const uint8_t *block = (const uint8_t *)q->data + row * blocks * 17;
         for (size_t b = 0; b < blocks; b++, block += 17, to += 16) {
             scale[b] = block[0];
-            for (int i = 0; i < 8; i++) { /* a byte has columns i and i + 16 */
-                to[i] = (uint8_t)((block[1 + 2 * i] & 15) | block[2 + 2 * i] << 4);
-                to[8 + i] = (uint8_t)(block[1 + 2 * i] >> 4 | (block[2 + 2 * i] & 0xf0));
-            }
+            nibbles_in_order(to, block + 1);
         }
     }
 }
@@ -647,12 +685,16 @@ static int weights_alloc(struct sv_cuda *cu, const struct sv_weight *w, int32_t 
 static struct sv_format codes_format(const struct sv_quant *q, bool fit)
 {
     const enum sv_codes_code four = code4_of(q);
+    const bool two = four == SV_CODES_I4_TWO || four == SV_CODES_I4_HALF_TWO;
+    if (q->code == SV_CODE_Q8_0)
+        return {SV_I8, 1, SV_TILE / 2, SV_F16};
     if (four == SV_CODES_F8)
         return {q->code == SV_CODE_F8 ? SV_F8 : SV_I8, 1, SV_TILE, fit ? SV_BF16 : SV_F32};
-    return {SV_U8, 1, four == SV_CODES_I4_TWO ? SV_TILE / 2 : SV_TILE,
-            four == SV_CODES_MX4   ? SV_U8
-            : four == SV_CODES_NV4 ? SV_F8
-                                   : q->scale};
+    return {SV_U8, 1, two ? SV_TILE / 2 : SV_TILE,
+            four == SV_CODES_MX4           ? SV_U8
+            : four == SV_CODES_NV4         ? SV_F8
+            : four == SV_CODES_I4_HALF_TWO ? SV_F16
+                                           : q->scale};
 }
 
 /* In codes, in 8 bits with a scale for each row, or as it comes. */

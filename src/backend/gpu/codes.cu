@@ -48,7 +48,7 @@ static __global__ void pack_kernel(const uint8_t *src, const uint32_t *words, in
         if (row < n_rows && col < cols)
             two = bits == 8 ? *(const uint16_t *)(src + at) : src[at];
         nan[pair % 2] |= f8 && has_nan(two);
-        if (code == SV_CODES_I8)
+        if (code == SV_CODES_I8 || code == SV_CODES_I8_TWO)
             two ^= 0x8080;
         for (int i = 0; i < 2; i++)
             word[bits == 8 ? pair / 2 : pair / 4] |= (two >> bits * i & ((1u << bits) - 1))
@@ -123,10 +123,11 @@ void sv_cuda_codes_expand(struct sv_cuda *cu, const void *tiles, int32_t rows, i
                           enum sv_codes_code code, void *packed)
 {
     static void (*const kernels[])(const uint8_t *, const float *, uint8_t *) = {
-        expand_kernel<SV_CODES_F8>,      expand_kernel<SV_CODES_F8_WIDE>,
-        expand_kernel<SV_CODES_I8>,      expand_kernel<SV_CODES_I4>,
-        expand_kernel<SV_CODES_I4_HALF>, expand_kernel<SV_CODES_I4_TWO>,
-        expand_kernel<SV_CODES_MX4>,     expand_kernel<SV_CODES_NV4>};
+        expand_kernel<SV_CODES_F8>,     expand_kernel<SV_CODES_F8_WIDE>,
+        expand_kernel<SV_CODES_I8>,     expand_kernel<SV_CODES_I8_TWO>,
+        expand_kernel<SV_CODES_I4>,     expand_kernel<SV_CODES_I4_HALF>,
+        expand_kernel<SV_CODES_I4_TWO>, expand_kernel<SV_CODES_I4_HALF_TWO>,
+        expand_kernel<SV_CODES_MX4>,    expand_kernel<SV_CODES_NV4>};
     const uint8_t *from = (const uint8_t *)tiles;
     sv_cuda_launch(
         cu, "codes to bf16", kernels[code], dim3((unsigned)(sv_tiles(rows) * sv_tiles(cols))),

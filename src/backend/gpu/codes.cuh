@@ -20,13 +20,15 @@ enum { SV_CODES_SCALE_BYTES = 16 * 4, SV_CODES_TAIL_BYTES = 128 };
 
 /* What a code is, and what its row's word says. */
 enum sv_codes_code {
-    SV_CODES_F8,      /* e4m3; a scale below 2^7 that fits bf16, times 2^120, twice */
-    SV_CODES_F8_WIDE, /* e4m3; f32 */
-    SV_CODES_I8,      /* signed bytes, with 128 added; f32 */
-    SV_CODES_I4,      /* 0 to 15; 128 + zero point, in bf16, above a bf16 scale */
-    SV_CODES_I4_HALF, /* 0 to 15; the same above an f16 scale */
-    SV_CODES_I4_TWO,  /* 0 to 15, less 8; a bf16 scale of each half of the columns */
-    SV_CODES_MX4,     /* e2m1; of both halves of the columns a power of two times 2^126, in bf16 */
+    SV_CODES_F8,          /* e4m3; a scale below 2^7 that fits bf16, times 2^120, twice */
+    SV_CODES_F8_WIDE,     /* e4m3; f32 */
+    SV_CODES_I8,          /* signed bytes, with 128 added; f32 */
+    SV_CODES_I8_TWO,      /* the same; an f16 scale of each half of the columns */
+    SV_CODES_I4,          /* 0 to 15; 128 + zero point, in bf16, above a bf16 scale */
+    SV_CODES_I4_HALF,     /* 0 to 15; the same above an f16 scale */
+    SV_CODES_I4_TWO,      /* 0 to 15, less 8; a bf16 scale of each half of the columns */
+    SV_CODES_I4_HALF_TWO, /* the same, f16 scales */
+    SV_CODES_MX4, /* e2m1; of both halves of the columns a power of two times 2^126, in bf16 */
     SV_CODES_NV4 /* e2m1; a scale for each 16 columns, see sv_codes_e5m3; the matrix has a factor */
 };
 

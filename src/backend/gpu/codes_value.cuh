@@ -52,6 +52,12 @@ static __device__ __forceinline__ struct sv_codes_scale sv_codes_scale_of(uint32
     return s;
 }
 
+/* The f16 scale of half of the columns. */
+static __device__ __forceinline__ uint16_t sv_codes_half(uint32_t word, int step)
+{
+    return (uint16_t)(step < 2 ? word : word >> 16);
+}
+
 /* Two codes of 8 bits, in bytes 1 and 3 (HALF 0) or 0 and 2. SV_CODES_F8: sign, exponent and
  * mantissa of e4m3 put where bf16 has them are 2^-120 times the code. Code times scale has 12 bits.
  */
@@ -60,7 +66,7 @@ static __device__ __forceinline__ uint32_t sv_codes_pair8(uint32_t word, uint32_
 {
     constexpr int LOW = HALF ? 0 : 1, HIGH = LOW + 2;
     const float f = __uint_as_float(scale);
-    if (CODE == SV_CODES_I8)
+    if (CODE == SV_CODES_I8 || CODE == SV_CODES_I8_TWO)
         return sv_codes_rounded(sv_codes_signed(word, LOW) * f, sv_codes_signed(word, HIGH) * f);
     if (CODE == SV_CODES_F8_WIDE) {
         const float2 v = gpu_f8x2(sv_wcomp_bytes_of(word, 0, HALF ? 0x4420 : 0x4431));
@@ -77,8 +83,9 @@ static __device__ __forceinline__ uint32_t sv_codes_int4(uint32_t word, int i,
                                                          const struct sv_codes_scale &s)
 {
     const uint32_t code = gpu_sub2(((word >> 4 * i) & 0x000f000fu) | 0x43004300u, s.minus);
-    return CODE == SV_CODES_I4_HALF ? gpu_fma2(code, s.by, gpu_mul2(code, s.low))
-                                    : gpu_mul2(code, s.by);
+    return CODE == SV_CODES_I4_HALF || CODE == SV_CODES_I4_HALF_TWO
+               ? gpu_fma2(code, s.by, gpu_mul2(code, s.low))
+               : gpu_mul2(code, s.by);
 }
 
 /* e2m1 put where bf16 has its bits: 2^-126 times the code. */
@@ -100,6 +107,13 @@ sv_codes_step(uint32_t (&pair)[4], const uint32_t *word, int step,
     for (int i = 0; i < 2; i++) {
         if (CODE == SV_CODES_MX4 || CODE == SV_CODES_I4_TWO)
             own[i].by = sv_wcomp_bytes_of(own[i].by, 0, step < 2 ? 0x1010 : 0x3232);
+        if (CODE == SV_CODES_I4_HALF_TWO)
+            own[i] =
+                sv_codes_scale_of<SV_CODES_I4_HALF>(0x43080000u | sv_codes_half(own[i].by, step));
+        if (CODE == SV_CODES_I8_TWO) {
+            const uint16_t half = sv_codes_half(own[i].by, step);
+            own[i].by = __float_as_uint(sv_load((const __half *)(const void *)&half));
+        }
         if (CODE == SV_CODES_NV4) /* times 2^118: exponents of bf16 begin at 127 */
             own[i].by = sv_wcomp_bytes_of(own[i].by, 0, 0x4040u + 0x0101u * (uint32_t)step) * 16 +
                         0x00010001u * ((127 + 118 - 16) << 7);

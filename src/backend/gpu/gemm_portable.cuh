@@ -427,6 +427,8 @@ static __device__ __forceinline__ void with_code(int32_t code, const USE &use)
             use(one_code<SV_CODES_F8>());
         else if (code == SV_CODES_I8)
             use(one_code<SV_CODES_I8>());
+        else if (code == SV_CODES_I8_TWO)
+            use(one_code<SV_CODES_I8_TWO>());
         else
             use(one_code<SV_CODES_F8_WIDE>());
     } else if constexpr (FORM == CODES4) {
@@ -436,6 +438,8 @@ static __device__ __forceinline__ void with_code(int32_t code, const USE &use)
             use(one_code<SV_CODES_I4_HALF>());
         else if (code == SV_CODES_I4_TWO)
             use(one_code<SV_CODES_I4_TWO>());
+        else if (code == SV_CODES_I4_HALF_TWO)
+            use(one_code<SV_CODES_I4_HALF_TWO>());
         else if (code == SV_CODES_MX4)
             use(one_code<SV_CODES_MX4>());
         else
