@@ -32,31 +32,34 @@ static SV_HD constexpr bool posts(int n)
 
 /* How weights lie: packed (pack.cuh), compressed (wcomp.cuh), or in codes (codes.cuh) of so many
  * bits. 16 rows for each warp lie together in all of them. */
-enum form { PACKED, COMPRESSED, CODES8, CODES4, FORMS };
+enum form { PACKED, COMPRESSED, CODES8, CODES4 };
 
-static __host__ __device__ constexpr int code_bits(enum form form)
+static __host__ __device__ constexpr int code_bits(int form)
 {
     return form == CODES8 ? 8 : form == CODES4 ? 4 : 0;
 }
-static __host__ __device__ constexpr int tile_bytes(enum form form)
+static __host__ __device__ constexpr int tile_bytes(int form)
 {
     return form == PACKED       ? (int)SV_TILE_BYTES
            : form == COMPRESSED ? (int)SV_WCOMP_TILE_BYTES
                                 : SV_CODES_TILE_BYTES(code_bits(form));
 }
 /* Behind the ring: where waves of 64, whose operands are other lanes' pairs, lay them. */
-static __host__ __device__ constexpr int expanded_bytes(enum form form)
+static __host__ __device__ constexpr int expanded_bytes(int form)
 {
     return code_bits(form) && GPU_WAVE > 32 ? WARPS * EXPANDED_STRIP : 0;
 }
 
 /* A stage of the ring is a tile and its columns of x, a round R stages: what one barrier stands
  * for. */
-template <int N, int R, enum form FORM, bool OWN>
-struct ring {
-    enum {TILE = tile_bytes(FORM), STRIP = TILE / WARPS,
-          HEAD = FORM == COMPRESSED ? (int)SV_WCOMP_HEAD_BYTES : 0,
-          STAGE = TILE + (OWN ? 0 : N * 128), ROUND = R *STAGE};
+template <int N, int R, int FORM, bool OWN> struct ring {
+    enum {
+        TILE = tile_bytes(FORM),
+        STRIP = TILE / WARPS,
+        HEAD = FORM == COMPRESSED ? (int)SV_WCOMP_HEAD_BYTES : 0,
+        STAGE = TILE + (OWN ? 0 : N * 128),
+        ROUND = R * STAGE
+    };
 };
 
 /* The part and the strip of its rows that this warp has of a block. */
@@ -85,7 +88,7 @@ struct walk {
     uint64_t once;
 };
 
-template <class RING, bool GATED, enum form FORM>
+template <class RING, bool GATED, int FORM>
 static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a)
 {
     const struct strip s = strip_of<GATED>(a, v.block);
@@ -97,7 +100,7 @@ static __device__ __forceinline__ void walk_enter(struct walk &v, const struct s
 }
 
 /* n tiles on, at most v.run. */
-template <class RING, bool GATED, enum form FORM>
+template <class RING, bool GATED, int FORM>
 static __device__ __forceinline__ void walk_on(struct walk &v, const struct sv_gemm_args &a,
                                                int32_t n)
 {
@@ -125,7 +128,7 @@ static __device__ __forceinline__ void copy_part(uint32_t to, const uint8_t *fro
 }
 
 /* n tiles of weights into a round at `to`. */
-template <class RING, int R, bool GATED, enum form FORM>
+template <class RING, int R, bool GATED, int FORM>
 static __device__ __forceinline__ void load_weights(struct walk &v, const struct sv_gemm_args &a,
                                                     int32_t n, uint32_t to)
 {
@@ -270,10 +273,10 @@ static __device__ __forceinline__ void operands_of(operands &w,
 }
 
 /* A lane's codes of a tile. */
-template <enum form FORM> struct codes_of : lane_words<piece_of_codes<code_bits(FORM)>> {
+template <int FORM> struct codes_of : lane_words<piece_of_codes<code_bits(FORM)>> {
 };
 
-template <int CODE, enum form FORM>
+template <int CODE, int FORM>
 static __device__ __forceinline__ void expand_codes(operands &w, const struct codes_of<FORM> &c,
                                                     const struct values &v)
 {
@@ -323,7 +326,7 @@ static __device__ __forceinline__ void mma_few_x(float (&acc)[gpu_sums(N)], cons
 }
 
 /* One tile: 64 columns of k for 16 weight rows a wave. kk: which, for compressed weights. */
-template <class RING, int N, enum form FORM, int CODE>
+template <class RING, int N, int FORM, int CODE>
 static __device__ __forceinline__ void sum_tile(float (&acc)[gpu_sums(N)], uint32_t stage,
                                                 struct columns c, int32_t kk, struct values &v)
 {
@@ -364,7 +367,7 @@ static __device__ __forceinline__ void sum_tile(float (&acc)[gpu_sums(N)], uint3
 
 /* A round of few rows of x in straight code: operands of one tile are made while the products of
  * the one before are under way. Only strips with patches, one in ten, make it turn aside. */
-template <class RING, int N, int R, enum form FORM>
+template <class RING, int N, int R, int FORM>
 static __device__ __forceinline__ void sum_round(float (&acc)[gpu_sums(N)], uint32_t round,
                                                  struct columns c, int32_t kk, struct values &v)
 {
@@ -396,7 +399,7 @@ static __device__ __forceinline__ void sum_round(float (&acc)[gpu_sums(N)], uint
 }
 
 /* Of codes: all that the round's products need comes to registers first. */
-template <class RING, int N, int R, enum form FORM, int CODE>
+template <class RING, int N, int R, int FORM, int CODE>
 static __device__ __forceinline__ void sum_coded_round(float (&acc)[gpu_sums(N)], uint32_t round,
                                                        struct columns c, const struct values &v)
 {
@@ -419,7 +422,7 @@ static __device__ __forceinline__ void sum_coded_round(float (&acc)[gpu_sums(N)]
 template <int WHICH> struct one_code {
     enum { CODE = WHICH };
 };
-template <enum form FORM, class USE>
+template <int FORM, class USE>
 static __device__ __forceinline__ void with_code(int32_t code, const USE &use)
 {
     if constexpr (FORM == CODES8) {
@@ -462,7 +465,7 @@ static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args
 }
 
 /* What a block's weights need. Asked for a block ahead: memory is busy. */
-template <bool GATED, enum form FORM>
+template <bool GATED, int FORM>
 static __device__ __forceinline__ struct sv_wcomp_band look_ahead(const struct sv_gemm_args &a,
                                                                   int32_t block)
 {
@@ -498,7 +501,7 @@ struct sums {
     struct sv_wcomp_band ahead; /* of the next block */
 };
 
-template <bool GATED, enum form FORM>
+template <bool GATED, int FORM>
 static __device__ __forceinline__ void begin_block(struct sums &u, const struct sv_gemm_args &a)
 {
     if (FORM == PACKED)
@@ -519,7 +522,7 @@ static __device__ __forceinline__ void begin_block(struct sums &u, const struct 
 
 /* OWN: all of x that the unit needs lies behind the ring, so that warps go their own ways: what
  * holds one of them up, patches above all, holds up no other. */
-template <int N, int R, bool GATED, enum form FORM, bool OWN>
+template <int N, int R, bool GATED, int FORM, bool OWN>
 static __global__ void __launch_bounds__(THREADS, GPU_BLOCKS)
     gemm_kernel(const __grid_constant__ struct sv_gemm_args a, const __nv_bfloat16 *x, int64_t ldx,
                 int32_t k)
