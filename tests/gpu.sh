@@ -100,7 +100,7 @@ if [ "${JITTER:-0}" = 1 ]; then
 fi
 
 check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe test_cross_gdn \
-    test_cross_codes test_cross_mla test_cross_vision test_cross_among test_cross_device
+    test_cross_codes test_cross_w8a8 test_cross_mla test_cross_vision test_cross_among test_cross_device
 
 # Fewer prompts than on the CPU, unless FULL=1: a dozen programs share the GPU.
 [ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
@@ -108,7 +108,7 @@ for device in cuda cuda-portable cuda-eager; do
     export SALVO_TEST_DEVICE=$device
     for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16 moe_auto_f32 moe_auto_bf16 \
         gptoss_auto_f32 gptoss_auto_bf16 hybrid_auto_f32 hybrid_auto_bf16 hybrid_experts_auto hybrid_fp8_auto_bf16 \
-        latent_auto_f32 latent_auto_bf16 quantized_auto_bf16 moe_fp8_auto_bf16 fp8_target fp8_auto_bf16 fp8_latents \
+        latent_auto_f32 latent_auto_bf16 quantized_auto_bf16 moe_fp8_auto_bf16 fp8_target fp8_auto_bf16 fp8_latents activations_fp8_on_hopper \
         images_auto_f32 images_auto_bf16 images_and_states; do
         [ $device != cuda ] && [[ $test != *_auto_bf16 || $test = sampled* ]] && continue
         start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"

@@ -101,7 +101,7 @@ struct sv_p_add_rms_norm {
     int64_t tap_stride;
     /* (n_rows) where instead row r's tap goes, < 0: nowhere; NULL. The CPU's alone */
     const int32_t *tap_row;
-    bool quantized;                  /* a hint: a product with quantized weights reads out next */
+    const struct sv_weight *reader;  /* a hint: a product with it reads out next; NULL: not known */
     enum sv_join join;               /* needs delta */
     const struct sv_slice *own_rows; /* (1) device, for replays; without row_index; NULL: all */
 };

@@ -120,13 +120,12 @@ static void *tap_after(const struct sv_taps *t, int32_t done, int32_t hidden, en
     return NULL;
 }
 
-/* A device quantizes all of a drafter's matrices that read the stream, or none. */
-static bool quantized(const struct sv_stack *st)
+/* What reads the stream first in a layer, if its mixer has it. */
+static const struct sv_weight *reader_of(const struct sv_layer *l)
 {
-    if (!st->n_layers || st->layers[0].mixer != SV_MIXER_ATTN)
-        return false;
-    const struct sv_weight *w = &st->layers[0].attn.qkv[0].w;
-    return w->role & SV_ROLE_DRAFT && w->fmt.elem > SV_F16;
+    return l->mixer == SV_MIXER_ATTN  ? &l->attn.qkv[0].w
+           : l->mixer == SV_MIXER_GDN ? &l->gdn.in[0].w
+                                      : NULL;
 }
 
 static void mixer_forward(const struct sv_layer *l, const struct sv_stack *st, struct sv_dev *dev,
@@ -157,7 +156,6 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         .eps = st->eps,
         .out = a->h,
         .tap_stride = (int64_t)p->taps.n * st->hidden,
-        .quantized = quantized(st),
     };
     if (own)
         mixers.rows = p->own->rows;
@@ -166,6 +164,7 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         norm.delta = i ? a->delta : NULL;
         norm.join = i && st->joins ? SV_JOIN_FFN : SV_JOIN_NONE;
         norm.weight = l->in_norm;
+        norm.reader = reader_of(l);
         norm.tap = tap_after(&p->taps, i - 1, st->hidden, act);
         norm.tap_row = norm.tap ? p->taps.row : NULL;
         norm.own_rows = own;
@@ -174,6 +173,7 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         norm.delta = a->delta;
         norm.join = st->joins ? SV_JOIN_MIXER : SV_JOIN_NONE;
         norm.weight = l->post_norm;
+        norm.reader = l->ffn == SV_FFN_DENSE ? &l->mlp.gate_up[0].w : NULL;
         norm.tap = NULL;
         norm.tap_row = NULL;
         switch (l->ffn) {
@@ -192,6 +192,8 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
     norm.delta = a->delta;
     norm.join = st->joins ? SV_JOIN_FFN : SV_JOIN_NONE;
     norm.weight = st->final_norm;
+    const struct sv_weight *first = st->n_layers ? reader_of(&st->layers[0]) : NULL;
+    norm.reader = first && first->role & SV_ROLE_DRAFT ? first : NULL; /* as its head is */
     norm.tap = tap_after(&p->taps, st->n_layers - 1, st->hidden, act);
     norm.tap_row = norm.tap ? p->taps.row : NULL;
     norm.out = p->out;

@@ -420,12 +420,12 @@ static void told_on(struct cross *c, const struct sv_gemm_part *part, int32_t n_
                                       .weight = w.dut,
                                       .eps = 1e-6f,
                                       .out = h.dut,
-                                      .quantized = how};
+                                      .reader = how ? &part[0].w : NULL};
         if (how == 2) { /* other rows in the same place */
             p.x = cross_act(c, x, 1, k);
             sv_op_add_rms_norm(c->dut, &p);
             p.x = x->dut;
-            p.quantized = false;
+            p.reader = NULL;
         }
         sv_op_add_rms_norm(c->dut, &p);
         product(c, part, n_parts, k, gated, n_rows, h.dut, &y, &scratch);

@@ -305,7 +305,8 @@ static void activations_that_are_refused(void **state)
         enum sv_activations type;
         const char *says;
     } cases[] = {{"tests/golden/tiny/pair_target", SV_ACTIVATIONS_INT8, "no weight of"},
-                 {"tests/golden/gguf/qwen3_q8.gguf", SV_ACTIVATIONS_FP8, "fp8 is for GPUs"}};
+                 {"tests/golden/gguf/qwen3_q8.gguf", SV_ACTIVATIONS_FP8, "fp8 is for GPUs"},
+                 {"tests/golden/tiny/pair_target", SV_ACTIVATIONS_FP8, "fp8 is for GPUs"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct sv_engine *e = NULL;
         struct sv_err err = {0};
@@ -317,6 +318,39 @@ static void activations_that_are_refused(void **state)
         assert_non_null(strstr(err.msg, cases[i].says));
     }
     assert_int_equal(sv_alloc_live(), 0);
+}
+
+/* Hopper: dense, and with experts, which stay exact. A model without FP8 weights is refused. */
+static void activations_fp8_on_hopper(void **state)
+{
+    (void)state;
+    const char *want = sv_env("SALVO_TEST_DEVICE"),
+               *fp8 = "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\","
+                      "\"activation_scheme\":\"dynamic\",\"weight_block_size\":[128,128],"
+                      "\"modules_to_not_convert\":[\"lm_head\"]}}";
+    if (!want || strcmp(want, "cuda"))
+        skip();
+    char changes[512];
+    run_activations(SV_ACTIVATIONS_FP8);
+    snprintf(changes, sizeof changes, "{\"hidden_size\":384,\"intermediate_size\":640,%s", fp8);
+    const struct run_pair dense = toy_pair_like("qwen3_odd_bf16", changes);
+    all_arrangements(&dense, SV_ISA_AUTO, SV_TYPE_BF16, false, run_few(24));
+    all_arrangements(&dense, SV_ISA_AUTO, SV_TYPE_BF16, true, run_few(12));
+    snprintf(changes, sizeof changes,
+             "{\"hidden_size\":192,\"moe_intermediate_size\":136,"
+             "\"shared_expert_intermediate_size\":136,%s",
+             fp8);
+    const struct run_pair hybrid = toy_pair_like("qwen3_5_moe_bf16", changes);
+    all_arrangements(&hybrid, SV_ISA_AUTO, SV_TYPE_BF16, false, run_few(12));
+    run_activations(SV_ACTIVATIONS_EXACT);
+    struct sv_engine *e = NULL;
+    struct sv_err err = {0};
+    const struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/qwen3_odd_bf16"),
+                                        .device = "cuda",
+                                        .dtype = SV_TYPE_BF16,
+                                        .tuning.activations = SV_ACTIVATIONS_FP8};
+    assert_int_equal(sv_engine_open(&e, &o, NULL, &err), SV_EUNSUPPORTED);
+    assert_non_null(strstr(err.msg, "no weight of"));
 }
 
 static void on_gptoss(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
@@ -596,7 +630,8 @@ SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_auto_bf16),
              cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_avx2_bf16),
              cmocka_unit_test(int8_auto), cmocka_unit_test(int8_avx2),
              cmocka_unit_test(int8_experts), cmocka_unit_test(int8_and_what_it_changes),
-             cmocka_unit_test(activations_that_are_refused), cmocka_unit_test(gptoss_auto_bf16),
+             cmocka_unit_test(activations_that_are_refused),
+             cmocka_unit_test(activations_fp8_on_hopper), cmocka_unit_test(gptoss_auto_bf16),
              cmocka_unit_test(gptoss_auto_f32), cmocka_unit_test(gptoss_avx2_bf16),
              cmocka_unit_test(gptoss_plain_f32), cmocka_unit_test(hybrid_auto_f32),
              cmocka_unit_test(hybrid_auto_bf16), cmocka_unit_test(hybrid_avx2_bf16),

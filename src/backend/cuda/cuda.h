@@ -98,10 +98,12 @@ struct sv_cuda {
     struct sv_cuda_staging *staging;
     struct sv_cuda_weight *weights; /* wcomp.cu: all that may have a compressed copy */
     enum sv_toggle wcomp_mode, two_shots;
-    bool bytes;           /* quantized weights are kept in 8 bits (fp8.cuh) */
+    bool bytes, fp8;      /* a draft's weights are kept in 8 bits (fp8.cuh); activations in fp8 */
     int32_t bytes_k;      /* the most columns of one that was loaded */
     const void *bytes_of; /* what the last launch, a norm's, has also written in 8 bits, or NULL */
     int32_t bytes_n, bytes_d;        /* its rows and columns */
+    bool bytes_in_groups;            /* with a scale for each group */
+    int32_t n_fp8, n_exact;          /* matrices loaded: for activations in fp8, and others */
     struct sv_cuda_gemm_state *gemm; /* gemm.cu: made by its reserve */
     struct sv_cuda_attn_state *attn; /* attention.cu: likewise */
     void *sample;                    /* sample.cu: scratch for sample_rows rows */
@@ -126,15 +128,22 @@ static inline bool sv_cuda_is_packed(const struct sv_weight *w)
     return (w->fmt.elem == SV_BF16 || w->fmt.elem >= SV_I8) && w->rows > 1;
 }
 
-static inline bool sv_cuda_is_codes(const struct sv_weight *w)
-{
-    return w->fmt.elem == SV_F8 ? !(w->role & SV_ROLE_DRAFT) : w->fmt.elem >= SV_I8;
-}
-
 /* A draft's, quantized here. */
 static inline bool sv_cuda_is_bytes(const struct sv_weight *w)
 {
-    return w->fmt.elem == SV_F8 && !sv_cuda_is_codes(w);
+    return w->fmt.elem == SV_F8 && w->role & SV_ROLE_DRAFT;
+}
+
+/* A file's for activations in fp8: tiles of fp8.cuh with scales of groups, which are their width.
+ */
+static inline bool sv_cuda_is_w8a8(const struct sv_weight *w)
+{
+    return w->fmt.elem == SV_F8 && !sv_cuda_is_bytes(w) && w->fmt.block_cols == 128;
+}
+
+static inline bool sv_cuda_is_codes(const struct sv_weight *w)
+{
+    return w->fmt.elem >= SV_I8 && !sv_cuda_is_bytes(w) && !sv_cuda_is_w8a8(w);
 }
 
 /* device.cu: keeps the first failed call until the next sync; returns whether rc was success.
@@ -269,14 +278,6 @@ void sv_cuda_free_weight(struct sv_dev *dev, struct sv_weight *w);
 int64_t sv_cuda_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows);
 int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
                           float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err);
-
-/* fp8_sm90.cu: bf16 rows, row-major in device memory, into 8 bits. Of a matrix of weights n_rows
- * from row0 on, a multiple of 64; or rows of x, sv_fp8_row_bytes(k) apart, and their scales.
- * Enqueues. */
-void sv_cuda_fp8_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows,
-                      int32_t rows, int32_t cols, void *dst);
-void sv_cuda_fp8_rows(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, int32_t n_rows,
-                      void *to, float *scales);
 
 /* wcomp.cu: compressed copies of packed weights. A weight that may have one gets its priv when it
  * is loaded and loses it when it is freed; reserve makes the copies. */

@@ -384,6 +384,11 @@ static void cuda_close(struct sv_dev *dev)
     sv_free(cu);
 }
 
+static bool cuda_rounds(const struct sv_dev *dev)
+{
+    return ((const struct sv_cuda *)(const void *)dev)->n_fp8 > 0;
+}
+
 static bool cuda_quantizes(const struct sv_dev *dev)
 {
     return ((const struct sv_cuda *)(const void *)dev)->bytes;
@@ -423,6 +428,7 @@ static struct sv_backend cuda_table(void)
     be.random_weight = sv_cuda_random_weight;
     be.free_weight = sv_cuda_free_weight;
     be.weight_bytes = sv_cuda_weight_bytes;
+    be.rounds = cuda_rounds;
     be.quantizes = cuda_quantizes;
     be.upload = sv_cuda_upload;
     be.download = sv_cuda_download;
@@ -495,8 +501,9 @@ static int check_options(const struct sv_dev_opts *opts, struct sv_err *err)
     if (opts->compute != SV_F32 && opts->compute != SV_BF16)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "%s computes in f32 or bf16, not in %s",
                        SV_GPU_BACKEND, sv_dtype_name(opts->compute));
-    if (opts->tuning.activations != SV_ACTIVATIONS_EXACT)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "activations: those of %s are exact",
+    if (opts->tuning.activations == SV_ACTIVATIONS_INT8)
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "activations: those of %s are exact or in fp8; int8 is for the CPU",
                        SV_GPU_BACKEND);
     if (opts->tuning.isa != SV_ISA_AUTO)
         return sv_fail(err, SV_EINVAL, -1, "an instruction set is for the CPU, not for %s",
@@ -590,6 +597,16 @@ int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_
     rc = read_properties(cu, opts->tuning.kernels, err);
     cu->bytes =
         opts->tuning.draft_quant != SV_TOGGLE_OFF && cu->set == SV_CUDA_SM90 && cu->act == SV_BF16;
+    cu->fp8 = opts->tuning.activations == SV_ACTIVATIONS_FP8;
+    if (!rc && cu->fp8 && (cu->set != SV_CUDA_SM90 || cu->act != SV_BF16))
+        rc = sv_fail(
+            err, SV_EUNSUPPORTED, -1,
+            "activations: fp8 needs --dtype bf16 and the kernels of sm_90a (Hopper); this is "
+            "%s in %s",
+            cu->text, sv_dtype_name(cu->act));
+    if (!rc && cu->fp8)
+        snprintf(cu->text + strlen(cu->text), sizeof cu->text - strlen(cu->text),
+                 ", fp8 activations");
     if (!rc)
         rc = open_parts(cu, opts, err);
     if (rc) {

@@ -49,14 +49,20 @@ static int reserve_bytes(struct sv_cuda *cu, struct sv_err *err)
     const size_t rows = (size_t)bytes_rows(cu);
     struct sv_cuda_gemm_state *g = cu->gemm;
     void *p = NULL;
+    g->bytes_ld = sv_fp8_group_ld((int32_t)rows);
+    /* The widest copy reaches behind the last row's scale. */
+    const size_t n_scales =
+        cu->n_fp8 ? (size_t)(g->bytes_ld * sv_fp8_tiles(cu->bytes_k)) + SV_GEMM_PASS : rows;
     int rc = sv_gemm_fp8_open(cu, err);
+    if (!rc && cu->n_fp8)
+        rc = sv_gemm_w8a8_open(cu, err);
     if (!rc)
         rc = sv_cuda_alloc((struct sv_dev *)cu, &p, rows * (size_t)sv_fp8_row_bytes(cu->bytes_k),
                            err);
     g->bytes_x = (uint8_t *)p;
     p = NULL;
     if (!rc)
-        rc = sv_cuda_alloc((struct sv_dev *)cu, &p, rows * sizeof *g->bytes_scale, err);
+        rc = sv_cuda_alloc((struct sv_dev *)cu, &p, n_scales * sizeof *g->bytes_scale, err);
     g->bytes_scale = (float *)p;
     return rc;
 }
@@ -85,6 +91,11 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
         rc = sv_gemm_wcomp_open(cu, err);
     if (!rc && cu->bytes_k)
         rc = reserve_bytes(cu, err);
+    if (cu->n_fp8)
+        sv_log(SV_LOG_INFO,
+               "activations in fp8: products with %d matrices; with %d of other formats, or of "
+               "experts, they are exact",
+               (int)cu->n_fp8, (int)cu->n_exact);
     if (!rc && cu->set == SV_CUDA_SM90)
         rc = sv_gemm_codes_open(cu, err);
     if (!rc && cu->set == SV_CUDA_SM90)
@@ -143,6 +154,8 @@ static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
 {
     if (cu->set != SV_CUDA_SM90)
         sv_gemm_portable(cu, x, ldx, k, a);
+    else if (a->groups)
+        sv_gemm_w8a8(cu, x, ldx, k, a);
     else if (a->bytes)
         sv_gemm_fp8(cu, x, ldx, k, a);
     else if (a->codes == 8)
@@ -178,7 +191,8 @@ static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
     it->wcomp = a->codes ? it->w : sv_cuda_wcomp_of(&part->w);
     it->code = sv_cuda_code_of(&part->w);
     it->scale = (const float *)(const void *)(it->w + sv_fp8_scales_at(part->w.rows, part->w.cols));
-    a->bytes = sv_cuda_is_bytes(&part->w);
+    a->groups = sv_cuda_is_w8a8(&part->w);
+    a->bytes = a->groups || sv_cuda_is_bytes(&part->w);
     it->bias = part->bias.data;
     it->bias_dtype = part->bias.fmt.elem;
     it->n_out = part->w.rows;
@@ -243,7 +257,7 @@ static bool expand_codes(struct sv_cuda *cu, int32_t n_rows, int32_t k, struct s
 /* Rows of x in one launch. */
 static int32_t launch_rows(const struct sv_cuda *cu, const struct sv_gemm_args *a)
 {
-    return a->codes ? (int32_t)SV_GEMM_CODES_PASS : pass_rows(cu);
+    return a->codes || a->groups ? (int32_t)SV_GEMM_CODES_PASS : pass_rows(cu);
 }
 
 /* As run_rows, of weights that are there. */
@@ -252,11 +266,13 @@ static void run_launches(struct sv_cuda *cu, int32_t n_rows, const void *x, int6
 {
     a->n_rows = n_rows;
     a->y = y;
-    if (cu->set == SV_CUDA_SM90 && !a->codes &&
+    if (cu->set == SV_CUDA_SM90 && !a->codes && !a->groups &&
         (a->bytes ? sv_gemm_fp8_halves(cu, x, ldx, k, a) : sv_gemm_sm90_halves(cu, x, ldx, k, a)))
         return;
     if (cu->set == SV_CUDA_SM90 && !a->codes &&
-        (a->bytes ? sv_gemm_fp8_whole(cu, x, ldx, k, a) : sv_gemm_sm90_whole(cu, x, ldx, k, a)))
+        (a->groups  ? sv_gemm_w8a8_whole(cu, x, ldx, k, a)
+         : a->bytes ? sv_gemm_fp8_whole(cu, x, ldx, k, a)
+                    : sv_gemm_sm90_whole(cu, x, ldx, k, a)))
         return;
     const int32_t step = launch_rows(cu, a);
     for (int32_t m = 0; m < n_rows; m += step) {
@@ -283,9 +299,14 @@ static void bytes_of(struct sv_cuda *cu, const __nv_bfloat16 *x, int64_t ldx, in
                      struct sv_gemm_args *a)
 {
     SV_REQUIRE(sv_gemm_bytes_room(cu, n, k));
-    if (x != cu->bytes_of || ldx != k || k != cu->bytes_d || n > cu->bytes_n)
-        sv_cuda_fp8_rows(cu, x, ldx, k, n, cu->gemm->bytes_x, cu->gemm->bytes_scale);
+    const bool there = x == cu->bytes_of && ldx == k && k == cu->bytes_d && n <= cu->bytes_n &&
+                       cu->bytes_in_groups == (bool)a->groups;
     a->x_scale = cu->gemm->bytes_scale;
+    a->x_ld = cu->gemm->bytes_ld;
+    if (!there && a->groups)
+        sv_cuda_fp8_group_rows(cu, x, ldx, k, n, cu->gemm->bytes_x, cu->gemm->bytes_scale, a->x_ld);
+    else if (!there)
+        sv_cuda_fp8_rows(cu, x, ldx, k, n, cu->gemm->bytes_x, cu->gemm->bytes_scale);
 }
 
 static void run_all(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t ldx, int32_t k,
@@ -304,13 +325,13 @@ static void run_all(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t l
 }
 
 /* How a weight that tensor cores take lies in memory. */
-enum kind { PACKED, BYTES, CODES, CODES4, KINDS };
+enum kind { PACKED, BYTES, W8A8, CODES, CODES4, KINDS };
 
 static enum kind kind_of(const struct sv_weight *w)
 {
     if (sv_cuda_is_codes(w))
         return sv_cuda_code_bits(w) == 8 ? CODES : CODES4;
-    return sv_cuda_is_bytes(w) ? BYTES : PACKED;
+    return sv_cuda_is_w8a8(w) ? W8A8 : sv_cuda_is_bytes(w) ? BYTES : PACKED;
 }
 
 /* Where a model has experts, few rows of an attention's products read bf16 though there is a

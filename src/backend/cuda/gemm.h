@@ -12,6 +12,7 @@
 
 #include "backend/gpu/codes.cuh"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/fp8.h"
 #include "backend/gpu/gpu.h"
 #include "backend/gpu/pack.cuh"
 #include "backend/gpu/split.cuh"
@@ -23,8 +24,8 @@ enum {
     SV_GEMM_BEST_SLOTS = 2048, /* candidates of a row in a fused head, at most */
     SV_GEMM_BEST_ROWS = SV_GEMM_WIDE_PASS, /* rows of x of a fused head in one launch, at most */
     SV_GEMM_FP8_ROWS = 2048,               /* rows of x that are in 8 bits at once */
-    SV_GEMM_CODES_PASS = 128,              /* rows of x in one launch where weights are codes */
-    SV_GEMM_CODES_ROWS = 512,              /* more rows of x have codes expanded in memory first */
+    SV_GEMM_CODES_PASS = 128, /* rows of x in one launch where weights are codes, or x in groups */
+    SV_GEMM_CODES_ROWS = 512, /* more rows of x have codes expanded in memory first */
 };
 
 /* Times of a thread block, in a build of their own. */
@@ -53,7 +54,7 @@ struct sv_gemm_item {
     const uint8_t *w;     /* packed */
     const uint8_t *wcomp; /* the same in fewer bits (wcomp.cuh; codes.cuh), or NULL */
     int32_t code;         /* enum sv_codes_code, of codes */
-    const float *scale;   /* weights in 8 bits: of each row */
+    const float *scale;   /* weights in 8 bits: of each row, or of each tile's */
     const void *bias;     /* or NULL */
     int32_t bias_dtype, n_out, n_bands;
     int32_t col0;   /* in y */
@@ -69,11 +70,13 @@ struct sv_gemm_args {
     int32_t x_rows;  /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
     int32_t tall;    /* sm_90: blocks of SV_SM90_TALL weight rows that no unit cuts */
     int32_t n_sharers;   /* sm_90, clusters of two units: of each shared block */
-    int32_t bytes;       /* weights and x in 8 bits (fp8.cuh) */
+    int32_t bytes;       /* weights and x in 8 bits (fp8.cuh), */
+    int32_t groups;      /* with scales of groups */
     int32_t codes;       /* bits of a weight's code (codes.cuh), or 0; x in bf16 */
     int32_t co_resident; /* sm_90: see sv_gemm_is_co_resident */
     int32_t x_stays; /* sm_90, whole products: x fits into L2 beside weights that leave it first */
-    const float *x_scale; /* and x's scales */
+    const float *x_scale; /* and x's scales; of groups (tiles, x_ld) */
+    int32_t x_ld;
     void *y;
     int64_t ldy;
     float4 *pieces; /* partial sums of blocks shared between units */
@@ -100,6 +103,7 @@ struct sv_cuda_gemm_state {
     uint64_t *best;
     uint8_t *bytes_x; /* rows of x in 8 bits, and their scales; NULL without quantized weights */
     float *bytes_scale;
+    int32_t bytes_ld; /* of scales of groups */
     uint8_t
         *expanded; /* (expanded_bytes) codes as packed bf16, for many rows; NULL without codes */
     size_t expanded_bytes;
@@ -199,13 +203,6 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
 /* Describes x, of bf16 or bytes, to the copy engine; out: a CUtensorMap. A failure is latched. */
 bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx, int32_t k,
                       int32_t n_rows, int box_rows, bool bytes);
-/* ---- gemm_fp8_sm90.cu: likewise, where weights and x are in 8 bits. Bits of their own. */
-int sv_gemm_fp8_open(struct sv_cuda *cu, struct sv_err *err);
-void sv_gemm_fp8(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a);
-bool sv_gemm_fp8_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
-                        struct sv_gemm_args *a);
-bool sv_gemm_fp8_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
-                       struct sv_gemm_args *a);
 /* ---- gemm_wcomp_sm90.cu: few rows, where all parts have compressed weights; false: nothing done.
  * The same bits as sv_gemm_sm90. */
 int sv_gemm_wcomp_open(struct sv_cuda *cu, struct sv_err *err);

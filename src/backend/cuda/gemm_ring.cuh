@@ -8,6 +8,9 @@
 #ifndef SV_CUDA_GEMM_RING_CUH
 #define SV_CUDA_GEMM_RING_CUH
 
+#define SV_GEMM_GROUPS (SV_GEMM_FP8 == 2)
+static constexpr bool BYTES = SV_GEMM_FP8, GROUPS = SV_GEMM_GROUPS;
+
 /* ---------------------------------------------------------------- barriers and copies */
 
 /* The same barrier in block `rank` of the cluster. Nothing is handed over but the end of reads that
@@ -112,7 +115,9 @@ static SV_HD constexpr bool takes_few(int n)
 
 /* ---------------------------------------------------------------- shared memory */
 
-enum { X_ROW_BYTES = SV_TILE * 2, X_COLS = FP8 ? X_ROW_BYTES : SV_TILE };
+enum { X_ROW_BYTES = SV_TILE * 2, X_COLS = BYTES ? X_ROW_BYTES : SV_TILE };
+/* GROUPS: scales of a tile of weights, and a row of x with its scale. */
+enum { W_SCALE_BYTES = GROUPS ? SV_TILE * 4 : 0, X_LINE_BYTES = X_ROW_BYTES + (GROUPS ? 4 : 0) };
 
 /* Where copies of one and a half tiles do not begin on 128 bytes in memory, they shall not in
  * shared memory either. */
@@ -121,7 +126,9 @@ enum { HALF_GAP = W_BYTES / 2 % 128 };
 template <int N, enum way WAY>
 struct ring {
     static constexpr uint32_t W = (groups_of(WAY) * W_BYTES + 1023) / 1024 * 1024,
-    STAGE = W + N *X_ROW_BYTES;
+    SCALES_AT = W + N *X_ROW_BYTES, /* of weights, then of x */
+    X_SCALES_AT = SCALES_AT + groups_of(WAY) * W_SCALE_BYTES,
+    STAGE = (X_SCALES_AT + N * (X_LINE_BYTES - X_ROW_BYTES) + 1023) / 1024 * 1024;
     /* WCOMP: tiles that are expanded before x is there, as many as registers hold. */
     static constexpr int EARLY = takes_tall(WAY) ? (N <= 64 ? 2 : 1)
                                  : N <= 32       ? 4
@@ -141,7 +148,7 @@ struct tail {
 /* A warp's, where results are turned around: four, where the ring leaves room for them. */
 static SV_HD constexpr int patches_of(int n)
 {
-    return WCOMP || n < 32 || n == 224 ? 2 : 4;
+    return WCOMP || n < 32 || n == 224 || (GROUPS && n == 192) ? 2 : 4;
 }
 
 template <int N> static __device__ __forceinline__ uint8_t *patches_at(struct tail *tail, int warp)
@@ -171,7 +178,9 @@ struct walk {
     bool odd;              /* TALL, gated: begins in the middle of a band */
     const uint8_t *w;      /* first run's tile kk */
     size_t band_bytes;
-    ptrdiff_t up; /* gated: from gate to up */
+    ptrdiff_t up;               /* gated: from gate to up */
+    const uint8_t *w0, *scales; /* GROUPS: where the matrix and its scales begin */
+    ptrdiff_t up_scales;
 };
 
 static __device__ __forceinline__ const uint8_t *weights_of(const struct sv_gemm_item &it)
@@ -194,11 +203,16 @@ static __device__ __forceinline__ void walk_enter(struct walk &v, const struct s
     v.n_runs = min(G, max(0, it.n_bands - band));
     v.odd = takes_tall(WAY) && gated && block % 2;
     v.w = weights_of(it) + (size_t)band * v.band_bytes + (size_t)v.kk * W_BYTES;
-    v.bytes = v.n_runs * W_BYTES;
+    v.bytes = v.n_runs * (W_BYTES + W_SCALE_BYTES);
     if (gated) {
         v.n_runs = band < it.n_bands ? (takes_tall(WAY) ? 4 : 2) : 0;
-        v.bytes = v.n_runs ? G * W_BYTES : 0;
+        v.bytes = v.n_runs ? G * (W_BYTES + W_SCALE_BYTES) : 0;
         v.up = weights_of(a.part[1]) - weights_of(it);
+    }
+    if (GROUPS) {
+        v.w0 = weights_of(it);
+        v.scales = (const uint8_t *)it.scale;
+        v.up_scales = (const uint8_t *)a.part[1].scale - v.scales;
     }
 }
 
@@ -214,8 +228,22 @@ static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv
     walk_enter<WAY>(v, a, half);
 }
 
+/* n bytes of weights at `from`, or as far from up's beginning, into a stage at `to`. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void copy_weights(const struct walk &v, bool up, uint32_t stage,
+                                                    uint32_t to, const uint8_t *from, uint32_t n,
+                                                    uint32_t full, uint64_t policy)
+{
+    copy_tile(stage + to, from + (up ? v.up : 0), n, full, policy);
+#if SV_GEMM_GROUPS
+    copy_tile(stage + ring<N, WAY>::SCALES_AT + to / SV_FP8_LINE,
+              v.scales + (from - v.w0) / SV_FP8_LINE + (up ? v.up_scales : 0), n / SV_FP8_LINE,
+              full, policy);
+#endif
+}
+
 /* x_bytes: what will come beside them. */
-template <enum way WAY>
+template <int N, enum way WAY>
 static __device__ __forceinline__ void load_weights(const struct walk &v, bool gated,
                                                     uint32_t stage, uint32_t full, uint32_t x_bytes,
                                                     uint64_t policy)
@@ -226,21 +254,21 @@ static __device__ __forceinline__ void load_weights(const struct walk &v, bool g
         if (v.n_runs == 0)
             return;
         const uint32_t first = v.odd ? W_BYTES / 2 : W_BYTES;
-        stage += v.odd ? HALF_GAP : 0;
+        uint32_t to = v.odd ? HALF_GAP : 0;
         const uint8_t *from = v.w + (v.odd ? W_BYTES / 2 : 0);
 #pragma unroll
-        for (int i = 0; i < 2; i++, stage += W_BYTES * 3 / 2 + HALF_GAP, from += v.up) {
-            copy_tile(stage, from, first, full, policy);
-            copy_tile(stage + first, v.w + i * v.up + v.band_bytes, W_BYTES * 3 / 2 - first, full,
-                      policy);
+        for (int i = 0; i < 2; i++, to += W_BYTES * 3 / 2 + HALF_GAP) {
+            copy_weights<N, WAY>(v, i, stage, to, from, first, full, policy);
+            copy_weights<N, WAY>(v, i, stage, to + first, v.w + v.band_bytes,
+                                 W_BYTES * 3 / 2 - first, full, policy);
         }
         return;
     }
-    const ptrdiff_t step = gated ? v.up : (ptrdiff_t)v.band_bytes;
 #pragma unroll
     for (int i = 0; i < groups_of(WAY); i++)
         if (i < v.n_runs)
-            copy_tile(stage + i * W_BYTES, v.w + i * step, W_BYTES, full, policy);
+            copy_weights<N, WAY>(v, gated && i, stage, i * W_BYTES,
+                                 v.w + (gated ? 0 : i * v.band_bytes), W_BYTES, full, policy);
 }
 
 /* WCOMP: tiles from t on, where a unit begins, that are expanded before x is there. */
@@ -257,13 +285,18 @@ static __device__ __forceinline__ int32_t n_early(const struct sv_gemm_args &a, 
 /* One thread. Each block of a cluster fetches its share of x's rows for all of them. What lies
  * behind the last row in shared memory is left as it is: it reaches only results that nobody
  * stores. */
-template <int CL>
-static __device__ __forceinline__ void load_x(const CUtensorMap *map, int32_t kk, int32_t row,
-                                              int32_t x_rows, uint32_t x, uint32_t full, int rank,
-                                              uint64_t policy)
+template <int N, enum way WAY>
+static __device__ __forceinline__ void
+load_x(const CUtensorMap *map, const struct sv_gemm_args &a, int32_t kk, int32_t row,
+       int32_t x_rows, uint32_t stage, uint32_t full, int rank, uint64_t policy)
 {
+    typedef ring<N, WAY> R;
+    constexpr int CL = sharing_x(WAY);
     const int32_t off = CL > 1 ? rank * x_rows : 0;
-    copy_x<CL>(x + off * X_ROW_BYTES, map, kk * X_COLS, row + off, full, policy);
+    copy_x<CL>(stage + R::W + off * X_ROW_BYTES, map, kk * X_COLS, row + off, full, policy);
+    if (GROUPS) /* all of them: they are few */
+        copy_tile(stage + R::X_SCALES_AT, a.x_scale + (int64_t)kk * a.x_ld + row,
+                  (uint32_t)(CL * x_rows) * 4, full, policy);
 }
 
 /* For weights, which are read once. */
@@ -299,14 +332,14 @@ static __device__ __forceinline__ struct begun begin_unit(const struct sv_gemm_a
     b.n = min(a.n_stages, t1 - t0);
     b.t = v.t;
     b.kk = v.kk;
-    const uint32_t x_bytes = (uint32_t)(a.x_rows * X_ROW_BYTES);
+    const uint32_t x_bytes = (uint32_t)(a.x_rows * X_LINE_BYTES);
     const int32_t apart = n_early<N, WAY>(a, v.t, t1);
 #pragma unroll 1
     for (int32_t i = 0; i < b.n; i++) {
         const bool together = i >= apart;
-        load_weights<WAY>(v, a.mode == SV_GEMM_GATED, smem + i * R::STAGE,
-                          smem_u32(together ? &tail->full[i] : &tail->early[i]),
-                          together ? x_bytes : 0, once);
+        load_weights<N, WAY>(v, a.mode == SV_GEMM_GATED, smem + i * R::STAGE,
+                             smem_u32(together ? &tail->full[i] : &tail->early[i]),
+                             together ? x_bytes : 0, once);
         if (!together)
             bar_expect(smem_u32(&tail->full[i]), x_bytes);
         walk_next<WAY>(v, a, half);
@@ -322,7 +355,7 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
 {
     typedef ring<N, WAY> R;
     struct walk &v = b.v;
-    const uint32_t x_bytes = (uint32_t)(a.x_rows * X_ROW_BYTES);
+    const uint32_t x_bytes = (uint32_t)(a.x_rows * X_LINE_BYTES);
     uint64_t keep;
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
     sv_pdl_launch();
@@ -330,8 +363,8 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     SV_MARK(a, 6);
 #pragma unroll 1
     for (int32_t i = 0; i < b.n; i++) {
-        load_x<1>(map, b.kk, 0, a.x_rows, smem + i * R::STAGE + R::W, smem_u32(&tail->full[i]),
-                  half, keep);
+        load_x<N, WAY>(map, a, b.kk, 0, a.x_rows, smem + i * R::STAGE, smem_u32(&tail->full[i]),
+                       half, keep);
         if (++b.t == v.t1)
             b.kk = v.t0 % a.split.n_k;
         else if (++b.kk == a.split.n_k)
@@ -344,8 +377,8 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     for (int32_t left = v.t1 - v.t0 - b.n; left > 0; left--) {
         const uint32_t full = smem_u32(&tail->full[s]);
         bar_wait(smem_u32(&tail->empty[s]), parity);
-        load_weights<WAY>(v, a.mode == SV_GEMM_GATED, smem + s * R::STAGE, full, x_bytes, once);
-        load_x<1>(map, v.kk, 0, a.x_rows, smem + s * R::STAGE + R::W, full, half, keep);
+        load_weights<N, WAY>(v, a.mode == SV_GEMM_GATED, smem + s * R::STAGE, full, x_bytes, once);
+        load_x<N, WAY>(map, a, v.kk, 0, a.x_rows, smem + s * R::STAGE, full, half, keep);
         walk_next<WAY>(v, a, half);
         if (++s == a.n_stages) {
             s = 0;

@@ -17,9 +17,10 @@
  * take a tile's words from the ring, expand them to bf16 in registers while the tensor cores work
  * on the tile before, and use them as the instruction's first operand. Expanding takes longer than
  * multiplying; a unit's first tiles are expanded before x is there. The fewest rows of codes go
- * through mma.sync instead (gemm_few.cuh). Must not: let anything but the weight's shape decide the
- * order of a sum; n_rows only picks the width N, the way and the instruction, which do not change
- * an element's bits, nor does WCOMP.
+ * through mma.sync instead (gemm_few.cuh). gemm_fp8_sm90.cu and gemm_w8a8_sm90.cu build it for
+ * numbers of 8 bits, the latter with sums of groups (gemm_groups.cuh). Must not: let anything but
+ * the weight's shape decide the order of a sum; n_rows only picks the width N, the way and the
+ * instruction, which do not change an element's bits, nor does WCOMP.
  */
 #ifndef SV_GEMM_CODES
 #define SV_GEMM_CODES 0
@@ -62,7 +63,9 @@ enum { MAX_STAGES = WCOMP ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
 #include "backend/cuda/gemm_ring.cuh"
 #include "backend/cuda/gemm_units.cuh"
 #include "backend/cuda/gemm_whole.cuh"
+#if !SV_GEMM_GROUPS
 #include "backend/cuda/gemm_halves.cuh"
+#endif
 
 /* ---------------------------------------------------------------- kernels */
 
@@ -70,7 +73,7 @@ enum { MAX_STAGES = WCOMP ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
  * has a warpgroup of its own and gives its registers to the consumers. */
 static SV_HD constexpr bool moves_registers(int n)
 {
-    return WCOMP || n > 128;
+    return WCOMP || n > (GROUPS ? 64 : 128);
 }
 
 /* What the two sides then have, a thread: together what the block began with, or they wait for one
@@ -145,9 +148,12 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
         if (moves_registers(N))
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers_of(N, WAY, true)));
         if (threadIdx.x == CONSUMERS) {
+#if !SV_GEMM_GROUPS
             if constexpr (HALF_K)
                 produce_half<N, WAY>(&map, a, smem, tail, slab_of<WAY>(a));
-            else if constexpr (is_whole(WAY))
+            else
+#endif
+                if constexpr (is_whole(WAY))
                 produce_whole<N, WAY>(&map, a, smem, tail, n_items, half);
             else {
                 if (!AT_ONCE)
@@ -161,9 +167,12 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
     } else {
         if (moves_registers(N))
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of(N, WAY, false)));
+#if !SV_GEMM_GROUPS
         if constexpr (HALF_K)
             consume_half<N, WAY>(a, smem, tail, slab_of<WAY>(a));
-        else if constexpr (is_whole(WAY))
+        else
+#endif
+            if constexpr (is_whole(WAY))
             consume_whole<N, WAY, GATED>(a, smem, tail, n_items, half);
         else
             consume<N, WAY, GATED>(a, smem, tail, unit, t0, t1, half);
@@ -203,9 +212,14 @@ static const struct width widths[] = {
     WIDTH(16, 9, 8),
     WIDTH(64, 7, 6),
     WIDTH(128, 6, 5),
-#if !SV_GEMM_WCOMP
+#if !SV_GEMM_WCOMP && !SV_GEMM_GROUPS
     WIDTH(256, 4, 3),
 #endif
+};
+#elif SV_GEMM_GROUPS
+static const struct width widths[] = {
+    WIDTH(8, 10, 8), WIDTH(16, 10, 8), WIDTH(32, 8, 7),
+    WIDTH(64, 8, 6), WIDTH(96, 7, 5),  WIDTH(128, 6, 5),
 };
 #elif SV_GEMM_CODES
 static const struct width widths[] = {
@@ -235,6 +249,20 @@ static const struct width widths[] = {
 /* Clusters of two, in which each gets half of x's tiles for both; for sums that are not cut thread
  * blocks of three warpgroups. */
 static const struct width wholes[] = {
+#if SV_GEMM_GROUPS
+    /* Two sums for each result: more of them than these no thread block has registers for. The
+     * second line: sums that are not cut, which need no shelf. */
+    {128,
+     4,
+     6,
+     {{gemm_kernel<128, WHOLE, false>, gemm_kernel<128, WHOLE, true>},
+      {gemm_kernel<128, WHOLE, false>, gemm_kernel<128, WHOLE, true>}}},
+    {192,
+     3,
+     5,
+     {{gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>},
+      {gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>}}},
+#else
     {64, 8, 0, {{gemm_kernel<64, WHOLE, false>}}},
     {128, 6, 0, {{gemm_kernel<128, WHOLE, false>}}},
     {192,
@@ -247,9 +275,11 @@ static const struct width wholes[] = {
      3,
      {{gemm_kernel<256, WHOLE, false>},
       {gemm_kernel<256, TALL_WHOLE, false>, gemm_kernel<256, TALL_WHOLE, true>}}},
+#endif
 };
 enum { N_WHOLES = sizeof wholes / sizeof *wholes };
 
+#if !SV_GEMM_GROUPS
 /* Half of k each: two warpgroups, and three where a half is one piece. */
 static const struct width halves[] = {
     {192, 5, 4, {{gemm_kernel<192, HALVES, false>}, {gemm_kernel<192, TALL_HALVES, false>}}},
@@ -257,18 +287,21 @@ static const struct width halves[] = {
 };
 enum { N_HALVES = sizeof halves / sizeof *halves };
 #endif
+#endif
 enum { N_WIDTHS = sizeof widths / sizeof *widths, WCOMP_ROWS = 128 };
 
 /* Of co-resident products: a ring beside which two thread blocks of experts fit, but none of the
  * same launch. */
 enum { CO_RESIDENT_STAGES = 6, CO_RESIDENT_SMEM = 115 * 1024 };
 
-static size_t smem_of(int n, enum way way, int stages)
+/* cut: whether sums of whole products are. */
+static size_t smem_of(int n, enum way way, int stages, bool cut)
 {
-    const int w = (groups_of(way) * W_BYTES + 1023) / 1024 * 1024;
-    return (size_t)stages * (size_t)(w + n * X_ROW_BYTES) + offsetof(struct tail, patch) +
+    const int w = (groups_of(way) * W_BYTES + 1023) / 1024 * 1024,
+              scales = GROUPS ? (groups_of(way) * W_SCALE_BYTES + n * 4 + 1023) / 1024 * 1024 : 0;
+    return (size_t)stages * (size_t)(w + n * X_ROW_BYTES + scales) + offsetof(struct tail, patch) +
            (size_t)consumers_of(way) / 32 * (size_t)patches_of(n) * SV_PATCH_BYTES +
-           (size_t)shelf_of(n, way);
+           (size_t)(cut ? shelf_of(n, way) : 0);
 }
 
 static int let_shared(const struct width *w, int n, struct sv_err *err)
@@ -290,13 +323,22 @@ static int open_kernels(struct sv_err *err)
     int rc = let_shared(widths, N_WIDTHS, err);
     if (!rc)
         rc = let_shared(wholes, N_WHOLES, err);
+#if !SV_GEMM_GROUPS
     if (!rc)
         rc = let_shared(halves, N_HALVES, err);
+#endif
     return rc;
 }
 #endif
 
-#if SV_GEMM_FP8
+#if SV_GEMM_GROUPS
+
+int sv_gemm_w8a8_open(struct sv_cuda *cu, struct sv_err *err)
+{
+    return open_kernels(err);
+}
+
+#elif SV_GEMM_FP8
 
 int sv_gemm_fp8_open(struct sv_cuda *cu, struct sv_err *err)
 {
@@ -368,13 +410,13 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int clu
 {
     CUtensorMap map;
     /* A failed encode is latched; only a success launches. */
-    if (!sv_gemm_encode_x(cu, &map, x, ldx, k, a->n_rows, a->x_rows, FP8))
+    if (!sv_gemm_encode_x(cu, &map, x, ldx, k, a->n_rows, a->x_rows, BYTES))
         return;
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[2] = {};
     config.gridDim = dim3((unsigned)n_blocks);
     config.blockDim = dim3((unsigned)threads_of(n, way));
-    config.dynamicSmemBytes = smem_of(n, way, a->n_stages);
+    config.dynamicSmemBytes = smem_of(n, way, a->n_stages, a->split.n_units != a->split.n_blocks);
     if (a->co_resident && config.dynamicSmemBytes < CO_RESIDENT_SMEM)
         config.dynamicSmemBytes = CO_RESIDENT_SMEM;
     config.stream = cu->stream;
@@ -412,7 +454,7 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
     a->n_stages = g->tune_stages ? g->tune_stages : way == TALL ? w->tall_stages : w->stages;
     if (a->co_resident && way != TALL && a->n_stages > CO_RESIDENT_STAGES)
         a->n_stages = CO_RESIDENT_STAGES;
-    while (a->n_stages > MAX_STAGES || smem_of(w->n, way, a->n_stages) > SMEM_MAX)
+    while (a->n_stages > MAX_STAGES || smem_of(w->n, way, a->n_stages, true) > SMEM_MAX)
         a->n_stages--;
     /* Rows that are not there take the copy longer than rows that are. */
     a->x_rows = (a->n_rows + 7) / 8 * 8;
@@ -473,6 +515,7 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     SV_REQUIRE(run(cu, x, ldx, k, a));
 }
 
+#if !SV_GEMM_GROUPS
 bool sv_gemm_sm90_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                          struct sv_gemm_args *a)
 {
@@ -504,10 +547,12 @@ bool sv_gemm_sm90_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t
     return true;
 }
 
+#endif
+
 /* Rows of x that L2 keeps beside the weights that go by. */
 static bool stays(const struct sv_cuda *cu, int32_t n_rows, int32_t k)
 {
-    return (size_t)n_rows * (size_t)k * (FP8 ? 1 : 2) <= cu->l2_bytes / 2;
+    return (size_t)n_rows * (size_t)k * (BYTES ? 1 : 2) <= cu->l2_bytes / 2;
 }
 
 /* The width of whole products by the least time, in tiles times rows of x, the wider at a tie, and
@@ -524,8 +569,8 @@ static const struct width *whole_width(const struct sv_cuda *cu, const struct sv
                       n_rounds = (items + at_once - 1) / at_once;
         /* Narrow ones take no less than the copies of weights. */
         const int64_t cost = (int64_t)n_rounds * (a->split.n_k + 6) * (w->n < 96 ? 96 : w->n);
-        if ((w->n < 192 && n_rounds > 1) || (best && cost > *least) || (tune > 1 && tune != w->n) ||
-            !w->fn[way == TALL_WHOLE][a->mode == SV_GEMM_GATED])
+        if ((w->n < 192 && n_rounds > 1 && !GROUPS) || (best && cost > *least) ||
+            (tune > 1 && tune != w->n) || !w->fn[way == TALL_WHOLE][a->mode == SV_GEMM_GATED])
             continue;
         *least = cost;
         *n_blocks = (items + n_rounds - 1) / n_rounds * each;
@@ -538,20 +583,25 @@ static const struct width *whole_width(const struct sv_cuda *cu, const struct sv
 bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                         struct sv_gemm_args *a)
 {
-    const int32_t tune = cu->gemm->tune_whole;
-    const enum way way = a->tall ? TALL_WHOLE : WHOLE;
+    const int32_t tune = cu->gemm->tune_whole,
+                  pass = GROUPS ? widths[N_WIDTHS - 1].n : SV_GEMM_PASS;
+    const enum way way = a->tall && !GROUPS ? TALL_WHOLE : WHOLE;
     if (a->n_rows <= SV_GEMM_PASS || tune < 0)
         return false;
+    struct sv_gemm_args all = *a;
+    if (GROUPS && a->tall) { /* blocks that two thread blocks share: no sum is cut either way */
+        sv_gemm_lay_blocks(&all, SV_SM90_BLOCK);
+        all.split.n_units = all.split.n_blocks;
+    }
     int32_t n_blocks = 0;
     int64_t cost = 0;
-    const struct width *w = whole_width(cu, a, way, &n_blocks, &cost);
+    const struct width *w = whole_width(cu, &all, way, &n_blocks, &cost);
     if (!w)
         return false;
     const int64_t unit_tiles = (int64_t)a->split.n_blocks * a->split.n_k / a->split.n_units,
-                  n_passes = (a->n_rows + SV_GEMM_PASS - 1) / SV_GEMM_PASS;
-    if (!a->tall && tune == 0 && cost > n_passes * (unit_tiles + 14) * SV_GEMM_PASS)
+                  n_passes = (a->n_rows + pass - 1) / pass;
+    if (!a->tall && tune == 0 && cost > n_passes * (unit_tiles + 14) * pass)
         return false;
-    struct sv_gemm_args all = *a;
     all.n_sharers = a->tall ? 0 : sv_split_paired(&a->split);
     all.n_stages = a->tall ? w->tall_stages : w->stages;
     all.x_rows = w->n / sharing_x(way);

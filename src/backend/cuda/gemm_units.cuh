@@ -48,6 +48,10 @@ static __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t w,
     }
 }
 
+#if SV_GEMM_GROUPS
+#include "backend/cuda/gemm_groups.cuh"
+#endif
+
 /* Sums n tiles into acc. last: the next tiles never come, and before the last of these is done both
  * blocks of the pair are told that this warp has done with all stages but that one's. */
 template <int N, enum way WAY>
@@ -55,6 +59,9 @@ static __device__ __forceinline__ void
 sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool last,
           const struct sv_gemm_args &a, uint32_t smem, struct tail *tail, int wg, int mate)
 {
+#if SV_GEMM_GROUPS
+    sum_groups<N, WAY>(acc, at, n, present, last, a, smem, tail, wg, mate);
+#else
     int32_t before = -1;
     settle<N>(acc);
 #pragma unroll 1
@@ -89,6 +96,7 @@ sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool l
     settle<N>(acc);
     if (before >= 0)
         release(&tail->empty[before], mate);
+#endif
 }
 
 #include "backend/cuda/gemm_wcomp.cuh"

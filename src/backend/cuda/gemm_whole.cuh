@@ -55,8 +55,8 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
         v.t = item_of(a, first, N).block * a.split.n_k;
         walk_enter<WAY>(v, a, half);
         for (int32_t i = 0; i < early; i++, v.w += SV_TILE_BYTES)
-            load_weights<WAY>(v, gated, smem + i * R::STAGE, smem_u32(&tail->full[i]),
-                              N * X_ROW_BYTES, for_w);
+            load_weights<N, WAY>(v, gated, smem + i * R::STAGE, smem_u32(&tail->full[i]),
+                                 N * X_LINE_BYTES, for_w);
     }
     sv_pdl_wait();
     for (int32_t i = first; i < n_items; i += gridDim.x / CL) {
@@ -72,8 +72,8 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
             if (early > 0)
                 early--;
             else
-                load_weights<WAY>(v, gated, smem + s * R::STAGE, full, N * X_ROW_BYTES, for_w);
-            load_x<CL>(map, kk, it.row, N / CL, smem + s * R::STAGE + R::W, full, half, for_x);
+                load_weights<N, WAY>(v, gated, smem + s * R::STAGE, full, N * X_LINE_BYTES, for_w);
+            load_x<N, WAY>(map, a, kk, it.row, N / CL, smem + s * R::STAGE, full, half, for_x);
             if (++s == a.n_stages) {
                 s = 0;
                 parity ^= 1;
@@ -115,10 +115,11 @@ static __device__ __forceinline__ void stash_add(float (&acc)[N / 2], const stru
 }
 
 /* Of the sum of a block's pieces so far registers keep what belongs to so many rows of x; the
- * others' lies on a shelf, in shared memory. */
+ * others' lies on a shelf, in shared memory. GROUPS: registers hold a tile's sums beside a piece's.
+ */
 static SV_HD constexpr int kept_rows(int n)
 {
-    return n <= 192 ? n : n / 2;
+    return GROUPS ? 8 : n <= 192 ? n : n / 2;
 }
 
 /* Bytes of it. */

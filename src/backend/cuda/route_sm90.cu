@@ -244,7 +244,7 @@ bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *
     const struct sv_routes *r = &a->r;
     if (!are_few(r) || r->n_experts > MOST_EXPERTS || b->d > MOST_HIDDEN || b->d % 8 ||
         !a->packed || a->w_dtype != SV_BF16 || b->weight.fmt.elem != SV_BF16 || b->tap || b->join ||
-        b->quantized || cu->act != SV_BF16 || !sv_aligned16(b->x) || !sv_aligned16(b->delta) ||
+        b->reader || cu->act != SV_BF16 || !sv_aligned16(b->x) || !sv_aligned16(b->delta) ||
         !sv_aligned16(a->shared) || !sv_aligned16(b->out) || !sv_aligned16(b->weight.data))
         return false;
     const struct norm n = {(__nv_bfloat16 *)b->x,

@@ -547,10 +547,12 @@ static void code_share(void *arg, int thread, int n)
 }
 
 /* Whole bands, codes and behind them words, through the landing buffers; the factor last. */
-static int send_codes(struct sv_cuda *cu, const struct sv_quant *q, enum sv_codes_code code,
+static int send_codes(struct sv_cuda *cu, const struct sv_weight *w, const struct sv_quant *q,
                       void *data, struct sv_err *err)
 {
     struct sv_cuda_staging *st = cu->staging;
+    const bool w8a8 = sv_cuda_is_w8a8(w);
+    const enum sv_codes_code code = w8a8 ? SV_CODES_F8_WIDE : sv_cuda_code_of(w);
     const int32_t bits = sv_codes_bits(code);
     const size_t code_bytes = (size_t)q->cols * (size_t)bits / 8,
                  row_bytes = code_bytes + (size_t)sv_tiles(q->cols) * sizeof(uint32_t);
@@ -570,7 +572,10 @@ static int send_codes(struct sv_cuda *cu, const struct sv_quant *q, enum sv_code
         rc = sv_cuda_try(cudaMemcpyAsync(st->landing[i], st->pinned[i], (size_t)n * row_bytes,
                                          cudaMemcpyHostToDevice, cu->stream),
                          err, "loading weights");
-        if (!rc)
+        if (!rc && w8a8)
+            sv_cuda_fp8_group_pack(cu, st->landing[i], st->landing[i] + at, row, n, q->rows,
+                                   q->cols, data);
+        else if (!rc)
             sv_cuda_codes_pack(cu, st->landing[i], st->landing[i] + at, row, n, q->cols, code,
                                data);
         if (!rc)
@@ -652,6 +657,8 @@ static size_t device_bytes(const struct sv_weight *w)
         return sv_mxfp4_bytes(w->rows, w->cols);
     if (sv_cuda_is_codes(w))
         return sv_codes_bytes(w->rows, w->cols, sv_cuda_code_bits(w));
+    if (sv_cuda_is_w8a8(w))
+        return sv_fp8_group_bytes(w->rows, w->cols);
     if (w->fmt.elem == SV_F8)
         return sv_fp8_bytes(w->rows, w->cols);
     if (sv_cuda_is_packed(w))
@@ -681,6 +688,13 @@ static int weights_alloc(struct sv_cuda *cu, const struct sv_weight *w, int32_t 
     return rc ? rc : sv_cuda_take(cu, SV_MEM_WEIGHTS, data, n_bytes, err, what);
 }
 
+/* Whether a weight that is taken as codes is multiplied with activations in fp8. */
+static bool is_for_fp8(const struct sv_cuda *cu, const struct sv_quant *q)
+{
+    return cu->fp8 && q->code == SV_CODE_F8 &&
+           (q->block_cols % SV_FP8_TILE_COLS == 0 || q->block_cols >= q->cols);
+}
+
 /* How codes are kept (codes.cuh). fit: see code_scales_fit. */
 static struct sv_format codes_format(const struct sv_quant *q, bool fit)
 {
@@ -702,6 +716,14 @@ static struct sv_weight kept(struct sv_cuda *cu, const struct sv_weight *w)
 {
     struct sv_weight k = *w;
     k.quant = NULL;
+    const bool w8a8 = w->quant && is_for_fp8(cu, w->quant);
+    if (!(w->role & SV_ROLE_DRAFT) && w->role != SV_ROLE_EMBED && w->rows > 1)
+        cu->n_fp8 += w8a8, cu->n_exact += !w8a8;
+    if (w8a8) {
+        k.fmt = {SV_F8, 1, SV_FP8_TILE_COLS, SV_F32};
+        cu->bytes_k = k.cols > cu->bytes_k ? k.cols : cu->bytes_k;
+        return k;
+    }
     if (w->quant) {
         k.fmt = codes_format(w->quant, w->quant->code == SV_CODE_F8 && code_scales_fit(w->quant));
         if (sv_packed_bytes(w->rows, w->cols) > cu->codes_packed)
@@ -729,7 +751,7 @@ int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, stru
     if (!rc)
         rc = open_buffers(cu, err);
     if (!rc)
-        rc = host->quant ? send_codes(cu, host->quant, sv_cuda_code_of(&w), data, err)
+        rc = host->quant ? send_codes(cu, &w, host->quant, data, err)
                          : send(cu, host, &w.fmt, data, err);
     *out = w;
     out->data = data;
@@ -757,6 +779,8 @@ int64_t sv_cuda_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w
         return (int64_t)sv_mxfp4_bytes(w->rows, w->cols);
     if (sv_cuda_is_codes(w))
         return (int64_t)sv_codes_bytes(w->rows, w->cols, sv_cuda_code_bits(w));
+    if (sv_cuda_is_w8a8(w))
+        return (int64_t)sv_fp8_group_bytes(w->rows, w->cols);
     return (int64_t)w->rows * w->cols * (int64_t)sv_dtype_bytes(w->fmt.elem);
 }
 
@@ -946,6 +970,7 @@ int sv_cuda_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int
     void *data = NULL;
     struct sv_weight one;
     int rc = kept_experts(host, n, &one, err);
+    cu->n_exact += n;
     if (!rc)
         rc = weights_alloc(cu, &one, n, &data, err);
     if (!rc)
@@ -953,10 +978,9 @@ int sv_cuda_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int
     for (int32_t e = 0; e < n && !rc; e++) {
         place_expert(&w[e], &one, data, e);
         void *to = (void *)(uintptr_t)w[e].data;
-        rc = !host[e].quant ? send(cu, &host[e], &one.fmt, to, err)
-             : sv_cuda_is_mxfp4(&one)
-                 ? send_mxfp4(cu, host[e].quant, to, err)
-                 : send_codes(cu, host[e].quant, sv_cuda_code_of(&one), to, err);
+        rc = !host[e].quant           ? send(cu, &host[e], &one.fmt, to, err)
+             : sv_cuda_is_mxfp4(&one) ? send_mxfp4(cu, host[e].quant, to, err)
+                                      : send_codes(cu, &one, host[e].quant, to, err);
     }
     if (rc) {
         sv_cuda_free(dev, data);

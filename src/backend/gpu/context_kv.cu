@@ -140,7 +140,7 @@ void sv_cuda_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_contex
     norm.weight = p->hidden_norm;
     norm.eps = p->eps;
     norm.out = p->z;
-    norm.quantized = p->kv_parts[0].w.fmt.elem == SV_F8;
+    norm.reader = &p->kv_parts[0].w;
     sv_cuda_add_rms_norm(dev, &norm);
     struct sv_p_gemm out = {};
     out.n_rows = p->rows.n_rows;

@@ -67,6 +67,40 @@ static SV_HD float sv_fp8_inverse(float scale)
     return scale == 0.0f ? 0.0f : 1.0f / scale;
 }
 
+/* ---------------------------------------------------------------- with a scale for each group */
+
+/* Products with activations in fp8: a group is a row's columns of a tile, of weights and of x.
+ * Behind the tiles of weights stand the scales of the 64 rows of each, in the order of tiles, so
+ * that a byte of a tile at p has its row's scale at p / SV_FP8_LINE. Scales of x: (tiles of k, ld).
+ */
+enum { SV_FP8_LINE = SV_FP8_TILE_COLS / 4 };
+
+static SV_HD size_t sv_fp8_group_bytes(int32_t rows, int32_t cols)
+{
+    return sv_fp8_scales_at(rows, cols) / SV_FP8_LINE * (SV_FP8_LINE + 1);
+}
+
+/* Of n rows of x: each tile's begin on 16 bytes. */
+static SV_HD int32_t sv_fp8_group_ld(int32_t n_rows)
+{
+    return (n_rows + 255) / 256 * 256;
+}
+
+/* As sv_fp8_scale, but that a group with an infinity or a NaN has scale NaN. */
+static SV_HD float sv_fp8_group_scale(uint32_t largest)
+{
+    const uint32_t nan = 0x7fc00000u;
+    float f;
+    memcpy(&f, &nan, sizeof f);
+    return largest < 0x7f80 ? sv_fp8_scale(largest) : f;
+}
+
+/* What a group's numbers are multiplied by; 0: all codes are 0, whatever the numbers are. */
+static SV_HD float sv_fp8_group_inverse(float scale)
+{
+    return scale > 0.0f ? 1.0f / scale : 0.0f;
+}
+
 /* To nearest, ties to even, what is too large to the largest: the hardware's conversion, for where
  * there is none. */
 static SV_HD uint8_t sv_fp8_of(float f)

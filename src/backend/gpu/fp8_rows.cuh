@@ -23,6 +23,12 @@ static __device__ __forceinline__ uint2 sv_fp8_eight(uint4 v, float inverse)
                       gpu_fp8x2(f[5], f[4]) | gpu_fp8x2(f[7], f[6]) << 16);
 }
 
+/* The same of a group. */
+static __device__ __forceinline__ uint2 sv_fp8_group_eight(uint4 v, float inverse)
+{
+    return inverse > 0.0f ? sv_fp8_eight(v, inverse) : make_uint2(0, 0);
+}
+
 static __device__ __forceinline__ uint32_t sv_fp8_larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
@@ -35,6 +41,15 @@ static __device__ __forceinline__ uint32_t sv_fp8_largest(uint4 v, uint32_t most
 #pragma unroll
     for (int i = 0; i < 4; i++)
         most = sv_fp8_larger(most, sv_fp8_larger(w[i] & 0x7fff, w[i] >> 16 & 0x7fff));
+    return most;
+}
+
+/* Of 16 lanes, which have a group. */
+static __device__ __forceinline__ uint32_t sv_fp8_largest_in_group(uint32_t most)
+{
+#pragma unroll
+    for (int step = 8; step; step /= 2)
+        most = sv_fp8_larger(most, __shfl_xor_sync(0xffffffffu, most, step));
     return most;
 }
 

@@ -47,12 +47,12 @@ static __device__ __forceinline__ void pair_sync(int pair)
 
 /* ---------------------------------------------------------------- storing */
 
-/* Weights and x in 8 bits (gemm_fp8_sm90.cu): sums are multiplied by the scales of both before all
- * else. */
+/* Weights and x in 8 bits: sums are multiplied by the scales of both before all else (1:
+ * gemm_fp8_sm90.cu), or come scaled (2: gemm_w8a8_sm90.cu). */
 #ifndef SV_GEMM_FP8
 #define SV_GEMM_FP8 0
 #endif
-static constexpr bool FP8 = SV_GEMM_FP8;
+static constexpr bool FP8 = SV_GEMM_FP8 == 1;
 
 /* Where a warp's results go. */
 struct spot {

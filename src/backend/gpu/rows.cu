@@ -84,6 +84,7 @@ struct norm_args {
     uint8_t *bytes; /* out once more, in 8 bits and with scales (fp8.cuh), rows byte_stride apart */
     int64_t byte_stride;
     float *scales;
+    int32_t scales_ld; /* of groups */
 };
 
 /* Where in out row i of the batch goes. */
@@ -228,12 +229,14 @@ norm_joined(struct sv_eight<T> &e, const struct sv_join_site &s, int32_t d, int3
  * at hand when the row is there: fetching them takes longer than the row does. No more than 32
  * registers a thread: a row's block must find room beside a matrix product that still runs, and
  * leave room for the next one, which begins by filling its ring. */
-template <typename T, bool BYTES, bool JOIN>
+enum scaled { AS_IT_IS, BY_ROWS, BY_GROUPS };
+
+template <typename T, enum scaled BYTES, bool JOIN>
 static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, const T *delta,
                                              T *out, T *tap, const struct sv_join_site *s)
 {
     __shared__ float4 scratch[8];
-    __shared__ uint32_t found[BYTES ? 32 : 1];
+    __shared__ uint32_t found[BYTES == BY_ROWS ? 32 : 1];
     const int32_t i = 8 * threadIdx.x;
     const bool inside = i < a.d;
     uint4 weight = make_uint4(0, 0, 0, 0);
@@ -242,7 +245,7 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
         weight = sv_load_kept((const __nv_bfloat16 *)a.weight + i);
     if (threadIdx.x < 8)
         scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
-    if (BYTES && threadIdx.x < 32)
+    if (BYTES == BY_ROWS && threadIdx.x < 32)
         found[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll 1
@@ -288,7 +291,17 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
             f[j] = f[j] * inv * w[j];
         if (real && inside)
             sv_store8(out + (BYTES ? (int64_t)blockIdx.x : norm_place(a, blockIdx.x)) * a.d + i, f);
-        if constexpr (BYTES) {
+        if constexpr (BYTES == BY_GROUPS) {
+            const uint4 rounded = inside ? sv_pack8(f) : make_uint4(0, 0, 0, 0);
+            const float scale =
+                sv_fp8_group_scale(sv_fp8_largest_in_group(sv_fp8_largest(rounded, 0)));
+            const uint2 bytes = sv_fp8_group_eight(rounded, sv_fp8_group_inverse(scale));
+            if (real && inside)
+                *(uint2 *)(a.bytes + blockIdx.x * a.byte_stride + i) = bytes;
+            if (real && inside && threadIdx.x % 16 == 0)
+                a.scales[(int64_t)(threadIdx.x / 16) * a.scales_ld + blockIdx.x] = scale;
+        }
+        if constexpr (BYTES == BY_ROWS) {
             const uint4 rounded = inside ? sv_pack8(f) : make_uint4(0, 0, 0, 0);
             const float scale =
                 sv_fp8_scale(sv_fp8_largest_in_block(sv_fp8_largest(rounded, 0), found));
@@ -303,7 +316,7 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
     }
 }
 
-template <typename T, bool BYTES>
+template <typename T, enum scaled BYTES>
 static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
     norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
 {
@@ -311,7 +324,7 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
 }
 
 /* Likewise of a sum over ranks. */
-template <typename T, bool BYTES>
+template <typename T, enum scaled BYTES>
 static __global__ void __launch_bounds__(MAX_NORM_THREADS, 1)
     norm8_join_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out,
                       T *tap, const __grid_constant__ struct sv_join_site s)
@@ -336,10 +349,10 @@ static void norm_join_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm 
     struct sv_join_site s = sv_cuda_join_rows(
         cu, p->join, p->join == SV_JOIN_MIXER ? p->own_rows : NULL, p->n_rows, p->d);
     void (*kernel)(struct norm_args, T *, const T *, T *, T *, struct sv_join_site) =
-        norm8_join_kernel<T, false>;
+        norm8_join_kernel<T, AS_IT_IS>;
     if constexpr (sizeof(T) == 2)
         if (a.bytes)
-            kernel = norm8_join_kernel<T, true>;
+            kernel = a.scales_ld ? norm8_join_kernel<T, BY_GROUPS> : norm8_join_kernel<T, BY_ROWS>;
     if (p->n_rows > cu->n_sms)
         sv_cuda_join_ahead(cu, &s, p->delta, p->row_index, p->n_rows, p->d,
                            s.share ? cu->n_sms : resident(cu, kernel, threads));
@@ -367,16 +380,20 @@ template <typename T> static void norm_launch(struct sv_cuda *cu, const struct s
                           NULL,
                           NULL,
                           0,
-                          NULL};
+                          NULL,
+                          0};
     a.own = takes_own ? NULL : p->own_rows;
     const bool whole =
         vec && p->d <= 8 * threads && p->weight.fmt.elem == SV_BF16 && sv_aligned16(p->weight.data);
     void (*kernel)(struct norm_args, T *, const T *, T *, T *) =
-        whole ? norm8_kernel<T, false> : norm_kernel<T>;
-    const bool bytes = whole && p->quantized && sv_gemm_bytes_room(cu, p->n_rows, p->d);
+        whole ? norm8_kernel<T, AS_IT_IS> : norm_kernel<T>;
+    const bool groups = p->reader && sv_cuda_is_w8a8(p->reader),
+               bytes = whole && p->reader && !a.own && (groups || sv_cuda_is_bytes(p->reader)) &&
+                       sv_gemm_bytes_room(cu, p->n_rows, p->d);
     if constexpr (sizeof(T) == 2)
         if (bytes) {
-            kernel = norm8_kernel<T, true>;
+            kernel = groups ? norm8_kernel<T, BY_GROUPS> : norm8_kernel<T, BY_ROWS>;
+            a.scales_ld = groups ? cu->gemm->bytes_ld : 0;
             a.bytes = cu->gemm->bytes_x;
             a.byte_stride = sv_fp8_row_bytes(p->d);
             a.scales = cu->gemm->bytes_scale;
@@ -396,11 +413,12 @@ template <typename T> static void norm_launch(struct sv_cuda *cu, const struct s
     cu->bytes_of = a.bytes ? p->out : NULL;
     cu->bytes_n = p->n_rows;
     cu->bytes_d = p->d;
+    cu->bytes_in_groups = groups;
 }
 
 void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
 {
-    SV_REQUIRE(!p->tap_row && !(p->own_rows && p->quantized));
+    SV_REQUIRE(!p->tap_row);
     struct sv_cuda *cu = sv_cuda_of(dev);
     SV_REQUIRE(!p->join || (p->d % 8 == 0 && sv_aligned16(p->delta)));
     if (p->n_rows == 0) {

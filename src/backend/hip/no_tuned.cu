@@ -76,6 +76,19 @@ bool sv_gemm_fp8_whole(struct sv_cuda *, const void *, int64_t, int32_t, struct 
 {
     return false;
 }
+int sv_gemm_w8a8_open(struct sv_cuda *, struct sv_err *)
+{
+    never();
+    return SV_EDEVICE;
+}
+void sv_gemm_w8a8(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
+{
+    never();
+}
+bool sv_gemm_w8a8_whole(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
+{
+    return false;
+}
 int sv_gemm_wcomp_open(struct sv_cuda *, struct sv_err *)
 {
     never();
@@ -127,6 +140,16 @@ void sv_cuda_fp8_pack(struct sv_cuda *, const void *, int32_t, int32_t, int32_t,
     never();
 }
 void sv_cuda_fp8_rows(struct sv_cuda *, const void *, int64_t, int32_t, int32_t, void *, float *)
+{
+    never();
+}
+void sv_cuda_fp8_group_rows(struct sv_cuda *, const void *, int64_t, int32_t, int32_t, void *,
+                            float *, int32_t)
+{
+    never();
+}
+void sv_cuda_fp8_group_pack(struct sv_cuda *, const void *, const void *, int32_t, int32_t, int32_t,
+                            int32_t, void *)
 {
     never();
 }
