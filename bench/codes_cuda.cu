@@ -4,7 +4,8 @@
  *
  * codes_cuda check: Qwen3-8B's shapes and odd ones in every kind of codes, bits against the packed
  * matrix that they expand to; codes_cuda bench [CSV [ROWS...]]: fewer counts, then captured graphs
- * of 36 layers; codes_cuda time: these alone. Stands on gemm_cuda.cu, whose stack of layers and
+ * of 36 layers; codes_cuda time: these alone; codes_cuda fp8: those of FP8 weights with activations
+ * in fp8 alone, the kernels that round in it. Stands on gemm_cuda.cu, whose stack of layers and
  * timing it takes in. Exit status 1 when a check fails. Must not: compare figures of different
  * runs.
  */
@@ -288,6 +289,43 @@ static void to_codes(struct sv_cuda *cu, const struct stack *s, int kind)
     in_codes = &format;
 }
 
+/* Numbers near normal ones in 8 bits, then scales. */
+static __global__ void fp8_kernel(uint8_t *tiles, size_t n, size_t n_scales, uint64_t seed,
+                                  float scale)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        tiles[i] = sv_fp8_of(random_at(seed, i, SV_FP8_MAX / 3.5f));
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n_scales;
+         i += (size_t)gridDim.x * blockDim.x)
+        ((float *)(void *)(tiles + n))[i] = scale * (1 + 0.01f * (float)(i % 17));
+}
+
+/* The stack's own memory, for activations in fp8. */
+static void to_fp8(struct sv_cuda *cu, const struct stack *s)
+{
+    static struct sv_weight format;
+    in_codes = NULL;
+    for (int l = 0; l <= LAYERS; l++)
+        for (int w = 0; w < (l < LAYERS ? 4 : 1); w++) {
+            struct product p = {};
+            if (l < LAYERS)
+                p = product_of(s, l, w);
+            else
+                p.n_parts = 1, p.part[0] = part_of(s->head, VOCAB, HIDDEN);
+            for (int i = 0; i < p.n_parts; i++) {
+                const struct sv_weight *m = &p.part[i].w;
+                const size_t n = sv_fp8_scales_at(m->rows, m->cols);
+                fp8_kernel<<<4096, 128, 0, cu->stream>>>(
+                    (uint8_t *)m->data, n, n / SV_FP8_TILE_COLS, (uint64_t)(l * 16 + w * 4 + i),
+                    3.5f / SV_FP8_MAX / sqrtf((float)m->cols));
+            }
+        }
+    OK(cudaStreamSynchronize(cu->stream));
+    format.fmt = {SV_F8, 1, SV_FP8_TILE_COLS, SV_F32};
+    in_codes = &format;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "check";
@@ -305,7 +343,18 @@ int main(int argc, char **argv)
             "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
     make_stack(&s, 2048, LAYERS);
     cu.codes_packed = sv_packed_bytes(MLP, HIDDEN);
+    if (!strcmp(what, "fp8"))
+        cu.n_fp8 = 1, cu.bytes_k = MLP;
     sv_cuda_gemm_reserve(&cu, NULL);
+    if (!strcmp(what, "fp8")) {
+        read_gbs = read_bandwidth(&s);
+        columns_title();
+        to_fp8(&cu, &s);
+        for (int i = 0; i < n_counts; i++)
+            columns_line(&cu, &s, counts[i], "fp8");
+        close_device(&cu);
+        return 0;
+    }
     for (int i = 0; i < N_KINDS; i++)
         failed += check_values(&cu, i);
     for (int i = 0; strcmp(what, "time") && i < N_CHECKS * N_KINDS; i++)
