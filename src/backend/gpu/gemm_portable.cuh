@@ -349,18 +349,18 @@ static __device__ __forceinline__ void sum_tile(float (&acc)[gpu_sums(N)], uint3
         for (int step = 0; step < STEPS && FORM == PACKED; step++)
             gpu_load_a(w[step], w_at(stage, step));
         mma_few_x<N>(acc, w, x);
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int step = 0; step < STEPS; step++) {
-        uint32_t x[4];
-        if (FORM == PACKED)
-            gpu_load_a(w[step], w_at(stage, step));
+        for (int step = 0; step < STEPS; step++) {
+            uint32_t x[4];
+            if (FORM == PACKED)
+                gpu_load_a(w[step], w_at(stage, step));
 #pragma unroll
-        for (int j = 0; j < N / 16; j++) {
-            gpu_load_b(x,
-                       c.at + gpu_place<128>(j * 16 + gpu_b_row(), step * CHUNKS + gpu_b_chunk()));
-            gpu_mma(acc + SUMS_16 * j, w[step], x);
+            for (int j = 0; j < N / 16; j++) {
+                gpu_load_b(
+                    x, c.at + gpu_place<128>(j * 16 + gpu_b_row(), step * CHUNKS + gpu_b_chunk()));
+                gpu_mma(acc + SUMS_16 * j, w[step], x);
+            }
         }
     }
 }
