@@ -333,7 +333,7 @@ static void activations_fp8_on_hopper(void **state)
     char changes[512];
     run_activations(SV_ACTIVATIONS_FP8);
     snprintf(changes, sizeof changes, "{\"hidden_size\":384,\"intermediate_size\":640,%s", fp8);
-    const struct run_pair dense = toy_pair_like("qwen3_odd_bf16", changes);
+    const struct run_pair dense = toy_pair_like("qwen3_tied_bf16", changes);
     all_arrangements(&dense, SV_ISA_AUTO, SV_TYPE_BF16, false, run_few(24));
     all_arrangements(&dense, SV_ISA_AUTO, SV_TYPE_BF16, true, run_few(12));
     snprintf(changes, sizeof changes,
