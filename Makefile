@@ -106,7 +106,8 @@ NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin
 ifeq ($(NVCC),)
 $(error CUDA=1 needs nvcc, in PATH or as NVCC=/path/to/nvcc)
 endif
-CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
+# As nvcc says it: what is found in PATH may be a script that calls it.
+CUDA_HOME ?= $(realpath $(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/^.* TOP=//p'))
 CUDA_PORTABLE := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 CUDA_ARCHS = $(CUDA_PORTABLE)
 CUDA_SM90 := -gencode arch=compute_90a,code=sm_90a
