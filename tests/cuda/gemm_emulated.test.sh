@@ -1,7 +1,7 @@
 #!/bin/bash
 # The portable matrix products, compiled for this CPU and run lane by lane (tests/cuda/emulated): as waves of 32, and of 64
 # as gfx942 and gfx950 have them. A row has the same bits alone and among 128, and from codes those of their values.
-# timeout: 120
+# timeout: 300
 set -e
 run() { tests/cuda/emulated/run.sh tests/cuda/gemm_emulated.cpp src/backend/gpu/{gemm_portable,gemm_portable_codes,codes}.cu; }
 run

@@ -26,7 +26,7 @@ bool sv_cuda_attn_sm90(int32_t, int32_t, bool, struct sv_attn_launch *)
 {
     return false;
 }
-bool sv_cuda_attn_few(int32_t, struct sv_attn_launch *)
+bool sv_cuda_attn_few(int32_t, int32_t, bool, struct sv_attn_args *, struct sv_attn_launch *)
 {
     return false;
 }
