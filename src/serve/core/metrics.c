@@ -370,7 +370,9 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
         sv_prep_n_jobs(s->prep, SV_JOB_BODY) + sv_prep_n_jobs(s->prep, SV_JOB_GRAMMAR));
     sv_metric_gauge(b, "salvo_loop_turn_bytes_max",
                     "Most bytes of answers put together in one turn of the event loop.",
-                    (double)s->metrics.most_turn_bytes);
+                    (double)(s->turn_bytes > s->metrics.most_turn_bytes
+                                 ? s->turn_bytes
+                                 : s->metrics.most_turn_bytes));
     counter(b, "salvo_written_beside_loop_total",
             "Long answers and chunks put together beside the event loop.", s->metrics.n_aside);
     requests(b, &s->metrics);
