@@ -106,7 +106,6 @@ struct sv_backend {
     /* Ops queue up and graph_run replays: the engine pads counts to buckets and runs a step
      * ahead. */
     bool has_graphs;
-    bool joins_own_rows;  /* add_rms_norm has own_rows: ranks may have sequences of their own */
     bool head_confidence; /* head_argmax fills `confidence` with any head, */
     bool (*head_confidence_of)(const struct sv_dev *,
                                const struct sv_weight *w); /* or with such a head; may be NULL */

@@ -88,8 +88,8 @@ struct sv_world_memory {
     struct sv_failure failure;
     struct sv_progress progress[SV_MAX_RANKS];
     struct sv_count swapped[SV_MAX_RANKS], gone[SV_MAX_RANKS];
-    int32_t pid[SV_MAX_RANKS];   /* of processes; 0: not there yet */
-    uint32_t beat[SV_MAX_RANKS]; /* goes up as long as a process is not stopped */
+    int32_t pid[SV_MAX_RANKS];        /* of processes; 0: not there yet */
+    uint32_t heartbeat[SV_MAX_RANKS]; /* goes up as long as a process is not stopped */
     char swap[2][SV_MAX_RANKS][SV_SWAP_BYTES];
     struct sv_stream stream;
 };
@@ -174,16 +174,16 @@ struct sv_processes {
 };
 /* How processes find process 0. */
 enum { SV_LINK_ADDRESSES = 16, SV_LINK_KEY = 32 };
-struct sv_link_meeting {
+struct sv_link_endpoint {
     int32_t port, n_addresses;
     char address[SV_LINK_ADDRESSES][48]; /* as text */
     unsigned char key[SV_LINK_KEY];
 };
-/* alone: nobody comes from another machine. */
-int sv_link_listen(struct sv_link_meeting *m, int *fd, bool alone, struct sv_err *err);
-int sv_link_accept(int fd, const struct sv_link_meeting *m, struct sv_link *link, int32_t n,
+/* alone: on the loopback interface, all processes being on this machine. */
+int sv_link_listen(struct sv_link_endpoint *m, int *fd, bool alone, struct sv_err *err);
+int sv_link_accept(int fd, const struct sv_link_endpoint *m, struct sv_link *link, int32_t n,
                    struct sv_err *err);
-int sv_link_connect(const struct sv_link_meeting *m, const struct sv_placement *p,
+int sv_link_connect(const struct sv_link_endpoint *m, const struct sv_placement *p,
                     struct sv_link *link, struct sv_err *err);
 void sv_link_close(struct sv_link *link);
 /* Messages of a kind and some bytes. send: false: the other end is gone. take: waits for at most

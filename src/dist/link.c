@@ -3,7 +3,7 @@
  * messages of a kind and some bytes.
  *
  * Called by mpi.c (set-up) and serve (messages). Both ends prove by a key, which MPI has carried,
- * that they belong to one start of the program, so that nobody else is let in and an address that
+ * that they belong to one start of the program: other connections are refused, and an address that
  * means another machine there does no harm. What is sent is not encrypted, as MPI's own is not.
  * Must not: know what is sent, or wait without end for a process that should connect.
  */
@@ -24,7 +24,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HALF = SV_LINK_KEY / 2, CONNECT_MS = 3000, MEET_US = 60000000 };
+enum { HALF = SV_LINK_KEY / 2, CONNECT_MS = 3000, HANDSHAKE_US = 60000000 };
 
 struct head {
     uint32_t kind, zero;
@@ -107,7 +107,7 @@ void sv_link_close(struct sv_link *link)
 
 /* ---------------------------------------------------------------- process 0 */
 
-static void add_address(struct sv_link_meeting *m, const struct sockaddr *a)
+static void add_address(struct sv_link_endpoint *m, const struct sockaddr *a)
 {
     const void *bytes = a->sa_family == AF_INET
                             ? (const void *)&((const struct sockaddr_in *)(const void *)a)->sin_addr
@@ -118,7 +118,7 @@ static void add_address(struct sv_link_meeting *m, const struct sockaddr *a)
 }
 
 /* Those of this machine that others may reach; link-local ones mean nothing there. */
-static void find_addresses(struct sv_link_meeting *m)
+static void find_addresses(struct sv_link_endpoint *m)
 {
     struct ifaddrs *all = NULL;
     snprintf(m->address[m->n_addresses++], sizeof m->address[0], "127.0.0.1");
@@ -144,13 +144,13 @@ static int cannot_listen(struct sv_err *err)
                    strerror(errno));
 }
 
-int sv_link_listen(struct sv_link_meeting *m, int *out, bool alone, struct sv_err *err)
+int sv_link_listen(struct sv_link_endpoint *m, int *out, bool alone, struct sv_err *err)
 {
     struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
     struct sockaddr_in a4 = {.sin_family = AF_INET,
                              .sin_addr.s_addr = htonl(alone ? INADDR_LOOPBACK : INADDR_ANY)};
     socklen_t n = sizeof a;
-    *m = (struct sv_link_meeting){0};
+    *m = (struct sv_link_endpoint){0};
     if (getrandom(m->key, sizeof m->key, 0) != sizeof m->key)
         return sv_fail(err, SV_EIO, -1, "no random numbers");
     /* IPv6 takes IPv4 as well, where there is any. */
@@ -186,8 +186,8 @@ static void set_up(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &(int){5}, sizeof(int));
 }
 
-/* One that came: kept if it proves itself. */
-static bool greet(int fd, const struct sv_link_meeting *m, struct sv_link *link, int32_t n)
+/* Checks the key of a connection that was accepted; false: to be closed. */
+static bool handshake(int fd, const struct sv_link_endpoint *m, struct sv_link *link, int32_t n)
 {
     struct hello h;
     if (!send_all(fd, m->key, HALF, false) ||
@@ -202,16 +202,16 @@ static bool greet(int fd, const struct sv_link_meeting *m, struct sv_link *link,
     return true;
 }
 
-int sv_link_accept(int fd, const struct sv_link_meeting *m, struct sv_link *link, int32_t n,
+int sv_link_accept(int fd, const struct sv_link_endpoint *m, struct sv_link *link, int32_t n,
                    struct sv_err *err)
 {
-    const int64_t end = sv_clock_us() + MEET_US;
+    const int64_t end = sv_clock_us() + HANDSHAKE_US;
     int32_t missing = SV_LINK_FDS * (n - 1);
     while (missing && sv_clock_us() < end) {
         if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 1000) < 1)
             continue;
         const int one = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
-        if (one >= 0 && greet(one, m, link, n))
+        if (one >= 0 && handshake(one, m, link, n))
             missing--;
         else if (one >= 0)
             close(one);
@@ -249,7 +249,7 @@ static int connect_to(const char *address, int32_t port)
     return -1;
 }
 
-static int meet(const struct sv_link_meeting *m, int32_t i, struct hello *h)
+static int try_address(const struct sv_link_endpoint *m, int32_t i, struct hello *h)
 {
     unsigned char key[HALF];
     const int fd = connect_to(m->address[i], m->port);
@@ -264,7 +264,7 @@ static int meet(const struct sv_link_meeting *m, int32_t i, struct hello *h)
     return fd;
 }
 
-int sv_link_connect(const struct sv_link_meeting *m, const struct sv_placement *p,
+int sv_link_connect(const struct sv_link_endpoint *m, const struct sv_placement *p,
                     struct sv_link *link, struct sv_err *err)
 {
     struct hello h = {.replica = p->replica, .pid = p->pid0 ? (int32_t)getpid() : 0};
@@ -278,7 +278,7 @@ int sv_link_connect(const struct sv_link_meeting *m, const struct sv_placement *
                     err, SV_EIO, -1, "replica %d: process 0 does not answer at port %d of %s%s",
                     p->replica, m->port, m->n_addresses > 1 ? m->address[1] : m->address[0],
                     m->n_addresses > 2 ? " or its other addresses" : "");
-            link->fd[h.which] = meet(m, at, &h);
+            link->fd[h.which] = try_address(m, at, &h);
             at += link->fd[h.which] < 0;
         }
     return SV_OK;

@@ -169,13 +169,13 @@ void sv_mpi_leave(const struct sv_placement *p, int code)
 int sv_mpi_link(struct sv_link *link, const struct sv_placement *p, struct sv_err *err)
 {
     const int32_t process = sv_mpi_ranks().rank;
-    struct sv_link_meeting m = {0};
+    struct sv_link_endpoint m = {0};
     int fd = -1, rc = SV_OK;
     for (int32_t i = 0; i < p->dp; i++)
         link[i] = (struct sv_link){.fd = {-1, -1}, .process = i * p->tp};
     if (process == 0)
         rc = sv_link_listen(&m, &fd, p->n_here == p->dp, err);
-    if (rc) /* nobody waits for the others: the caller ends all */
+    if (rc) /* the caller ends all processes, which wait for this one */
         return rc;
     MPI_Bcast(&m, sizeof m, MPI_BYTE, 0, MPI_COMM_WORLD);
     if (process == 0)

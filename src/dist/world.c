@@ -42,15 +42,15 @@ struct sv_world_watch {
     struct sv_thread *thread;
     struct sv_count over;
     bool kills;
-    uint32_t beat[SV_MAX_RANKS]; /* last seen, */
-    int64_t at_us[SV_MAX_RANKS]; /* and since when */
+    uint32_t heartbeat[SV_MAX_RANKS]; /* last seen, */
+    int64_t at_us[SV_MAX_RANKS];      /* and since when */
 };
 
 static bool is_stopped(struct sv_world_watch *x, int32_t r, int64_t now)
 {
-    const uint32_t beat = __atomic_load_n(&x->world.shared->beat[r], __ATOMIC_RELAXED);
-    if (beat != x->beat[r] || !x->at_us[r]) {
-        x->beat[r] = beat;
+    const uint32_t heartbeat = __atomic_load_n(&x->world.shared->heartbeat[r], __ATOMIC_RELAXED);
+    if (heartbeat != x->heartbeat[r] || !x->at_us[r]) {
+        x->heartbeat[r] = heartbeat;
         x->at_us[r] = now;
     }
     return x->kills && x->world.timeout_us >= 0 && now - x->at_us[r] > x->world.timeout_us;
@@ -78,9 +78,9 @@ static void look_at(struct sv_world_watch *x, int32_t r)
 static void *watch_main(void *arg)
 {
     struct sv_world_watch *x = arg;
-    uint32_t *beat = &x->world.shared->beat[x->world.ranks.rank];
+    uint32_t *heartbeat = &x->world.shared->heartbeat[x->world.ranks.rank];
     while (sv_count_wait(&x->over, 1, NULL, 0, WATCH_US)) {
-        __atomic_fetch_add(beat, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(heartbeat, 1, __ATOMIC_RELAXED);
         for (int32_t r = 0; r < x->world.ranks.n; r++)
             if (r != x->world.ranks.rank)
                 look_at(x, r);

@@ -172,15 +172,11 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
 }
 
 /* What DP attention has not been made for is refused. */
-static int check_dp_attention(const struct sv_engine *e, const struct sv_engine_options *o,
-                              const struct sv_config *cfg, struct sv_err *err)
+static int check_dp_attention(const struct sv_engine_options *o, const struct sv_config *cfg,
+                              struct sv_err *err)
 {
     if (!o->dp_attention)
         return SV_OK;
-    if (!sv_dev_backend(e->dev)->joins_own_rows)
-        return sv_fail(err, SV_EUNSUPPORTED, -1,
-                       "dp_attention: %s cannot join rows that one rank has; the CPU can",
-                       sv_dev_describe(e->dev));
     for (int32_t i = 0; i < cfg->n_layers; i++)
         if (cfg->layer_kind[i] == SV_LAYER_GDN)
             return sv_fail(
@@ -215,7 +211,7 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     rc = open_device(e, o, r->tuning, &cfg, err);
     stage(t, "device", 0);
     if (!rc)
-        rc = check_dp_attention(e, o, &cfg, err);
+        rc = check_dp_attention(o, &cfg, err);
     const int64_t whole = sv_config_n_params(&cfg) * (int64_t)sv_dtype_bytes(cfg.stored_dtype);
     if (!rc)
         rc = sv_memory_check_weights(e->dev, o->target_dir, whole, err);

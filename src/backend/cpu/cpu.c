@@ -279,7 +279,6 @@ static bool cpu_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, 
 
 static const struct sv_backend cpu_backend = {
     .name = "cpu",
-    .joins_own_rows = true,
     .close = cpu_close,
     .reserve = cpu_reserve,
     .alloc = cpu_alloc,

@@ -136,12 +136,12 @@ static __device__ __forceinline__ uint4 sv_join_pack(const float f[4], const flo
                       __float_as_uint(f[3]));
 }
 
-/* What a rank adds to a row that is another's: v + -0.0 is v for every v, zeros included. */
-static __device__ __forceinline__ uint4 sv_join_nothing(const __nv_bfloat16 *)
+/* What a rank adds to a row of another rank: v + -0.0 is v for every v, zeros included. */
+static __device__ __forceinline__ uint4 sv_join_identity(const __nv_bfloat16 *)
 {
     return make_uint4(0x80008000u, 0x80008000u, 0x80008000u, 0x80008000u);
 }
-static __device__ __forceinline__ uint4 sv_join_nothing(const float *)
+static __device__ __forceinline__ uint4 sv_join_identity(const float *)
 {
     return make_uint4(0x80000000u, 0x80000000u, 0x80000000u, 0x80000000u);
 }
@@ -162,7 +162,7 @@ static __device__ __forceinline__ const T *sv_join_row(const struct sv_join_site
 /* Place g of such a row. */
 template <typename T> static __device__ __forceinline__ uint4 sv_join_part(const T *row, int32_t g)
 {
-    return row ? ((const uint4 *)row)[g] : sv_join_nothing(row);
+    return row ? ((const uint4 *)row)[g] : sv_join_identity(row);
 }
 
 /* The rank that adds up place g of a row for all; in one shot each does so for itself. */

@@ -204,7 +204,7 @@ template <typename T> static __device__ __forceinline__ void norm_nothing(struct
 {
 #pragma unroll
     for (int k = 0; k < (int)(sizeof e / sizeof(uint4)); k++)
-        ((uint4 *)&e)[k] = sv_join_nothing((const T *)NULL);
+        ((uint4 *)&e)[k] = sv_join_identity((const T *)NULL);
 }
 
 /* The sum over ranks of the eight at i of this block's row, rounded once. */
