@@ -110,18 +110,26 @@ int sv_config_sections(struct sv_config *c, const json_t *root, struct sv_err *e
         rope = json_object_get(root, "rope_scaling");
     const json_t *list = json_object_get(rope, "mrope_section");
     json_int_t sum = 0;
-    if (!list || json_is_null(list))
-        return SV_OK;
+    bool in_turn = true; /* to transformers whatever the file says; vLLM does what it says */
+    int rc =
+        json_is_object(rope) ? sv_json_bool_opt(rope, "mrope_interleaved", &in_turn, err) : SV_OK;
+    if (!rc && !in_turn)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1,
+                     "'mrope_interleaved' false is not supported: engines disagree on what it "
+                     "means for images");
+    if (rc || !list || json_is_null(list))
+        return rc;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
         const json_int_t n = json_integer_value(v);
-        sum = json_is_integer(v) && n >= 0 && n <= c->rot_dim && sum >= 0 ? sum + n : -1;
+        sum = json_is_integer(v) && n > 0 && n <= c->rot_dim && sum >= 0 ? sum + n : -1;
     }
     if (json_array_size(list) != 3 || sum != c->rot_dim / 2)
-        return sv_fail(err, SV_EINVAL, -1,
-                       "'mrope_section' must be three numbers that add up to %d, half of the "
-                       "rotated part of a head",
-                       c->rot_dim / 2);
+        return sv_fail(
+            err, SV_EINVAL, -1,
+            "'mrope_section' must be three positive numbers that add up to %d, half of the "
+            "rotated part of a head",
+            c->rot_dim / 2);
     for (size_t i = 0; i < 3; i++)
         c->mrope_section[i] = (int32_t)json_integer_value(json_array_get(list, i));
     return SV_OK;

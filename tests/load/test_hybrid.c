@@ -135,6 +135,10 @@ static void unusable_ones_are_refused(void **state)
         {"{\"rope_parameters\": {\"mrope_section\": [11, 11, 11]}}", SV_EINVAL, "'mrope_section'"},
         {"{\"rope_parameters\": {\"mrope_section\": [32]}}", SV_EINVAL, "'mrope_section'"},
         {"{\"rope_parameters\": {\"mrope_section\": [-1, 22, 11]}}", SV_EINVAL, "'mrope_section'"},
+        {"{\"rope_parameters\": {\"mrope_section\": [0, 16, 16]}}", SV_EINVAL, "'mrope_section'"},
+        {"{\"rope_parameters\": {\"mrope_interleaved\": false}}", SV_EUNSUPPORTED,
+         "'mrope_interleaved' false"},
+        {"{\"rope_parameters\": {\"mrope_interleaved\": 1}}", SV_EINVAL, "'mrope_interleaved'"},
         {"{\"quantization_config\": {\"quant_method\": \"own\"}}", SV_EUNSUPPORTED, "(own)"},
         {"{\"hidden_act\": \"gelu\"}", SV_EUNSUPPORTED, "hidden_act"},
         {"{\"num_hidden_layers\": 1, \"layer_types\": [\"sliding_attention\"]}", SV_EUNSUPPORTED,
@@ -207,6 +211,11 @@ static void the_text_of_a_vision_model(void **state)
                                   " [24, 20, 10]}}}",
                                   &err),
                 SV_EINVAL, &err, "'mrope_section'", "sections");
+    fake_expect(fake_parse_target(&c, vl,
+                                  "{\"text_config\": {\"rope_scaling\":"
+                                  " {\"mrope_interleaved\": false}}}",
+                                  &err),
+                SV_EUNSUPPORTED, &err, "'mrope_interleaved' false", "not in turn");
 }
 
 /* Next as published, and the experts of 3.5. */

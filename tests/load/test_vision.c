@@ -57,6 +57,28 @@ static void what_is_read(void **state)
     sv_free(text);
 }
 
+/* A rope dict that somebody edited, for more positions: transformers' classes take their own
+ * sections, which is followed where these divide the frequencies. */
+static void sections_that_a_file_leaves_out(void **state)
+{
+    (void)state;
+    static const char edited[] =
+        "{\"text_config\": {\"head_dim\": %d, \"rope_theta\": \"<del>\", \"rope_scaling\": null,"
+        " \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"rope_theta\": 5e6,"
+        " \"original_max_position_embeddings\": 256}}}";
+    char *text = config_text(), patch[512];
+    struct sv_config c;
+    struct sv_err err = {0};
+    snprintf(patch, sizeof patch, edited, 128);
+    fake_expect(fake_parse_target(&c, text, patch, &err), SV_OK, &err, "", patch);
+    assert_true(c.rope.kind == SV_ROPE_YARN && c.mrope_section[0] == 24 &&
+                c.mrope_section[1] == 20 && c.mrope_section[2] == 20);
+    snprintf(patch, sizeof patch, edited, 32); /* images are refused then, text runs */
+    fake_expect(fake_parse_target(&c, text, patch, &err), SV_OK, &err, "", patch);
+    assert_true(c.vision.depth && !c.mrope_section[0]);
+    sv_free(text);
+}
+
 static void what_is_refused(void **state)
 {
     (void)state;
@@ -126,5 +148,5 @@ static void all_or_none(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(what_is_read), cmocka_unit_test(what_is_refused),
-             cmocka_unit_test(all_or_none))
+SV_TEST_MAIN(cmocka_unit_test(what_is_read), cmocka_unit_test(sections_that_a_file_leaves_out),
+             cmocka_unit_test(what_is_refused), cmocka_unit_test(all_or_none))
