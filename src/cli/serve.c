@@ -172,7 +172,7 @@ static void raise_files(void)
     setrlimit(RLIMIT_NOFILE, &files); /* refused: connections wait, and the log says so */
 }
 
-static int check_tensors(const char *dir, const struct sv_config *target,
+static int check_tensors(const char *dir, struct sv_config *target,
                          const struct sv_draft_config *draft, struct sv_err *err)
 {
     struct sv_ckpt c;

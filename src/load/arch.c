@@ -115,9 +115,9 @@ static const struct sv_tensor_row gpt_oss_tensors[] = {
     {0}
 
 #define EXPERTS_PACKED \
-    MIXER("mlp.experts.gate_up_proj", SV_ROLE_EXPERT_GATE, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_PACKED, SV_SHARD_ROWS, SV_FORM_GATE), \
-    MIXER("mlp.experts.gate_up_proj", SV_ROLE_EXPERT_UP, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_PACKED, SV_SHARD_ROWS, SV_FORM_UP), \
-    MIXER("mlp.experts.down_proj", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, SV_DIM_EXPERT_INTER, SV_IF_PACKED, SV_SHARD_COLS, SV_FORM_EXPERT)
+    MIXER("mlp.experts.gate_up_proj", SV_ROLE_EXPERT_GATE, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_OUTPUTS_FIRST, SV_SHARD_ROWS, SV_FORM_GATE), \
+    MIXER("mlp.experts.gate_up_proj", SV_ROLE_EXPERT_UP, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_OUTPUTS_FIRST, SV_SHARD_ROWS, SV_FORM_UP), \
+    MIXER("mlp.experts.down_proj", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, SV_DIM_EXPERT_INTER, SV_IF_OUTPUTS_FIRST, SV_SHARD_COLS, SV_FORM_EXPERT)
 #define HYBRID_MOE \
     {"layers.{layer}.mlp.gate.weight", SV_ROLE_ROUTER, SV_DIM_EXPERTS, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_NONE}, \
     EXPERTS_APART, \
@@ -138,15 +138,18 @@ static const struct sv_tensor_row qwen3_next_tensors[] = {
     HYBRID_ENDS,
 };
 
-/* Of Qwen3-VL's experts the inputs come first. */
+/* Of Qwen3-VL's experts the inputs come first, as published; derived files have them either way, or
+ * one by one. */
 static const struct sv_tensor_row qwen3_vl_moe_tensors[] = {
     ATTN_TENSORS(0),
     {"layers.{layer}.mlp.gate_proj.weight", SV_ROLE_GATE, SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_DENSE, SV_SHARD_ROWS},
     {"layers.{layer}.mlp.up_proj.weight", SV_ROLE_UP, SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_DENSE, SV_SHARD_ROWS},
     {"layers.{layer}.mlp.down_proj.weight", SV_ROLE_DOWN, SV_DIM_HIDDEN, SV_DIM_INTER, SV_IF_DENSE, SV_SHARD_COLS},
     {"layers.{layer}.mlp.gate.weight", SV_ROLE_ROUTER, SV_DIM_EXPERTS, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_NONE},
-    {"layers.{layer}.mlp.experts.gate_up_proj", SV_ROLE_EXPERT_GATE_UP, SV_DIM_GATE_UP, PACKED(SV_DIM_HIDDEN, SV_PACK_HALVES), SV_IF_MOE, SV_SHARD_ROWS},
-    {"layers.{layer}.mlp.experts.down_proj", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, PACKED(SV_DIM_EXPERT_INTER, SV_PACK_INPUTS_FIRST), SV_IF_MOE, SV_SHARD_COLS},
+    {"layers.{layer}.mlp.experts.gate_up_proj", SV_ROLE_EXPERT_GATE_UP, SV_DIM_GATE_UP, PACKED(SV_DIM_HIDDEN, SV_PACK_HALVES), SV_IF_INPUTS_FIRST, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.experts.down_proj", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, PACKED(SV_DIM_EXPERT_INTER, SV_PACK_INPUTS_FIRST), SV_IF_INPUTS_FIRST, SV_SHARD_COLS},
+    EXPERTS_PACKED,
+    EXPERTS_APART,
     ENDS,
 };
 
@@ -331,6 +334,7 @@ static const struct sv_arch_row table[] = {
      .norm_topk = true,
      .always_norm_topk = true,
      .packed_experts = true,
+     .transposed_experts = true,
      .wrapped = true,
      .image_token = 151655,
      .deepstack = true,

@@ -270,7 +270,8 @@ static int parse_moe(struct sv_config *c, const json_t *root, const struct sv_ar
     c->n_chosen = row->n_chosen;
     c->moe_intermediate_size = row->moe_intermediate_size;
     c->norm_topk = row->norm_topk;
-    /* Hybrids have packed experts where these are not quantized. */
+    /* Until the tensors are seen: hybrids have packed experts where these are not quantized. */
+    c->transposed_experts = row->transposed_experts;
     c->packed_experts =
         row->packed_experts && !(row->hybrid && (sv_json_has(root, "quantization_config") ||
                                                  sv_json_has(root, "compression_config")));

@@ -89,9 +89,12 @@ struct sv_config {
     int32_t n_mtp_layers;  /* behind the last layer: not read */
     float rms_eps;
     bool tie_embeddings, attention_bias, mlp_bias, qk_norm;
-    bool packed_experts; /* stored in one tensor for each projection, or for two */
-    bool mxfp4_experts;  /* of these: stored in blocks and scales */
-    float embed_scale;   /* 1 unless the architecture multiplies embeddings */
+    /* Stored in one tensor for each projection, or for two; of a directory's this is an assumption
+     * until sv_ckpt_check_target has seen the tensors. */
+    bool packed_experts;
+    bool transposed_experts; /* packed ones have inputs first */
+    bool mxfp4_experts;      /* of these: stored in blocks and scales */
+    float embed_scale;       /* 1 unless the architecture multiplies embeddings */
     struct sv_rope rope;
     uint8_t layer_kind[SV_MAX_LAYERS]; /* enum sv_layer_kind */
     bool layer_moe[SV_MAX_LAYERS];     /* the layer's ffn is a mixture of experts */

@@ -58,6 +58,8 @@ enum sv_when {
     SV_IF_MOE,
     SV_IF_APART, /* a mixture of experts that are tensors of their own */
     SV_IF_PACKED,
+    SV_IF_OUTPUTS_FIRST, /* of packed experts */
+    SV_IF_INPUTS_FIRST,
     SV_IF_MXFP4, /* of packed experts */
     SV_UNLESS_MXFP4,
     SV_IF_SHARED, /* a mixture of experts with one that all rows go through */
@@ -113,7 +115,7 @@ struct sv_arch_row {
     bool wrapped;                     /* the configuration lies in text_config */
     int32_t image_token;              /* the class's; 0: there is no vision tower */
     bool deepstack;                   /* whose deeper rows are read too */
-    bool transposed_experts;          /* packed ones have inputs first */
+    bool transposed_experts;          /* packed ones have inputs first, as published */
     const char *skipped[2];           /* tensors that begin so are not read: other heads, images */
     const struct sv_tensor_row *tensors;
 };

@@ -181,12 +181,13 @@ float sv_cache_scale_of(const struct sv_host_tensor *t);
 /* Number of parameters of these tensors. */
 int64_t sv_config_n_params(const struct sv_config *cfg);
 int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg);
-/* Every expected tensor is there with its shape, and no other tensor is; of a vision tower that the
- * configuration describes all are, or none. Allowed extras: what the architecture skips by name
- * (mtp., and visual. where no tower is described); rotary_emb.inv_freq anywhere; for tied targets
- * lm_head.weight of the right shape. A draft with its own embedding and head is told apart from one
- * with unknown tensors, and refused too. */
-int sv_ckpt_check_target(const struct sv_ckpt *c, const struct sv_config *cfg, struct sv_err *err);
+/* Says in cfg how the file has its experts, one by one, packed or transposed, where the family has
+ * them in several ways. Every expected tensor is there with its shape, and no other is; of a tower
+ * that the configuration describes all are, or none. Allowed extras: what the architecture skips by
+ * name (mtp., and visual. where no tower is described); rotary_emb.inv_freq anywhere; for tied
+ * targets lm_head.weight of the right shape. A draft with its own embedding and head is told apart
+ * from one with unknown tensors, and refused too. */
+int sv_ckpt_check_target(const struct sv_ckpt *c, struct sv_config *cfg, struct sv_err *err);
 int sv_ckpt_check_draft(const struct sv_ckpt *c, const struct sv_draft_config *cfg,
                         struct sv_err *err);
 /* Does this draft fit this target (docs/checkpoints.md)? The reason for a refusal is in err. */

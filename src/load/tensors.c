@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define MAX_NAME 160
+#define EXPERTS "layers.{layer}.mlp.experts."
 
 /* A checkpoint on one side, what it should hold on the other. */
 struct audit {
@@ -119,6 +120,10 @@ static bool expected(const struct sv_config *c, uint8_t when, int32_t layer)
         return c->layer_moe[layer] && !c->packed_experts;
     case SV_IF_PACKED:
         return c->layer_moe[layer] && c->packed_experts;
+    case SV_IF_OUTPUTS_FIRST:
+        return c->layer_moe[layer] && c->packed_experts && !c->transposed_experts;
+    case SV_IF_INPUTS_FIRST:
+        return c->layer_moe[layer] && c->packed_experts && c->transposed_experts;
     case SV_IF_MXFP4:
         return c->packed_experts && c->mxfp4_experts;
     case SV_UNLESS_MXFP4:
@@ -333,6 +338,8 @@ static int audit_one(void *user, const struct sv_tensor_spec *s)
     const bool packed = s->pack == SV_PACK_MXFP4 || s->pack == SV_PACK_MXFP4_SCALES;
     int64_t dim[SV_SPEC_DIMS];
     char want[96], found[192];
+    if (s->form >= SV_FORM_EXPERT && (s->expert > 0 || s->form == SV_FORM_UP))
+        return SV_OK; /* a part of one that was seen */
     const int32_t n_dims = sv_tensor_shape(s, dim);
     print_shape(want, sizeof want, dim, n_dims);
     const struct sv_host_tensor *t = sv_ckpt_find(a->c, name);
@@ -479,8 +486,39 @@ static int run_audit(struct audit *a)
     return rc;
 }
 
-int sv_ckpt_check_target(const struct sv_ckpt *c, const struct sv_config *cfg, struct sv_err *err)
+static const struct sv_host_tensor *find_in_layer(const struct sv_ckpt *c, const char *pattern,
+                                                  int32_t layer)
 {
+    char name[MAX_NAME];
+    sv_tensor_name(name, sizeof name, pattern, layer, 0);
+    return sv_ckpt_find(c, name);
+}
+
+/* By the first layer that has some; gpt-oss's numbers say how they are stored. Gate and up of as
+ * many outputs as inputs do not tell which come first, but then down does, which has half as many
+ * inputs. */
+static void see_experts(struct sv_config *cfg, const struct sv_ckpt *c)
+{
+    const struct sv_arch_row *row = sv_arch_row(cfg->arch);
+    const int32_t both = 2 * cfg->moe_intermediate_size;
+    int32_t i = 0;
+    while (i < cfg->n_layers && !cfg->layer_moe[i])
+        i++;
+    if (!row->packed_experts || row->may_mxfp4 || i == cfg->n_layers)
+        return;
+    const struct sv_host_tensor *gate_up = find_in_layer(c, EXPERTS "gate_up_proj", i),
+                                *down = find_in_layer(c, EXPERTS "down_proj", i),
+                                *t = both == cfg->hidden_size ? down : gate_up;
+    const bool apart = find_in_layer(c, EXPERTS "{expert}.gate_proj.weight", i);
+    if (apart == !gate_up) /* else it is as assumed, and the error says what is wrong */
+        cfg->packed_experts = !apart;
+    if (row->transposed_experts && t && t->n_dims == 3)
+        cfg->transposed_experts = t->dim[1] != (t == down ? cfg->hidden_size : both);
+}
+
+int sv_ckpt_check_target(const struct sv_ckpt *c, struct sv_config *cfg, struct sv_err *err)
+{
+    see_experts(cfg, c);
     struct audit a = {.c = c, .cfg = cfg, .err = err};
     return run_audit(&a);
 }

@@ -163,6 +163,47 @@ void fake_target(struct fake_list *l, const struct sv_config *c, const char *pre
         add_layer(l, c, prefix, i);
 }
 
+struct filling {
+    struct fake_list *l;
+    const char *prefix;
+};
+
+static int add_expected(void *user, const struct sv_tensor_spec *s)
+{
+    const struct filling *f = user;
+    int64_t dim[SV_SPEC_DIMS];
+    if (s->form >= SV_FORM_EXPERT && (s->expert > 0 || s->form == SV_FORM_UP))
+        return SV_OK; /* the tensor is there */
+    add_prefixed(f->l, strcmp(s->name, "lm_head.weight") ? f->prefix : "", s->name, 0, 0);
+    struct fake_tensor *t = &f->l->t[f->l->n - 1];
+    t->n_dims = sv_tensor_shape(s, dim);
+    assert_true(t->n_dims <= 4);
+    memcpy(t->dim, dim, (size_t)t->n_dims * sizeof *dim);
+    return SV_OK;
+}
+
+void fake_expected(struct fake_list *l, const struct sv_config *c, const char *prefix)
+{
+    struct filling f = {l, prefix};
+    l->n = 0;
+    assert_int_equal(sv_config_each_tensor(c, 0, add_expected, &f), SV_OK);
+}
+
+void fake_check(const struct fake_list *l, struct sv_config *c, int code, const char *part)
+{
+    static int n;
+    struct sv_ckpt k;
+    struct sv_err err = {0};
+    char name[32];
+    snprintf(name, sizeof name, "check-%d", n++);
+    const char *dir = fake_dir(name);
+    fake_write(l, 0, l->n, dir, "model.safetensors");
+    if (sv_ckpt_open(&k, dir, &err))
+        fail_msg("%s", err.msg);
+    fake_expect(sv_ckpt_check_target(&k, c, &err), code, &err, part, part);
+    sv_ckpt_close(&k);
+}
+
 void fake_draft(struct fake_list *l, const struct sv_draft_config *d, const char *prefix)
 {
     int64_t h = d->base.hidden_size;

@@ -31,6 +31,10 @@ struct fake_list {
 /* What a configuration asks for, in bf16, with this in front of every name but lm_head's. */
 void fake_target(struct fake_list *l, const struct sv_config *c, const char *prefix);
 void fake_draft(struct fake_list *l, const struct sv_draft_config *d, const char *prefix);
+/* The same by the table of architectures, for families whose rows are known to be right. */
+void fake_expected(struct fake_list *l, const struct sv_config *c, const char *prefix);
+/* Writes the list, opens it, and fails the test unless the check gives code and says part. */
+void fake_check(const struct fake_list *l, struct sv_config *c, int code, const char *part);
 struct fake_tensor *fake_find(struct fake_list *l, const char *name);
 struct fake_tensor *fake_add(struct fake_list *l, const char *name, int64_t rows, int64_t cols);
 void fake_remove(struct fake_list *l, const char *name);

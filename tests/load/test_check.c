@@ -26,8 +26,7 @@ static void small_draft(struct sv_draft_config *d, const char *patch)
     sv_free(text);
 }
 
-static int check_list(const struct sv_config *t, const struct sv_draft_config *d,
-                      struct sv_err *err)
+static int check_list(struct sv_config *t, const struct sv_draft_config *d, struct sv_err *err)
 {
     struct sv_ckpt c;
     const char *dir = fake_dir("check");

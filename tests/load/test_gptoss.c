@@ -255,7 +255,7 @@ static void make_list(const struct sv_config *c)
     }
 }
 
-static int check_list(const struct sv_config *c, struct sv_err *err)
+static int check_list(struct sv_config *c, struct sv_err *err)
 {
     struct sv_ckpt k;
     const char *dir = fake_dir("gptoss");

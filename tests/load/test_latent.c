@@ -221,43 +221,6 @@ static const char small[] =
     " \"topk_group\": 1, \"moe_intermediate_size\": 12, \"num_nextn_predict_layers\": 0,"
     " \"quantization_config\": \"<del>\"}";
 
-struct filling {
-    struct fake_list *l;
-    const char *prefix;
-};
-
-static int add_one(void *user, const struct sv_tensor_spec *s)
-{
-    const struct filling *f = user;
-    char name[96];
-    snprintf(name, sizeof name, "%s%s", strcmp(s->name, "lm_head.weight") ? f->prefix : "",
-             s->name);
-    fake_add(f->l, name, s->rows, s->cols);
-    return SV_OK;
-}
-
-static void fill(struct fake_list *l, const struct sv_config *c, const char *prefix)
-{
-    struct filling f = {l, prefix};
-    l->n = 0;
-    assert_int_equal(sv_config_each_tensor(c, 0, add_one, &f), SV_OK);
-}
-
-static void check(const struct fake_list *l, const struct sv_config *c, int rc, const char *message)
-{
-    static int n;
-    struct sv_ckpt k;
-    struct sv_err err = {0};
-    char name[32];
-    snprintf(name, sizeof name, "latent-%d", n++);
-    const char *dir = fake_dir(name);
-    fake_write(l, 0, l->n, dir, "model.safetensors");
-    if (sv_ckpt_open(&k, dir, &err))
-        fail_msg("%s", err.msg);
-    fake_expect(sv_ckpt_check_target(&k, c, &err), rc, &err, message, message);
-    sv_ckpt_close(&k);
-}
-
 static void tensors_that_do_not_fit(void **state)
 {
     (void)state;
@@ -279,27 +242,27 @@ static void tensors_that_do_not_fit(void **state)
     struct sv_config c;
     struct fake_list l;
     parse(&c, v3, small);
-    fill(&l, &c, "model.");
-    check(&l, &c, SV_OK, "");
-    fill(&l, &c, "language_model.model.");
-    check(&l, &c, SV_OK, "");
-    fill(&l, &c, "language_model.");
-    check(&l, &c, SV_OK, "");
+    fake_expected(&l, &c, "model.");
+    fake_check(&l, &c, SV_OK, "");
+    fake_expected(&l, &c, "language_model.model.");
+    fake_check(&l, &c, SV_OK, "");
+    fake_expected(&l, &c, "language_model.");
+    fake_check(&l, &c, SV_OK, "");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        fill(&l, &c, "");
+        fake_expected(&l, &c, "");
         fake_find(&l, cases[i].name)->dim[cases[i].dim]++;
-        check(&l, &c, SV_EMISMATCH, cases[i].message);
-        fill(&l, &c, "");
+        fake_check(&l, &c, SV_EMISMATCH, cases[i].message);
+        fake_expected(&l, &c, "");
         fake_remove(&l, cases[i].name);
-        check(&l, &c, SV_EMISMATCH, cases[i].name);
+        fake_check(&l, &c, SV_EMISMATCH, cases[i].name);
     }
     static const char *const extra[] = {
         "layers.0.self_attn.q_proj.weight", "layers.1.self_attn.q_a_proj.bias",
         "layers.0.mlp.gate.e_score_correction_bias", "layers.2.eh_proj.weight"};
     for (size_t i = 0; i < sizeof extra / sizeof extra[0]; i++) {
-        fill(&l, &c, "");
+        fake_expected(&l, &c, "");
         fake_add(&l, extra[i], 4, 16);
-        check(&l, &c, SV_EMISMATCH, extra[i]);
+        fake_check(&l, &c, SV_EMISMATCH, extra[i]);
     }
 }
 

@@ -160,7 +160,7 @@ static void small_list(struct sv_config *c, const char *patch)
     fake_target(&list, c, "model.");
 }
 
-static void check(const struct sv_config *c, int code, const char *part)
+static void check(struct sv_config *c, int code, const char *part)
 {
     struct sv_ckpt k;
     struct sv_err err = {0};

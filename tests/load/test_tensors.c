@@ -159,7 +159,7 @@ static void experts_are_named(void **state)
 
 static struct fake_list list;
 
-static int check_list(const struct sv_config *c, struct sv_err *err)
+static int check_list(struct sv_config *c, struct sv_err *err)
 {
     struct sv_ckpt k;
     const char *dir = fake_dir("family");
