@@ -39,10 +39,17 @@ static int take_prompt(struct sv_seq *q, const struct sv_request *r,
         return sv_fail(err, SV_EINVAL, -1, "the prompt is empty");
     /* Text too: a tokenizer may have added tokens that the model has no embedding for. */
     const int32_t *id = r->prompt_ids ? r->prompt_ids : ids->id;
-    for (int32_t i = 0; i < q->n_prompt; i++)
+    for (int32_t i = 0; i < q->n_prompt; i++) {
         if (id[i] < 0 || id[i] >= lim->cfg->vocab_size)
             return sv_fail(err, SV_EINVAL, i, "prompt token %d at index %d is outside [0, %d)",
                            id[i], i, lim->cfg->vocab_size);
+        if (lim->cfg->media_token && id[i] == lim->cfg->media_token)
+            return sv_fail(
+                err, SV_EUNSUPPORTED, i,
+                "prompt token %d at index %d is 'media_placeholder_token_id', which stands "
+                "for an image: images are not supported for %s",
+                id[i], i, sv_arch_name(lim->cfg->arch));
+    }
     int rc = q->images ? sv_images_place(q->images, id, &q->n_prompt, err) : SV_OK;
     if (rc)
         return rc;

@@ -362,6 +362,7 @@ static const struct sv_arch_row table[] = {
      .norm_topk = true,
      .latent = true,
      .wrapped = true,
+     .media_token = 163605,
      .skipped = {"vision_tower.", "mm_projector."},
      .tensors = deepseek_v3_tensors},
     {.architecture = "DFlashDraftModel",

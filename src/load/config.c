@@ -339,12 +339,19 @@ static int parse_eos(void *user, const json_t *root, struct sv_err *err)
     return rc;
 }
 
-static int parse_ids(struct sv_config *c, const json_t *root, struct sv_err *err)
+static int parse_ids(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
+                     struct sv_err *err)
 {
     c->bos_id = -1;
+    c->media_token = row->media_token;
     int rc = sv_json_i32_opt(root, "bos_token_id", -1, INT32_MAX, &c->bos_id, err);
+    if (!rc && row->media_token)
+        rc =
+            sv_json_i32_opt(root, "media_placeholder_token_id", 1, INT32_MAX, &c->media_token, err);
     if (c->bos_id >= c->vocab_size)
         c->bos_id = -1;
+    if (c->media_token >= c->vocab_size)
+        c->media_token = 0;
     return rc ? rc : parse_eos(c, root, err);
 }
 
@@ -366,7 +373,7 @@ int sv_config_common(struct sv_config *c, const json_t *root, const struct sv_ar
     if (!rc)
         rc = parse_moe(c, root, row, err);
     if (!rc)
-        rc = parse_ids(c, root, err);
+        rc = parse_ids(c, root, row, err);
     if (!rc)
         rc = sv_rope_parse(&c->rope, root, row, c->max_position, err);
     return rc ? rc : parse_rotary(c, root, row, err);

@@ -102,6 +102,7 @@ struct sv_config {
     int32_t bos_id;                    /* -1 = none */
     int32_t eos_ids[SV_MAX_STOP_IDS];  /* config.json, replaced by generation_config.json */
     int32_t n_eos;
+    int32_t media_token; /* of images, which nothing reads: no prompt may have it; 0: none */
     struct sv_vision_config vision;
 };
 

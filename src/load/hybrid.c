@@ -14,10 +14,11 @@
 enum { MAX_HEADS = 1024, USUAL_INTERVAL = 4 };
 
 /* What files state beside text_config and mean for it. */
-static const char *const of_wrapper[] = {
-    "tie_word_embeddings", "dtype",         "torch_dtype",
-    "eos_token_id",        "bos_token_id",  "quantization_config",
-    "compression_config",  "architectures", "pad_token_id"};
+static const char *const of_wrapper[] = {"tie_word_embeddings", "dtype",
+                                         "torch_dtype",         "eos_token_id",
+                                         "bos_token_id",        "quantization_config",
+                                         "compression_config",  "architectures",
+                                         "pad_token_id",        "media_placeholder_token_id"};
 
 int sv_hybrid_text(const json_t *root, json_t **text, struct sv_err *err)
 {

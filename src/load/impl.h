@@ -114,6 +114,7 @@ struct sv_arch_row {
     bool gdn_fused;                   /* see struct sv_config */
     bool wrapped;                     /* the configuration lies in text_config */
     int32_t image_token;              /* the class's; 0: there is no vision tower */
+    int32_t media_token;              /* the class's, of images that are not read; 0: none */
     bool deepstack;                   /* whose deeper rows are read too */
     bool transposed_experts;          /* packed ones have inputs first, as published */
     const char *skipped[2];           /* tensors that begin so are not read: other heads, images */

@@ -200,6 +200,28 @@ static void what_does_not_fit(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
+/* Kimi's tower is not read: its placeholder is no text. */
+static void a_placeholder(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {5, 298, 6};
+    const struct run_pair pair = toy_pair_like(
+        "kimi_int4", "{\"media_placeholder_token_id\": 298, \"quantization_config\": null}");
+    const struct sv_engine_options o = {.target_dir = pair.target};
+    struct sv_engine *e = run_open(&o, NULL);
+    struct sv_request r = sv_default_request(e);
+    r.prompt_ids = ids;
+    r.n_prompt_ids = 3;
+    refused(
+        e, &r, SV_EUNSUPPORTED,
+        "prompt token 298 at index 1 is 'media_placeholder_token_id', which stands for an image: "
+        "images are not supported for KimiK25ForConditionalGeneration");
+    r.n_prompt_ids = 1;
+    assert_int_equal(sv_engine_submit(e, &r, NULL, NULL), SV_OK);
+    sv_engine_close(e);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 /* Every allocation of submitting, and those between steps, fails once: a request without its rows
  * ends with an error, and others go on. */
 static void faults(void **state)
@@ -405,6 +427,7 @@ static void tokens_without_images(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(golden_text), cmocka_unit_test(text_models),
-             cmocka_unit_test(what_does_not_fit), cmocka_unit_test(faults),
-             cmocka_unit_test(bits_f32), cmocka_unit_test(bits_bf16), cmocka_unit_test(bits_states),
-             cmocka_unit_test(prefixes), cmocka_unit_test(tokens_without_images))
+             cmocka_unit_test(what_does_not_fit), cmocka_unit_test(a_placeholder),
+             cmocka_unit_test(faults), cmocka_unit_test(bits_f32), cmocka_unit_test(bits_bf16),
+             cmocka_unit_test(bits_states), cmocka_unit_test(prefixes),
+             cmocka_unit_test(tokens_without_images))

@@ -369,7 +369,7 @@ struct run_pair toy_pair_like(const char *name, const char *patch)
     t.n_heads = 4;
     t.n_kv = 2;
     struct writer w = begin(&t, 2);
-    w.fp8 = json_object_get(changes, "quantization_config") != NULL;
+    w.fp8 = json_is_object(json_object_get(changes, "quantization_config"));
     sv_config_each_tensor(&c, 0, put_expected, &w);
     const char *target = finish(&w, text, "target");
     sv_free(text);

@@ -82,7 +82,13 @@ static void published_sizes(void **state)
     assert_int_equal(c.eos_ids[0], 163586);
 
     /* K2 without the wrapper: by its architecture, whatever model_type says. */
+    assert_int_equal(c.media_token, 163605);
+    parse(&c, kimi, "{\"media_placeholder_token_id\": \"<del>\"}");
+    assert_int_equal(c.media_token, 163605); /* the class's */
+    parse(&c, kimi, "{\"media_placeholder_token_id\": 163840}");
+    assert_int_equal(c.media_token, 0); /* no prompt can have it */
     parse(&c, v3, "{\"model_type\": \"kimi_k2\", \"n_group\": 1, \"topk_group\": 1}");
+    assert_int_equal(c.media_token, 0);
     /* Without scaling nothing multiplies the scores. */
     parse(&c, v3, "{\"rope_scaling\": null}");
     assert_true(sv_rope_score_factor(&c.rope) == 1);

@@ -179,7 +179,7 @@ def config_json(config, name):
         return out
     out.update(model_type="kimi_k2", quantization_config=INT4)
     return {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": out, "ignore_index": -100,
-            "media_placeholder_token_id": 298, "pad_token_id": 299, "tie_word_embeddings": False, "vision_config": {"model_type": "moonvit"}}
+            "media_placeholder_token_id": 163605, "pad_token_id": 299, "tie_word_embeddings": False, "vision_config": {"model_type": "moonvit"}}
 
 
 def make(name, seed):
