@@ -14,8 +14,8 @@ static const char usage[] =
     "Usage: salvo info DIR\n"
     "\n"
     "Says what a target or draft directory holds: architecture, sizes, parameters and bytes\n"
-    "by tensor group, rotary embedding, layer kinds, vocabulary, tokenizer; of a draft its\n"
-    "block, taps, mask and which layers are causal.";
+    "by tensor group, rotary embedding, layer kinds, experts and their router, vision tower,\n"
+    "vocabulary, tokenizer; of a draft its block, taps, mask and which layers are causal.";
 
 static void line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void line(const char *name, const char *fmt, ...)
@@ -82,10 +82,49 @@ static void show_experts(const struct sv_config *c)
 
     for (int32_t i = 0; i < c->n_layers; i++)
         n += c->layer_moe[i];
-    if (n)
-        line("experts", "%d in %d layers, %d for each token, MLP %d%s", c->n_experts, n,
-             c->n_chosen, c->moe_intermediate_size,
-             c->mxfp4_experts ? "; stored in MXFP4, expanded to bf16" : "");
+    if (!n)
+        return;
+    line("experts", "%d in %d layers, %d for each token, MLP %d%s", c->n_experts, n, c->n_chosen,
+         c->moe_intermediate_size,
+         c->mxfp4_experts ? "; in MXFP4, kept so on the CPU and on GPUs in bf16 mode, else as bf16"
+                          : "");
+    if (c->shared_intermediate_size)
+        line("shared expert", "MLP %d%s", c->shared_intermediate_size,
+             c->router_sigmoid ? "" : ", times the sigmoid of a gate");
+    if (!c->router_sigmoid)
+        line("router", "softmax over %s", c->norm_topk ? "the chosen experts" : "all experts");
+    else if (c->topk_group < c->n_group)
+        line("router", "sigmoid, a bias for the choice, %d of %d groups first; weights%s times %g",
+             c->topk_group, c->n_group, c->norm_topk ? " add up to 1," : "",
+             (double)c->routed_scale);
+    else
+        line("router", "sigmoid, a bias for the choice; weights%s times %g",
+             c->norm_topk ? " add up to 1," : "", (double)c->routed_scale);
+}
+
+static void show_vision(const struct sv_config *c)
+{
+    const struct sv_vision_config *v = &c->vision;
+
+    if (v->depth)
+        line("vision tower", "%d blocks of %d, %d heads, MLP %d, patches of %d, %d x %d for a row",
+             v->depth, v->hidden_size, v->n_heads, v->intermediate_size, v->patch, v->merge,
+             v->merge);
+    if (c->media_token)
+        line("vision tower", "not read; no prompt may have token %d", c->media_token);
+}
+
+/* Why a tower that the configuration describes has no use, as an engine says it. */
+static void show_images(const struct sv_config *c, const struct sv_ckpt *files)
+{
+    if (!c->vision.depth)
+        return;
+    putchar('\n');
+    line("images", "%s",
+         !sv_vision_is_in(files)     ? "none: the files have no tensors of the vision tower"
+         : c->vision.image_token < 0 ? "none: 'image_token_id' is outside the vocabulary"
+         : !c->mrope_section[0]      ? "none: the configuration has no 'mrope_section'"
+                                     : "yes");
 }
 
 static void show_config(const struct sv_config *c)
@@ -101,6 +140,7 @@ static void show_config(const struct sv_config *c)
              c->qk_norm ? ", q/k norm" : "", c->attention_bias ? ", bias" : "");
     show_experts(c);
     show_layer_kinds(c);
+    show_vision(c);
     show_rope(&c->rope);
     line("positions", "%d", c->max_position);
     line("norm epsilon", "%g", (double)c->rms_eps);
@@ -305,6 +345,8 @@ static int info(const char *dir)
         return sv_cli_fail("%s", err.msg);
     if (show_tensors(&c) != SV_CLI_OK)
         code = SV_CLI_FAIL;
+    if (!draft)
+        show_images(&d.base, &c);
     rc = draft ? sv_ckpt_check_draft(&c, &d, &err) : sv_ckpt_check_target(&c, &d.base, &err);
     if (rc)
         code = sv_cli_fail("%s", err.msg);

@@ -19,7 +19,8 @@ out_says llama3
 out_says 'in 2 files'
 run 0 info "$tiny/gptoss_mxfp4"
 out_says GptOssForCausalLM
-out_says 'experts           4 in 2 layers, 3 for each token, MLP 32; stored in MXFP4'
+out_says 'experts           4 in 2 layers, 3 for each token, MLP 32; in MXFP4, kept so on the CPU and on GPUs in bf16 mode, else as bf16'
+out_says 'router            softmax over the chosen experts'
 out_says '1 layers sliding with window 128'
 out_says '138096 by the configuration'
 run 0 info "$tiny/qwen3_moe_bf16"
@@ -28,6 +29,20 @@ out_says 'experts           11 in 2 layers, 3 for each token, MLP 20'
 run 0 info "$tiny/kimi_int4"
 out_says 'heads             3 of 48, values of 24'
 out_says 'latent, 96 numbers of a position, queries of a latent too'
+out_says 'shared expert     MLP 32'
+run 0 info "$tiny/deepseek_bf16"
+out_says 'router            sigmoid, a bias for the choice, 2 of 4 groups first; weights add up to 1, times 2.5'
+run 0 info "$tiny/qwen3_5_moe_bf16"
+out_says 'shared expert     MLP 24, times the sigmoid of a gate'
+run 0 info "$tiny/qwen3_vl_moe_bf16"
+out_says 'vision tower      3 blocks of 32, 2 heads, MLP 56, patches of 4, 2 x 2 for a row'
+out_says 'images            yes'
+run 0 info "$tiny/qwen3_5_bf16"
+out_says 'images            none: the files have no tensors of the vision tower'
+sed 's/"media_placeholder_token_id": [0-9]*/"media_placeholder_token_id": 298/' "$tiny/kimi_int4/config.json" >"$tmp/kimi.json"
+cp -r "$tiny/kimi_int4" "$tmp/kimi" && chmod -R u+w "$tmp/kimi" && mv "$tmp/kimi.json" "$tmp/kimi/config.json"
+run 0 info "$tmp/kimi"
+out_says 'vision tower      not read; no prompt may have token 298'
 
 # A tensor file cut short: the configuration is still shown, the fault named.
 cp -r "$no_tokenizer" "$tmp/cut"
