@@ -251,6 +251,81 @@ static void experts(void **state)
     assert_true(fabs((double)sv_config_n_params(&c) / 1e9 - 79.67) < 0.01);
 }
 
+/* Small models, one tensor at a time of another shape, missing, or of a type that holds no weights;
+ * those of experts: test_packed.c. */
+static void tensors_that_do_not_fit(void **state)
+{
+    (void)state;
+    static const char small[] =
+        "{\"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 2,"
+        " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 16,"
+        " \"vocab_size\": 40, \"full_attention_interval\": 2, \"linear_num_key_heads\": 1,"
+        " \"linear_num_value_heads\": 2, \"linear_key_head_dim\": 16,"
+        " \"linear_value_head_dim\": 16, \"num_experts\": 3, \"num_experts_per_tok\": 2,"
+        " \"moe_intermediate_size\": 12, \"shared_expert_intermediate_size\": 20,"
+        " \"rope_parameters\": {\"mrope_section\": null, \"rope_theta\": 1e4}}";
+    static const struct {
+        bool next; /* else dense */
+        const char *name;
+        int dim; /* one more of it */
+        const char *message;
+    } cases[] = {
+        {false, "layers.0.linear_attn.in_proj_qkv.weight", 0, "asks for [64, 16]"},
+        {false, "layers.0.linear_attn.in_proj_z.weight", 1, "asks for [32, 16]"},
+        {false, "layers.0.linear_attn.in_proj_b.weight", 0, "asks for [2, 16]"},
+        {false, "layers.0.linear_attn.in_proj_a.weight", 1, "asks for [2, 16]"},
+        {false, "layers.0.linear_attn.conv1d.weight", 0, "asks for [64, 1, 4]"},
+        {false, "layers.0.linear_attn.conv1d.weight", 1, "asks for [64, 1, 4]"},
+        {false, "layers.0.linear_attn.conv1d.weight", 2, "asks for [64, 1, 4]"},
+        {false, "layers.0.linear_attn.A_log", 0, "asks for [2]"},
+        {false, "layers.0.linear_attn.dt_bias", 0, "asks for [2]"},
+        {false, "layers.0.linear_attn.norm.weight", 0, "asks for [16]"},
+        {false, "layers.0.linear_attn.out_proj.weight", 1, "asks for [16, 32]"},
+        {false, "layers.1.self_attn.q_proj.weight", 0, "asks for [64, 16]"}, /* with the gate */
+        {false, "layers.1.self_attn.k_norm.weight", 0, "asks for [16]"},
+        {true, "layers.0.linear_attn.in_proj_qkvz.weight", 0, "asks for [96, 16]"},
+        {true, "layers.0.linear_attn.in_proj_ba.weight", 0, "asks for [4, 16]"},
+        {true, "layers.1.mlp.shared_expert_gate.weight", 0, "asks for [1, 16]"},
+        {true, "layers.0.mlp.shared_expert.up_proj.weight", 0, "asks for [20, 16]"},
+        {true, "layers.0.mlp.experts.2.down_proj.weight", 1, "asks for [16, 12]"},
+    };
+    static const char *const extra[] = {"layers.0.linear_attn.in_proj_qkvz.weight",
+                                        "layers.1.linear_attn.A_log",
+                                        "layers.0.self_attn.q_proj.weight"};
+    struct fake_list l;
+    struct sv_config c;
+    struct sv_err err = {0};
+    char inner[1024];
+    snprintf(inner, sizeof inner, "{\"text_config\": %s, \"vision_config\": null}", small);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (cases[i].next)
+            fake_expect(fake_parse_target(&c, "{\"architectures\": [\"Qwen3NextForCausalLM\"]}",
+                                          small, &err),
+                        SV_OK, &err, "", small);
+        else
+            fake_expect(fake_parse_target(&c, dense, inner, &err), SV_OK, &err, "", inner);
+        fake_expected(&l, &c, "model.");
+        fake_check(&l, &c, SV_OK, "");
+        fake_expected(&l, &c, "");
+        fake_find(&l, cases[i].name)->dim[cases[i].dim]++;
+        fake_check(&l, &c, SV_EMISMATCH, cases[i].name);
+        fake_check(&l, &c, SV_EMISMATCH, cases[i].message);
+        fake_expected(&l, &c, "");
+        fake_find(&l, cases[i].name)->dtype = "I32";
+        fake_check(&l, &c, SV_EUNSUPPORTED, cases[i].name);
+        fake_expected(&l, &c, "");
+        fake_remove(&l, cases[i].name);
+        fake_check(&l, &c, SV_EMISMATCH, cases[i].name);
+        fake_check(&l, &c, SV_EMISMATCH, "is missing (1 in all)");
+    }
+    fake_expect(fake_parse_target(&c, dense, inner, &err), SV_OK, &err, "", inner);
+    for (size_t i = 0; i < sizeof extra / sizeof extra[0]; i++) {
+        fake_expected(&l, &c, "");
+        fake_add(&l, extra[i], 16, 16);
+        fake_check(&l, &c, SV_EMISMATCH, extra[i]);
+    }
+}
+
 /* A tensor of random numbers in another form, read back. */
 static void forms(void **state)
 {
@@ -330,4 +405,4 @@ SV_TEST_MAIN(cmocka_unit_test(published_sizes), cmocka_unit_test(which_layers_ar
              cmocka_unit_test(partial_rotation_has_three_places),
              cmocka_unit_test(unusable_ones_are_refused), cmocka_unit_test(names_that_are_skipped),
              cmocka_unit_test(the_text_of_a_vision_model), cmocka_unit_test(experts),
-             cmocka_unit_test(forms))
+             cmocka_unit_test(tensors_that_do_not_fit), cmocka_unit_test(forms))
