@@ -107,6 +107,7 @@ struct sv_config {
 };
 
 #define SV_MAX_TAPS 32
+#define SV_MAX_BLOCK 64 /* widest verify width, anchor included */
 struct sv_draft_config {
     struct sv_config base;
     int32_t block_size; /* verify width B, anchor included */

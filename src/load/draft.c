@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#define MAX_BLOCK 256
+enum { MAX_LAYERS = SV_GEMM_MAX_PARTS / 2 }; /* one product gives keys and values of all */
 
 /* ---------------------------------------------------------------- dialects that are refused */
 
@@ -135,12 +135,25 @@ static int missing(const char *key, struct sv_err *err)
                    "field '%s' is missing (looked in dflash_config and at top level)", key);
 }
 
+static int check_block(const struct sv_draft_config *d, struct sv_err *err)
+{
+    if (d->block_size < 2)
+        return sv_fail(err, SV_EINVAL, -1, "a block of %d tokens leaves nothing to draft",
+                       d->block_size);
+    return d->block_size > SV_MAX_BLOCK
+               ? sv_fail(err, SV_EUNSUPPORTED, -1, "block_size %d is above %d, the widest block",
+                         d->block_size, SV_MAX_BLOCK)
+               : SV_OK;
+}
+
 static int parse_block(struct sv_draft_config *d, const json_t *root, const json_t *dflash,
                        struct sv_err *err)
 {
     const json_t *home = home_of(root, dflash, "block_size");
-    int rc = home ? sv_json_i32(home, "block_size", 2, MAX_BLOCK, &d->block_size, err)
+    int rc = home ? sv_json_i32(home, "block_size", 2, INT32_MAX, &d->block_size, err)
                   : missing("block_size", err);
+    if (!rc)
+        rc = check_block(d, err);
     if (rc)
         return rc;
     home = home_of(root, dflash, "mask_token_id");
@@ -436,11 +449,12 @@ int sv_pair_check(const struct sv_config *target, const struct sv_draft_config *
     const struct sv_config *b = &draft->base;
     if (sv_arch_is_draft(target->arch) || !sv_arch_is_draft(b->arch))
         return sv_fail(err, SV_EMISMATCH, -1, "a pair is a target model and a DFlash draft");
-    if (draft->block_size < 2 || draft->block_size > MAX_BLOCK)
-        return sv_fail(err, SV_EINVAL, -1,
-                       "a block of %d tokens leaves nothing to draft (2 to %d are possible)",
-                       draft->block_size, MAX_BLOCK);
-    int rc = check_pair_sizes(target, draft, err);
+    if (b->n_layers > MAX_LAYERS)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "%d draft layers; at most %d are supported",
+                       b->n_layers, MAX_LAYERS);
+    int rc = check_block(draft, err);
+    if (!rc)
+        rc = check_pair_sizes(target, draft, err);
     if (rc)
         return rc;
     if (draft->n_taps < 1 || draft->n_taps > SV_MAX_TAPS)

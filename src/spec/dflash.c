@@ -254,12 +254,6 @@ static int open_draft(struct sv_drafter **d, const struct sv_model *target, cons
     int rc = sv_draft_config_load(&f->cfg, dir, target->cfg.n_layers, err);
     if (!rc)
         rc = sv_pair_check(&target->cfg, &f->cfg, err);
-    if (!rc && f->cfg.block_size > SV_MAX_BLOCK)
-        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "block_size %d is above %d", f->cfg.block_size,
-                     SV_MAX_BLOCK);
-    if (!rc && 2 * f->cfg.base.n_layers > SV_GEMM_MAX_PARTS)
-        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "%d draft layers; at most %d are supported",
-                     f->cfg.base.n_layers, SV_GEMM_MAX_PARTS / 2);
     if (!rc && !random)
         rc = sv_ckpt_open(&f->ckpt, dir, err);
     if (!rc && !random)

@@ -15,8 +15,6 @@
 #include "load/load.h"
 #include "model/model.h"
 
-#define SV_MAX_BLOCK 64 /* widest verify width, anchor included */
-
 /* One device drafting pass over the segments whose verify width is above 1. */
 struct sv_draft_pass {
     struct sv_rows rows;     /* block rows: row 0 of a segment is its anchor, the rest are masks */

@@ -164,7 +164,9 @@ static const struct {
     /* what a draft must say */
     {"{\"block_size\": \"<del>\"}", SV_EINVAL, "'block_size' is missing"},
     {"{\"block_size\": 1}", SV_EINVAL, "'block_size'"},
-    {"{\"block_size\": 257}", SV_EINVAL, "'block_size'"},
+    {"{\"block_size\": 64}", SV_OK, ""},
+    {"{\"block_size\": 65}", SV_EUNSUPPORTED, "block_size 65 is above 64"},
+    {"{\"dflash_config\": {\"block_size\": 256}}", SV_EUNSUPPORTED, "block_size 256 is above 64"},
     {"{\"block_size\": \"16\"}", SV_EINVAL, "'block_size'"},
     {"{\"dflash_config\": {\"mask_token_id\": \"<del>\"}}", SV_EINVAL,
      "'mask_token_id' is missing"},
@@ -220,6 +222,20 @@ static const struct {
     {"{\"dflash_config\": {\"conv_kernel_size\": 2}}", SV_EUNSUPPORTED, "DFlash 2"},
     {"{\"dflash_config\": {\"selector_rank\": 256}}", SV_EUNSUPPORTED, "DFlash 2"},
     {"{\"selector_top_k\": 16}", SV_EUNSUPPORTED, "DFlash 2"},
+    {"{\"dflash_config\": {\"conv_group_size\": 16}}", SV_EUNSUPPORTED,
+     "'conv_group_size': DFlash 2"},
+    {"{\"architectures\": [\"NemotronDFlashModel\"]}", SV_EUNSUPPORTED, "a Nemotron draft"},
+    {"{\"architectures\": [\"MiMoDFlashModel\"]}", SV_EUNSUPPORTED, "a MiMo draft"},
+    {"{\"dspark_config\": {}}", SV_EUNSUPPORTED, "'dspark_config': DSpark"},
+    {"{\"markov_rank\": 0}", SV_EUNSUPPORTED, "'markov_rank': DSpark"},
+    {"{\"dflash_config\": {\"markov_head_rank\": 256}}", SV_EUNSUPPORTED,
+     "'markov_head_rank': DSpark"},
+    {"{\"enable_confidence_head\": true}", SV_EUNSUPPORTED, "'enable_confidence_head': DSpark"},
+    {"{\"enable_confidence_head\": false}", SV_OK, ""},
+    {"{\"speculators_config\": {}}", SV_EUNSUPPORTED, "'speculators_config'"},
+    {"{\"eagle_aux_hidden_state_layer_ids\": [2]}", SV_EUNSUPPORTED, "an EAGLE-style dialect"},
+    {"{\"backbone_rotary_base\": 1e4}", SV_EUNSUPPORTED, "'backbone_rotary_base': a MiMo draft"},
+    {"{\"use_aux_hidden_state\": false}", SV_EUNSUPPORTED, "without target features"},
     {"{\"sample_from_anchor\": true}", SV_EUNSUPPORTED, "DSpark"},
     {"{\"sample_from_anchor\": false}", SV_OK, ""},
     {"{\"speculators_model_type\": \"dflash\"}", SV_EUNSUPPORTED, "speculators"},
@@ -289,6 +305,9 @@ static void a_pair_fits_or_says_why_not(void **state)
         {"{\"vocab_size\": 248320}", "{}", "151936 tokens in the draft, 248320 in the target"},
         {"{\"tie_word_embeddings\": true, \"head_dim\": 64}", "{}", NULL},
         {"{}", "{\"num_attention_heads\": 16, \"num_key_value_heads\": 2}", NULL},
+        {"{}", "{\"num_hidden_layers\": 32, \"layer_types\": null}", NULL},
+        {"{}", "{\"num_hidden_layers\": 33, \"layer_types\": null}",
+         "33 draft layers; at most 32 are supported"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct sv_config t;
@@ -314,6 +333,9 @@ static void a_damaged_pair_is_refused(void **state)
     d = good;
     d.block_size = 1;
     fake_expect(sv_pair_check(&t, &d, &err), SV_EINVAL, &err, "block of 1", "block");
+    d = good;
+    d.block_size = 65;
+    fake_expect(sv_pair_check(&t, &d, &err), SV_EUNSUPPORTED, &err, "65 is above 64", "block");
     d = good;
     d.n_taps = 0;
     fake_expect(sv_pair_check(&t, &d, &err), SV_EINVAL, &err, "no target layers", "taps");
