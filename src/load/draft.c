@@ -40,6 +40,8 @@ static const struct refusal refusals[] = {
     {"markov_rank", IF_PRESENT, "DSpark"},
     {"markov_head_rank", IF_PRESENT, "DSpark"},
     {"enable_confidence_head", IF_TRUE, "DSpark"},
+    {"projector_type", IF_PRESENT, "Domino"},
+    {"shift_label", IF_TRUE, "a draft whose rows predict the next token"},
     {"attention_value_scale", IF_NOT_ONE, "a MiMo draft"},
     {"backbone_rotary_base", IF_PRESENT, "a MiMo draft"},
     {"use_swa", IF_TRUE, "a MiMo draft (windows outside layer_types)"},
@@ -257,7 +259,7 @@ static int parse_taps(struct sv_draft_config *d, const json_t *root, const json_
 static int parse_layers(struct sv_draft_config *d, const json_t *root, const json_t *dflash,
                         struct sv_err *err)
 {
-    bool given, use = false, flag = false;
+    bool given, use = false, flag = false, head = false;
     int32_t window = 0, n_sliding = 0;
     int rc = sv_config_layer_types(&d->base, root, &given, err);
     if (!rc)
@@ -274,6 +276,8 @@ static int parse_layers(struct sv_draft_config *d, const json_t *root, const jso
         forced = dflash;
     if (!rc && forced)
         rc = sv_json_bool_opt(forced, key, &flag, err);
+    if (!rc && !forced && dflash) /* JetSpec's: of full layers too */
+        rc = sv_json_bool_opt(dflash, "causal_head", &head, err);
     for (int32_t i = 0; !rc && i < d->base.n_layers; i++) {
         bool slides = d->base.layer_kind[i] == SV_LAYER_SLIDING;
         if (slides && window == 0)
@@ -281,7 +285,7 @@ static int parse_layers(struct sv_draft_config *d, const json_t *root, const jso
                          "'layer_types'[%d] is sliding_attention but there is no positive "
                          "'sliding_window'",
                          i);
-        d->causal[i] = forced ? flag : slides;
+        d->causal[i] = forced ? flag : slides || head;
         n_sliding += slides;
     }
     d->base.sliding_window = n_sliding ? window : 0;

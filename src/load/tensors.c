@@ -384,6 +384,8 @@ static const char *reason_of(const char *name, bool draft)
         {"candidate_selector.", "it belongs to DFlash 2", true},
         {"markov", "it belongs to DSpark", true},
         {"confidence", "it belongs to DSpark", true},
+        {"prefix_gru.", "it belongs to Domino", true},
+        {"embed_proj.", "it belongs to Domino", true},
         {"attention_sink_bias", "learned attention sinks are not supported", true},
         {"d2t", "a reduced draft vocabulary is not supported", true},
         {"t2d", "a reduced draft vocabulary is not supported", true},

@@ -173,6 +173,8 @@ static void draft_faults_are_named(void **state)
         {"markov_head.w1.weight", "it belongs to DSpark"},
         {"confidence_head.proj.weight", "it belongs to DSpark"},
         {"layers.0.self_attn.attention_sink_bias", "sinks"},
+        {"prefix_gru.weight_hh_l0", "it belongs to Domino"},
+        {"embed_proj.0.weight", "it belongs to Domino"},
         {"d2t", "reduced draft vocabulary"},
         {"t2d", "reduced draft vocabulary"},
         {"layers.0.mlp.up_proj.weight_scale", "quantization_config"},

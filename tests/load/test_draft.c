@@ -145,6 +145,12 @@ static void causality_follows_the_raw_file(void **state)
                  "00000");
     check_causal("{" SLIDE ", \"sliding_window\": 64, \"is_causal\": null}", "10100");
     check_causal("{\"is_causal\": true}", "11111");
+    /* JetSpec's flag */
+    check_causal("{\"dflash_config\": {\"causal_head\": true}}", "11111");
+    check_causal("{" SLIDE ", \"sliding_window\": 64, \"dflash_config\":"
+                 " {\"causal_head\": false}}",
+                 "10100");
+    check_causal("{\"is_causal\": false, \"dflash_config\": {\"causal_head\": true}}", "00000");
     /* use_sliding_window false does not take the window away, true does not add one */
     draft_ok(&d, "{" SLIDE ", \"sliding_window\": 64, \"use_sliding_window\": false}");
     assert_int_equal(d.base.sliding_window, 64);
@@ -238,6 +244,10 @@ static const struct {
     {"{\"use_aux_hidden_state\": false}", SV_EUNSUPPORTED, "without target features"},
     {"{\"sample_from_anchor\": true}", SV_EUNSUPPORTED, "DSpark"},
     {"{\"sample_from_anchor\": false}", SV_OK, ""},
+    {"{\"dflash_config\": {\"projector_type\": \"domino\"}}", SV_EUNSUPPORTED, "Domino"},
+    {"{\"dflash_config\": {\"shift_label\": true}}", SV_EUNSUPPORTED, "predict the next token"},
+    {"{\"dflash_config\": {\"shift_label\": false}}", SV_OK, ""},
+    {"{\"dflash_config\": {\"causal_head\": 1}}", SV_EINVAL, "'causal_head'"},
     {"{\"speculators_model_type\": \"dflash\"}", SV_EUNSUPPORTED, "speculators"},
     {"{\"transformer_layer_config\": {}}", SV_EUNSUPPORTED, "speculators"},
     {"{\"aux_hidden_state_layer_ids\": [1, 17]}", SV_EUNSUPPORTED, "speculators"},
