@@ -26,6 +26,7 @@ static const struct toy small = {.vocab = 48,
 
 struct fixture {
     const char *target, *draft;
+    int32_t vocab;
     struct run_case *c;
     struct run_out *ref; /* plain, 40 tokens, nothing stops it */
 };
@@ -54,7 +55,7 @@ static struct sv_engine *open_with(const struct fixture *f, int drafter, int32_t
     else if (drafter >= 0) {
         const struct sv_fake_opts fo = {.kind = (enum sv_fake)drafter,
                                         .block_size = 8,
-                                        .vocab_size = small.vocab,
+                                        .vocab_size = f->vocab,
                                         .truth = truth_at,
                                         .user = (void *)(uintptr_t)f};
         assert_int_equal(sv_fake_open(&d, &fo, &err), 0);
@@ -63,16 +64,22 @@ static struct sv_engine *open_with(const struct fixture *f, int drafter, int32_t
     return run_open_tuned(&o, &tuning, d);
 }
 
-static void setup(struct fixture *f)
+static void setup_of(struct fixture *f, struct run_pair pair, int32_t vocab)
 {
-    f->target = toy_target(&small);
-    f->draft = toy_draft(&small);
-    f->c = run_cases(N, small.vocab, 20, 40, 9);
+    f->target = pair.target;
+    f->draft = pair.draft;
+    f->vocab = vocab;
+    f->c = run_cases(N, vocab, 20, 40, 9);
     for (int i = 0; i < N; i++)
         f->c[i].max_tokens = 40;
     struct sv_engine *e = open_with(f, -1, 1);
     f->ref = run_all(e, f->c, N);
     sv_engine_close(e);
+}
+
+static void setup(struct fixture *f)
+{
+    setup_of(f, (struct run_pair){toy_target(&small), toy_draft(&small)}, small.vocab);
 }
 
 static void teardown(struct fixture *f)
@@ -270,6 +277,78 @@ static void cancel_everywhere(void **state)
     teardown(&f);
 }
 
+/* What a request is told. */
+struct heard {
+    uint64_t id;
+    int32_t tokens[40], n;
+    enum sv_finish_reason finish;
+};
+
+static void hear_tokens(void *user, const struct sv_event *ev)
+{
+    struct heard *h = user;
+    assert_true(h->n + ev->n_tokens <= 40);
+    memcpy(h->tokens + h->n, ev->tokens, (size_t)ev->n_tokens * sizeof *ev->tokens);
+    h->n += ev->n_tokens;
+    h->finish = ev->finish;
+}
+
+/* The case that the request's number, which fakes go by, stands for. */
+static void submit_next(struct sv_engine *e, const struct fixture *f, struct heard *h)
+{
+    const struct run_case *c = &f->c[(e->next_id - 1) % N];
+    struct sv_err err = {0};
+    struct sv_request r = c->req;
+    r.prompt_ids = c->prompt;
+    r.n_prompt_ids = c->n_prompt;
+    r.max_tokens = 40;
+    r.on_event = hear_tokens;
+    r.user = h;
+    if (sv_engine_submit(e, &r, &h->id, &err))
+        fail_msg("%s", err.msg);
+}
+
+/* A state slot, rings or latents of a sequence that was cancelled in a block tell the next one in
+ * its slot, and the sequence beside it, nothing. */
+static void slots_after_a_cancellation(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"pair_target", "qwen3_5_bf16", "kimi_int4"};
+    static const int drafters[] = {SV_FAKE_RIGHT, SV_FAKE_PREFIX, 4};
+    char msg[128];
+    for (int k = 0; k < 9; k++) {
+        struct fixture f;
+        setup_of(&f, toy_pair_of(names[k / 3]), 298);
+        struct sv_engine *e = open_with(&f, drafters[k % 3], 2);
+        const int32_t n_free = sv_cache_n_available(&e->cache);
+        int n_cut = 0;
+        for (int steps = 1; steps < 10; steps++) {
+            struct heard h[4] = {{0}};
+            for (int i = 0; i < 3; i++) /* the third waits for a slot */
+                submit_next(e, &f, &h[i]);
+            for (int s = 0; s < steps; s++)
+                assert_true(sv_step_engine(e, msg, sizeof msg) >= 0);
+            sv_cancel_request(e, h[1].id);
+            submit_next(e, &f, &h[3]);
+            while (sv_step_engine(e, msg, sizeof msg) > 0)
+                sv_cache_check(&e->cache);
+            for (int i = 0; i < 4; i++) {
+                const struct run_out *want = &f.ref[(h[i].id - 1) % N];
+                const bool cut = h[i].finish == SV_FINISH_CANCELED;
+                if ((cut ? i != 1 : h[i].n != want->n_tokens) ||
+                    memcmp(h[i].tokens, want->tokens, (size_t)h[i].n * sizeof *h[i].tokens) != 0)
+                    fail_msg("%s, drafter %d, cancelled after %d steps: request %d has other text",
+                             names[k / 3], drafters[k % 3], steps, i);
+                n_cut += cut && h[i].n > 0;
+            }
+            assert_int_equal(sv_cache_n_available(&e->cache), n_free);
+        }
+        assert_true(n_cut > 0); /* behind its prompt */
+        sv_engine_close(e);
+        teardown(&f);
+    }
+}
+
 static void bad_requests(void **state)
 {
     (void)state;
@@ -379,5 +458,6 @@ static void open_survives_faults(void **state)
 SV_TEST_MAIN(cmocka_unit_test(stop_ids_at_every_index),
              cmocka_unit_test(max_tokens_at_every_remainder),
              cmocka_unit_test(context_end_at_every_remainder), cmocka_unit_test(end_token),
-             cmocka_unit_test(cancel_everywhere), cmocka_unit_test(bad_requests),
-             cmocka_unit_test(opening_tells_how_far), cmocka_unit_test(open_survives_faults))
+             cmocka_unit_test(cancel_everywhere), cmocka_unit_test(slots_after_a_cancellation),
+             cmocka_unit_test(bad_requests), cmocka_unit_test(opening_tells_how_far),
+             cmocka_unit_test(open_survives_faults))

@@ -137,6 +137,17 @@ static void chosen_gptoss(void **state)
     same_under(o, true, false);
 }
 
+/* Widths decide which rows share an expert. */
+static void any_experts(void **state)
+{
+    (void)state;
+    const struct sv_engine_options o = {.target_dir = toy_target(&toy_moe),
+                                        .draft_dir = toy_draft(&toy_moe)};
+    same_under(o, false, true);
+    same_under(o, true, true);
+    same_under(o, false, false);
+}
+
 static void request_keeps_its_width(void **state)
 {
     (void)state;
@@ -712,11 +723,11 @@ static void small_context(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(chosen_gptoss),
-             cmocka_unit_test(request_keeps_its_width), cmocka_unit_test(sampled_steps_are_told),
-             cmocka_unit_test(usual_answers), cmocka_unit_test(held_taps),
-             cmocka_unit_test(held_beside_given_up), cmocka_unit_test(dropped_when_far),
-             cmocka_unit_test(gave_up), cmocka_unit_test(dropped_under_load),
-             cmocka_unit_test(made_good), cmocka_unit_test(made_good_ahead),
-             cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
-             cmocka_unit_test(late_results), cmocka_unit_test(cuts_are_told),
-             cmocka_unit_test(small_context))
+             cmocka_unit_test(any_experts), cmocka_unit_test(request_keeps_its_width),
+             cmocka_unit_test(sampled_steps_are_told), cmocka_unit_test(usual_answers),
+             cmocka_unit_test(held_taps), cmocka_unit_test(held_beside_given_up),
+             cmocka_unit_test(dropped_when_far), cmocka_unit_test(gave_up),
+             cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good),
+             cmocka_unit_test(made_good_ahead), cmocka_unit_test(gave_up_ahead),
+             cmocka_unit_test(padded_and_ahead), cmocka_unit_test(late_results),
+             cmocka_unit_test(cuts_are_told), cmocka_unit_test(small_context))
