@@ -207,6 +207,16 @@ static void quantized_auto_bf16(void **state)
     on_quantized(SV_ISA_AUTO, SV_TYPE_BF16, true, 30);
     on_tiny("../gguf/qwen3_q8.gguf", SV_ISA_AUTO, SV_TYPE_BF16, false, 12);
 }
+/* A directory in FP8, as targets have it: keys and values of the context come of codes. */
+static void quantized_draft(void **state)
+{
+    (void)state;
+    struct toy t = toy_bf16;
+    t.fp8_draft = true;
+    const struct run_pair pair = {toy_target(&t), toy_draft(&t)};
+    all_arrangements(&pair, SV_ISA_AUTO, SV_TYPE_BF16, true, run_few(8));
+    all_arrangements(&pair, SV_ISA_AUTO, SV_TYPE_F32, false, run_few(4));
+}
 static void quantized_avx2_bf16(void **state)
 {
     (void)state;
@@ -627,9 +637,10 @@ SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_auto_bf16),
              cmocka_unit_test(moe_auto_bf16), cmocka_unit_test(moe_auto_f32),
              cmocka_unit_test(moe_avx2_bf16), cmocka_unit_test(moe_fp8_auto_bf16),
              cmocka_unit_test(moe_plain_f32), cmocka_unit_test(quantized_auto_f32),
-             cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_avx2_bf16),
-             cmocka_unit_test(int8_auto), cmocka_unit_test(int8_avx2),
-             cmocka_unit_test(int8_experts), cmocka_unit_test(int8_and_what_it_changes),
+             cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_draft),
+             cmocka_unit_test(quantized_avx2_bf16), cmocka_unit_test(int8_auto),
+             cmocka_unit_test(int8_avx2), cmocka_unit_test(int8_experts),
+             cmocka_unit_test(int8_and_what_it_changes),
              cmocka_unit_test(activations_that_are_refused),
              cmocka_unit_test(activations_fp8_on_hopper), cmocka_unit_test(gptoss_auto_bf16),
              cmocka_unit_test(gptoss_auto_f32), cmocka_unit_test(gptoss_avx2_bf16),

@@ -67,7 +67,7 @@ struct writer {
     struct sv_buf header, data;
     struct sv_rng rng;
     float scale;
-    bool bf16, fp8; /* fp8: projections that a configuration implies */
+    bool bf16, fp8; /* fp8: projections that a configuration implies, those of a draft */
     bool scales;    /* of MXFP4, in bytes */
 };
 
@@ -151,6 +151,17 @@ static void put_experts(struct writer *w, const struct toy *t, int32_t i, const 
         }
 }
 
+static void put_proj(struct writer *w, int32_t rows, int32_t cols, const char *prefix, int32_t i,
+                     const char *name)
+{
+    char layer[96];
+    snprintf(layer, sizeof layer, "%slayers.%d.%s_proj", prefix, i, name);
+    if (w->fp8)
+        put_f8(w, rows, cols, SV_BF16, layer);
+    else
+        put(w, false, rows, cols, "%s.weight", layer);
+}
+
 /* experts: where the toy has some. */
 static void put_layers(struct writer *w, const struct toy *t, int32_t n, const char *prefix,
                        bool experts)
@@ -159,19 +170,19 @@ static void put_layers(struct writer *w, const struct toy *t, int32_t n, const c
     for (int32_t i = 0; i < n; i++) {
         put(w, true, 1, h, "%slayers.%d.input_layernorm.weight", prefix, i);
         put(w, true, 1, h, "%slayers.%d.post_attention_layernorm.weight", prefix, i);
-        put(w, false, q, h, "%slayers.%d.self_attn.q_proj.weight", prefix, i);
-        put(w, false, kv, h, "%slayers.%d.self_attn.k_proj.weight", prefix, i);
-        put(w, false, kv, h, "%slayers.%d.self_attn.v_proj.weight", prefix, i);
-        put(w, false, h, q, "%slayers.%d.self_attn.o_proj.weight", prefix, i);
+        put_proj(w, q, h, prefix, i, "self_attn.q");
+        put_proj(w, kv, h, prefix, i, "self_attn.k");
+        put_proj(w, kv, h, prefix, i, "self_attn.v");
+        put_proj(w, h, q, prefix, i, "self_attn.o");
         put(w, true, 1, t->head_dim, "%slayers.%d.self_attn.q_norm.weight", prefix, i);
         put(w, true, 1, t->head_dim, "%slayers.%d.self_attn.k_norm.weight", prefix, i);
         if (experts && i != 1) {
             put_experts(w, t, i, prefix);
             continue;
         }
-        put(w, false, t->mlp, h, "%slayers.%d.mlp.gate_proj.weight", prefix, i);
-        put(w, false, t->mlp, h, "%slayers.%d.mlp.up_proj.weight", prefix, i);
-        put(w, false, h, t->mlp, "%slayers.%d.mlp.down_proj.weight", prefix, i);
+        put_proj(w, t->mlp, h, prefix, i, "mlp.gate");
+        put_proj(w, t->mlp, h, prefix, i, "mlp.up");
+        put_proj(w, h, t->mlp, prefix, i, "mlp.down");
     }
     put(w, true, 1, h, "%snorm.weight", prefix);
 }
@@ -290,8 +301,12 @@ const char *toy_draft(const struct toy *t)
     if (t->window)
         n += (size_t)snprintf(config + n, sizeof config - n,
                               ",\"use_sliding_window\":true,\"sliding_window\":%d", t->window);
-    snprintf(config + n, sizeof config - n, "%s}", t->yarn ? kimi_rope : "");
+    snprintf(config + n, sizeof config - n, "%s%s}", t->yarn ? kimi_rope : "",
+             t->fp8_draft ? ",\"quantization_config\":{\"quant_method\":\"fp8\","
+                            "\"weight_block_size\":[128,128]}"
+                          : "");
     struct writer w = begin(t, 1);
+    w.fp8 = t->fp8_draft;
     put(&w, false, t->hidden, n_taps * t->hidden, "fc.weight");
     put(&w, true, 1, t->hidden, "hidden_norm.weight");
     put_layers(&w, t, t->draft_layers, "", false);

@@ -17,10 +17,11 @@ struct toy {
     int32_t window;              /* of the draft's first layers, all but its last; 0: none */
     /* experts of the target's layers, but for layer 1, which is dense; 0: all are */
     int32_t n_experts, n_chosen, expert_mlp;
-    bool yarn;   /* the draft's positions are scaled, as those of Kimi's are */
-    bool bf16;   /* weights stored as bf16 instead of f32 */
-    bool fp8;    /* experts in blocks of e4m3, with scales of two types */
-    float scale; /* standard deviation of the weights */
+    bool yarn;      /* the draft's positions are scaled, as those of Kimi's are */
+    bool bf16;      /* weights stored as bf16 instead of f32 */
+    bool fp8;       /* experts in blocks of e4m3, with scales of two types */
+    bool fp8_draft; /* the draft's projections in such blocks */
+    float scale;    /* standard deviation of the weights */
     uint64_t seed;
 };
 /* 300 words, a block of 16, bf16 weights, so that the bf16 kernels are the ones at work; its draft
