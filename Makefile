@@ -234,9 +234,11 @@ ifeq ($(FLAVOUR),fuzz)
 # No outside bytes reach the kernels, and clang takes minutes to instrument them.
 $(O)/obj/src/backend/cpu/%.o: OWN_FLAGS += -fno-sanitize=all
 endif
-# ops.c is the only C file that must know what was built.
 $(O)/obj/src/dist/mpi.o: OWN_FLAGS += $(MPI_CFLAGS)
-$(O)/obj/src/backend/ops.o: OWN_FLAGS += $(if $(LIB_CU),-DSV_$(GPU))
+# ops.c alone must know what was built. When no backend is named, the first that finds its hardware is used: so AMD's, whose
+# kernels no card has run, only by its name.
+BACKENDS := $(if $(LIB_CU),$(if $(filter 1,$(HIP)),cpu hip,cuda cpu),cpu)
+$(O)/obj/src/backend/ops.o: OWN_FLAGS += -D'SV_BACKENDS=$(patsubst %,BACKEND(%),$(BACKENDS))'
 $(O)/obj/src/backend/ops.o: $(O)/backends.list
 $(O)/obj/%_sm90.o: CUDA_ARCHS := $(CUDA_SM90)
 # The kernels of gemm_sm90 once more, for other forms of weights: CUDA_FORMS, as CI has it, optimizes them less.
@@ -287,7 +289,7 @@ $(O)/%.list: FORCE
 .PHONY: FORCE
 FORCE:
 $(O)/libsalvo.list: LISTED := $(LIB_C) $(LIB_CU)
-$(O)/backends.list: LISTED := cpu $(if $(LIB_CU),$(GPU))
+$(O)/backends.list: LISTED := $(BACKENDS)
 $(O)/libcli.list: LISTED := $(CLI_LIB_C)
 $(O)/libbench.list: LISTED := $(BENCH_LIB_C)
 $(O)/libtest.list: LISTED := $(HELP_C)

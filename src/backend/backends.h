@@ -29,7 +29,13 @@ static inline bool sv_vector_ok(const struct sv_weight *w, int64_t n)
 /* A cache of latents, ops.c. */
 bool sv_latent_ok(const struct sv_kv *kv);
 
+/* Of each backend that can be built; present: the machine has what it needs. */
 int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
+bool sv_cpu_present(void);
+int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
+bool sv_cuda_present(void); /* a driver and at least one device */
+int sv_hip_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
+bool sv_hip_present(void);
 
 /* ledger.c: what a backend has allocated. Zeros are an empty one. */
 struct sv_ledger_piece {
@@ -47,11 +53,6 @@ int sv_ledger_room(struct sv_ledger *l, struct sv_err *err);
 void sv_ledger_enter(struct sv_ledger *l, enum sv_mem kind, const void *p, size_t n_bytes);
 void sv_ledger_strike(struct sv_ledger *l, const void *p); /* of a piece that was entered */
 void sv_ledger_fini(struct sv_ledger *l);
-
-/* Linked in only where SV_CUDA or SV_HIP is defined. */
-int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
-bool sv_cuda_present(void); /* a driver and at least one device */
-int sv_hip_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
 
 /* table.c: whether a backend's table has all that callers count on; the error names what is
  * missing. */

@@ -15,26 +15,29 @@
 
 /* ---------------------------------------------------------------- device life */
 
-#if defined(SV_CUDA)
-#define BUILT "cpu, cuda"
-#elif defined(SV_HIP)
-#define BUILT "cpu, hip"
-#else
-#define BUILT "cpu"
-#endif
+/* What this build has, in the order in which it is tried when none is named: SV_BACKENDS is
+ * BACKEND(name) of each, from the Makefile. */
+#define BACKEND(name) {#name, sv_##name##_present, sv_##name##_open},
+static const struct {
+    const char *name;
+    bool (*present)(void);
+    int (*open)(struct sv_dev **, const struct sv_dev_opts *, struct sv_err *);
+} built[] = {SV_BACKENDS};
+#undef BACKEND
+#define BACKEND(name) ", " #name
+static const char built_names[] = SV_BACKENDS;
 
-/* An instruction set is a wish for the CPU. AMD's kernels, which no card has run, are used when
- * they are asked for. */
+/* An instruction set is a wish for the CPU. */
 const char *sv_dev_name(const struct sv_dev_opts *opts)
 {
+    size_t i = 0;
     if (opts->backend)
         return opts->backend;
-#ifdef SV_CUDA
-    if (opts->tuning.isa == SV_ISA_AUTO && sv_cuda_present())
-        return "cuda";
-#endif
-    (void)opts;
-    return "cpu";
+    if (opts->tuning.isa != SV_ISA_AUTO)
+        return "cpu";
+    while (!built[i].present()) /* the cpu is */
+        i++;
+    return built[i].name;
 }
 
 static int open_named(struct sv_dev **dev, const char *name, const struct sv_dev_opts *opts,
@@ -43,20 +46,14 @@ static int open_named(struct sv_dev **dev, const char *name, const struct sv_dev
     if (strcmp(name, "cpu") == 0 && opts->ordinal)
         return sv_fail(err, SV_EINVAL, -1, "gpu %d is asked for, and the device is the cpu",
                        opts->ordinal);
-    if (strcmp(name, "cpu") == 0)
-        return sv_cpu_open(dev, opts, err);
-#ifdef SV_CUDA
-    if (strcmp(name, "cuda") == 0)
-        return sv_cuda_open(dev, opts, err);
-#endif
-#ifdef SV_HIP
-    if (strcmp(name, "hip") == 0)
-        return sv_hip_open(dev, opts, err);
-#endif
+    for (size_t i = 0; i < sizeof built / sizeof *built; i++)
+        if (strcmp(name, built[i].name) == 0)
+            return built[i].open(dev, opts, err);
     if (strcmp(name, "cuda") == 0 || strcmp(name, "hip") == 0)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "this build has no %s backend; it has: %s", name,
-                       BUILT);
-    return sv_fail(err, SV_EINVAL, -1, "unknown backend '%s'; this build has: %s", name, BUILT);
+                       built_names + 2);
+    return sv_fail(err, SV_EINVAL, -1, "unknown backend '%s'; this build has: %s", name,
+                   built_names + 2);
 }
 
 int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)

@@ -16,7 +16,8 @@ put() {
 # Starts a clean tree.
 fresh() {
     rm -rf "${tree:?}"/*
-    mkdir -p "$tree"/src/backend/{gpu,cuda,hip} "$tree"/tests/{hip,cuda/emulated}
+    mkdir -p "$tree"/src/{engine,serve/http,backend/{gpu,cuda,hip}} "$tree"/include "$tree"/tests/{hip,cuda/emulated}
+    put src/backend/backends.h '#ifndef SV_BACKENDS_H' '#ifdef SV_MPI' '/* #ifdef SV_HIP */' 'int sv_hip_open(void);'
     put src/backend/gpu/gpu.h '#if defined(SV_CUDA_EMULATED)' '#elif defined(__HIP__)' '#endif'
     put src/backend/gpu/a.cuh '#ifndef SV_CUDA_A_CUH' '#ifdef __cplusplus' '#ifdef GPU_TURNED' '#if SV_GEMM_WCOMP' '#endif' \
         '/* #ifdef __HIP__ atomicAdd((float *)p, 1) */' 'v = __shfl_xor_sync(0xffffffffu, v, 1);' 'atomicAdd(&n, 1u);' \
@@ -47,6 +48,10 @@ put src/backend/gpu/b.cu '#ifdef __HIP__' && expect vendor
 put src/backend/gpu/b.cu '#ifdef __CUDA_ARCH__' && expect vendor
 put src/backend/gpu/b.cu '#if GPU_WAVE == 32 || defined(__gfx950__)' && expect vendor
 put src/backend/gpu/b.cuh '#ifndef SV_CUDA_EMULATED' && expect vendor
+put src/backend/b.c '#ifdef SV_CUDA' && expect vendor
+put src/engine/b.c '#if 1 && defined(SV_HIP)' && expect vendor
+put src/serve/http/b.h '# elif defined __HIP__' && expect vendor
+put include/salvo.h '#ifdef __CUDACC__' && expect vendor
 put src/backend/cuda/b.cu 'atomicAdd((float *)p, x);' && expect float-atomic
 put src/backend/hip/b.cu 'unsafeAtomicAdd(p, x);' && expect float-atomic
 put src/backend/cuda/b.cuh 'asm("red.global.add.f32 [%0], %1;");' && expect float-atomic

@@ -363,6 +363,11 @@ static bool wants_screen(const struct sv_cpu *cpu, const struct sv_dev_opts *opt
     return opts->tuning.screen_head == SV_TOGGLE_ON || opts->weight_bytes > LARGE_FROM_BYTES;
 }
 
+bool sv_cpu_present(void)
+{
+    return true;
+}
+
 int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
 {
     enum sv_isa isa = opts->tuning.isa ? opts->tuning.isa : sv_cpu_best_isa();

@@ -29,6 +29,7 @@
 #define SV_GPU_CALL "hip"
 #define SV_GPU_MAKER "AMD"
 #define sv_cuda_open sv_hip_open
+#define sv_cuda_present sv_hip_present
 
 /* ---------------------------------------------------------------- the run-time library */
 
