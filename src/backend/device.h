@@ -62,6 +62,7 @@ struct sv_dev_opts {
 /* The largest values any op will be asked for; reserve() sizes all scratch once. */
 struct sv_dev_limits {
     int32_t max_rows;       /* rows of a batch */
+    int32_t max_segs;       /* sequences of a batch; 0: few, or none of attention */
     int32_t max_logit_rows; /* rows of logits held at once */
     int32_t max_k;          /* widest GEMM input (taps included) */
     int32_t max_n;          /* widest GEMM output, the head excluded */

@@ -350,6 +350,7 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     logit_chunk = max_rows < logit_chunk ? max_rows : logit_chunk;
     struct sv_needs needs;
     sv_needs_init(&needs, e->dev, max_rows);
+    needs.lim.max_segs = r->n_slots;
     needs.lim.max_logit_rows = max_rows;
     needs.lim.max_positions = r->context + SLACK;
     sv_model_needs(&e->model, &needs);

@@ -1,10 +1,11 @@
 /*
- * shared_emulated.cpp - the shared memory that launches ask for on a card of AMD's, by the host code that launches them: a
- * line "KERNEL<tab>BYTES" for each kernel that asks for any, the most of all launches and of what the kernel was given.
+ * shared_emulated.cpp - the shared memory that launches ask for on a card of AMD's, by the host
+ * code that launches them: a line "KERNEL<tab>BYTES" for each kernel that asks for any, the most of
+ * all launches and of what the kernel was given.
  *
- * Compiled and run by compile.test.sh with the emulator, as waves of 64; kernels do not run. Shapes go from one row to more
- * than a batch has. Only products, attention, experts and the delta rule ask for shared memory at a launch, which
- * compile.test.sh checks.
+ * Compiled and run by compile.test.sh with the emulator, as waves of 64; kernels do not run. Shapes
+ * go from one row to more than a batch has. Only products, attention, experts and the delta rule
+ * ask for shared memory at a launch, which compile.test.sh checks.
  */
 #include "backend/cuda/attention.h"
 #include "backend/cuda/gemm.h"
@@ -57,15 +58,16 @@ void products(sv_cuda &cu)
                         a.part[p].n_bands = sv_tiles(n_out);
                     }
                     sv_gemm_lay_blocks(&a, SV_PORTABLE_BLOCK);
-                    a.split = sv_split_make(a.split.n_blocks, sv_tiles(k), cu.n_sms * GPU_BLOCKS, false);
+                    a.split =
+                        sv_split_make(a.split.n_blocks, sv_tiles(k), cu.n_sms * GPU_BLOCKS, false);
                     sv_gemm_portable(&cu, somewhere, k, k, &a);
                 }
 }
 
-void attention(sv_cuda &cu)
+void attention(sv_cuda &cu, int32_t from, int32_t to)
 {
     for (int32_t hd : {64, -64, 128, -128}) /* below 0: of e4m3 */
-        for (int32_t n_segs = 1; n_segs <= 512; n_segs *= 2)
+        for (int32_t n_segs = from; n_segs <= to; n_segs *= 2)
             for (int32_t each : {1, 2, 16, 64})
                 for (bool settled : {false, true}) {
                     sv_p_attention p = {};
@@ -85,6 +87,25 @@ void attention(sv_cuda &cu)
                     cu.pass++;
                     sv_cuda_attention((sv_dev *)(void *)&cu, &p);
                 }
+}
+
+/* More sequences than fit are refused with the number that does, and so many are launched. */
+int sequences(sv_cuda &cu, sv_dev_limits lim)
+{
+    struct sv_err err = {};
+    int32_t n = 0;
+    lim.max_segs = lim.max_rows;
+    const char *at = sv_cuda_attn_reserve(&cu, &lim, &err) ? strstr(err.msg, "at most ") : NULL;
+    n = at ? atoi(at + 8) : 0;
+    lim.max_segs = n + 1;
+    if (n < 1000 || !sv_cuda_attn_reserve(&cu, &lim, &err))
+        return fprintf(stderr, "sequences that do not fit: %s\n", err.msg);
+    lim.max_segs = n;
+    if (sv_cuda_attn_reserve(&cu, &lim, &err))
+        return fprintf(stderr, "%d sequences: %s\n", n, err.msg);
+    attention(cu, n, n);
+    fprintf(stderr, "at most %d sequences\n", n);
+    return 0;
 }
 
 /* Attention over them, and each head's products. */
@@ -185,13 +206,15 @@ int list(void)
         while (nm && fgets(line, sizeof line, nm)) {
             if (sscanf(line, "%lx %c %4095[^\n]", &at, &kind, name) != 3)
                 continue;
-            if (pass == 0 && std::string(name) == "sv_cuda_alloc(sv_dev*, void**, unsigned long, sv_err*)")
+            if (pass == 0 &&
+                std::string(name) == "sv_cuda_alloc(sv_dev*, void**, unsigned long, sv_err*)")
                 base = (unsigned long)(uintptr_t)&sv_cuda_alloc - at;
             if (pass == 0 || ((kind | 32) != 't' && (kind | 32) != 'w'))
                 continue;
             const emu_room &room = emu_room_of((const void *)(uintptr_t)(base + at));
             if (room.asked)
-                printf("%s\t%zu\n", std::string(name).substr(0, std::string(name).find('(')).c_str(),
+                printf("%s\t%zu\n",
+                       std::string(name).substr(0, std::string(name).find('(')).c_str(),
                        room.most > 48 * 1024 && room.most > room.asked ? room.most : room.asked);
         }
         if (!nm || pclose(nm))
@@ -216,14 +239,17 @@ int main(void)
     cu.gemm = &g;
     cu.n_sms = EMU_SHARED_KIB == 64 ? 304 : 256;
     cu.smem_block = EMU_SHARED_KIB * 1024;
-    if (sv_gemm_portable_open(&cu, NULL) || sv_cuda_attn_reserve(&cu, &lim, NULL) || sv_cuda_moe_open(&cu, NULL))
+    if (sv_gemm_portable_open(&cu, NULL) || sv_cuda_attn_reserve(&cu, &lim, NULL) ||
+        sv_cuda_moe_open(&cu, NULL))
         return 1;
     products(cu);
-    attention(cu);
+    attention(cu, 1, 512);
     latents(cu);
-    for (const sv_format &fmt : {sv_format{SV_BF16, 0, 0, SV_F32}, sv_format{SV_U8, 1, 32, SV_U8},
-                                 sv_format{SV_F8, 1, SV_TILE, SV_BF16}, sv_format{SV_U8, 1, SV_TILE, SV_BF16}})
+    for (const sv_format &fmt :
+         {sv_format{SV_BF16, 0, 0, SV_F32}, sv_format{SV_U8, 1, 32, SV_U8},
+          sv_format{SV_F8, 1, SV_TILE, SV_BF16}, sv_format{SV_U8, 1, SV_TILE, SV_BF16}})
         experts(cu, fmt);
     delta_rules(cu);
-    return list();
+    const int rc = list();
+    return rc ? rc : sequences(cu, lim);
 }

@@ -404,6 +404,17 @@ static size_t take(size_t *at, size_t n_bytes)
     return here;
 }
 
+/* Of n_segs sequences as many as there is room for: in a plan made beforehand, which a kernel whose
+ * waves divide the columns has, or beside two stages. */
+static int32_t segs_that_fit(const struct sv_cuda *cu, const struct sv_attn_launch *k,
+                             int32_t n_segs)
+{
+    const int32_t others = k->parts > 1 ? 0 : k->fixed_bytes + 2 * k->stage_bytes + k->run_bytes;
+    while (n_segs > 0 && (size_t)others + attn_items_bytes(n_segs) > cu->smem_block)
+        n_segs--;
+    return n_segs;
+}
+
 int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, struct sv_err *err)
 {
     const int32_t hd =
@@ -454,6 +465,7 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
             return rc;
     }
     /* Of each size the kernels of both sets, of codes and of bf16. */
+    int32_t n_segs = lim->max_segs;
     for (int32_t i = 0; i < (cu->cc == 90 ? 34 : 16); i++) {
         const int32_t hd_i = i % 4 == 0   ? WIDE_HEAD_DIM
                              : i % 4 == 1 ? 128
@@ -462,15 +474,23 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
         const bool f8 = i / 8 % 2;
         struct sv_attn_launch k;
         struct sv_attn_args few;
-        if ((i < 16   ? sv_cuda_attn_portable(hd_i, n_warps, f8, &k)
-             : i < 32 ? sv_cuda_attn_sm90(hd_i, n_warps, f8, &k)
-                      : sv_cuda_attn_few(i % 2 ? 128 : 64, 1, false, &few, &k)) &&
-            (rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
+        if (!(i < 16   ? sv_cuda_attn_portable(hd_i, n_warps, f8, &k)
+              : i < 32 ? sv_cuda_attn_sm90(hd_i, n_warps, f8, &k)
+                       : sv_cuda_attn_few(i % 2 ? 128 : 64, 1, false, &few, &k)))
+            continue;
+        if ((rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    (int)cu->smem_block),
                               err, "attention: shared memory")) != SV_OK)
             return rc;
+        if (cu->act == SV_BF16 && i < 32 && hd_i <= lim->max_head_dim)
+            n_segs = segs_that_fit(cu, &k, n_segs);
     }
+    if (n_segs < lim->max_segs)
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "%d sequences at a time: attention takes at most %d in the %d KiB of shared "
+                       "memory of %s",
+                       lim->max_segs, n_segs, (int)(cu->smem_block / 1024), cu->text);
     return sv_cuda_try(cudaFuncSetAttribute((const void *)attn_make_plan,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             (int)cu->smem_block),
