@@ -25,6 +25,9 @@ clang_gfx950=$(first_of 21 22 20)
 # many. Dense products from codes: as often as there are kinds of codes, ten.
 mfma_gfx942='gemm_portable 216 gemm_portable_codes 2160 attention_portable 104 moe 896 gdn_scan 432'
 mfma_gfx950='gemm_portable 108 gemm_portable_codes 1080 attention_portable 80 moe 448 gdn_scan 432'
+# Bytes of assembly in all. Compiling takes 3 s of processor time for a million: more would not be done in a minute by two
+# cores, and unlike the time it is the same on a busy machine.
+most_assembly=32000000
 # Shared memory of a compute unit, and so of a thread block.
 lds_gfx942=64
 lds_gfx950=160
@@ -32,6 +35,10 @@ lds_gfx950=160
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 failed() { echo "$*"; touch "$out/failed"; }
+look_at_clock() { # cpu_s: processor time so far, of all that has ended
+    times >"$out/times"
+    cpu_s=$(awk -F'[ms ]' 'NR == 2 { printf "%.0f", 60 * ($1 + $4) + $2 + $5 }' "$out/times")
+}
 number_of() { sed -n "s/.*\b$2 \([0-9]*\).*/\1/p" <<<"$1"; } # number_of LIST NAME
 
 # The assembler alone sees what is in inline assembly.
@@ -99,7 +106,9 @@ count_shared() { # ARCH
     failed "shared memory is asked for at launches of other files than those looked at here"
 
 check() { # ARCH VERSION EMU_FLAGS
-    local list=mfma_$1 begun=$SECONDS file
+    local list=mfma_$1 begun=$SECONDS cpu_begun file n
+    look_at_clock
+    cpu_begun=$cpu_s
     mkdir "$out/$1"
     ask_shared "$1" "$3" &
     # What takes longest first, so that no core waits for one at the end.
@@ -114,7 +123,10 @@ check() { # ARCH VERSION EMU_FLAGS
         count_products "$1" "$file" "$(number_of "${!list}" $file)"
     done
     count_shared "$1" "$3"
-    cat "$out/$1"/*.kernels | awk -v what="for $1 by clang $2 in $((SECONDS - begun)) s" \
+    n=$(cat "$out/$1"/*.s | wc -c)
+    [ "$n" -le $most_assembly ] || failed "$1: $n bytes of assembly, at most $most_assembly"
+    look_at_clock
+    cat "$out/$1"/*.kernels | awk -v what="for $1 by clang $2 in $((SECONDS - begun)) s, $((cpu_s - cpu_begun)) s of processor time" \
         '{ n += $1 } END { print NR " files, " n " kernels " what }'
 }
 if [ -n "$clang_gfx942" ]; then
