@@ -6,6 +6,7 @@
  * release: near_tie
  * release: many_alike
  * release: never_slower
+ * release: steady
  *
  * A machine is a function from rows to time; accept lengths are drawn from a profile. The policy
  * runs against the table of that machine (exact, or wrong by a factor it has to find out), the
@@ -114,6 +115,28 @@ static void published(void **state)
                 assert_true(n == 4 ? block > 1.5 : block < 1);
                 assert_true(chosen >= 1 && chosen > 0.95 * block);
             }
+}
+
+/* There it is not slower than plain decoding at any acceptance and any number of sequences, once it
+ * knows them; what it costs to look again is within half a hundredth. */
+static void steady(void **state)
+{
+    (void)state;
+    static const double means[] = {1, 1.2, 1.5, 2, 2.5, 3.38, 3.72, 4, 6.4, 0, 15.99};
+    const int32_t most = sv_test_brief() ? 16 : 256;
+    for (int m = MI300X; m <= MI355X; m++) {
+        double worst = 9;
+        for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
+            for (int32_t n = 1; n <= most; n *= 2) {
+                struct sv_accept_profile prof;
+                set_profile(&prof, means[k]);
+                const struct outcome o =
+                    run_steps(&machines[m], &prof, n, 1, (struct wrong){.n_rows = 0}, 1000, 3000);
+                worst = fmin(worst, o.rate / run_fixed(&machines[m], &prof, n, 1));
+            }
+        print_message("%s: at least %.4f of plain\n", machines[m].name, worst);
+        assert_true(worst >= 0.995);
+    }
 }
 
 /* One choice for n sequences beside so many prompt rows; the widths go to width. */
@@ -879,4 +902,4 @@ SV_TEST_MAIN(cmocka_unit_test(near_tie), cmocka_unit_test(many_alike), cmocka_un
              cmocka_unit_test(worth_its_context), cmocka_unit_test(looked_at_again),
              cmocka_unit_test(held_back_is_paid_for), cmocka_unit_test(beside_prompts),
              cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(published),
-             cmocka_unit_test(never_slower))
+             cmocka_unit_test(steady), cmocka_unit_test(never_slower))
