@@ -3,8 +3,8 @@
 # timeout: 400
 set -e
 run() {
-    RUN_ARG=$1 tests/cuda/emulated/run.sh tests/cuda/attention_emulated.cpp src/backend/cuda/attention.cu \
+    tests/cuda/emulated/run.sh tests/cuda/attention_emulated.cpp src/backend/cuda/attention.cu \
         src/backend/gpu/attention_portable.cu src/backend/gpu/attention_latent.cu src/backend/gpu/attention_plain.cu src/backend/hip/no_tuned.cu
 }
 EMU_FLAGS='-DSV_EMULATED_WAVE64 -DEMU_SHARED_KIB=64' run
-EMU_FLAGS='-DSV_EMULATED_WAVE64 -DSV_EMULATED_GFX950 -DEMU_SHARED_KIB=160' run 'd64 block'
+EMU_FLAGS='-DSV_EMULATED_WAVE64 -DSV_EMULATED_GFX950 -DEMU_SHARED_KIB=160' run
