@@ -30,12 +30,17 @@ static const struct run_arrangement arrangements[] = {
     {4, 2, 16, 2, 512, 2}, {3, 9, 1, 4, 13, 4},
 };
 
-static void all_arrangements(const struct run_pair *pair, enum sv_isa isa, enum sv_data_type dtype,
-                             bool sampled, int n)
+/* Where only the weights' format differs from what all arrangements were run with. */
+static const struct run_arrangement few_arrangements[] = {
+    {-1, 5, 64, 3, 7, 0}, {4, 4, 1, 2, 40, 0}, {4, 1, 16, 1, 512, 0}, {4, 8, 16, 3, 11, 5}};
+enum { N_FEW = sizeof few_arrangements / sizeof few_arrangements[0] };
+
+static void arranged(const struct run_arrangement *list, size_t n_list, const struct run_pair *pair,
+                     enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n, int32_t vocab)
 {
     if (sv_test_brief() && n > FEW)
         n = FEW;
-    struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 42);
+    struct run_case *c = run_cases(n, vocab, MAX_PROMPT, MAX_TOKENS, 42);
     if (strstr(pair->target, "_vl_"))
         pictures_add(c, n, 43);
     for (int i = 0; i < n && sampled; i++) {
@@ -51,17 +56,17 @@ static void all_arrangements(const struct run_pair *pair, enum sv_isa isa, enum 
     struct run_out *ref = run_all(e, c, n);
     sv_engine_close(e);
     struct run_truth t = {c, ref};
-    for (size_t i = 0; i < sizeof arrangements / sizeof arrangements[0]; i++) {
-        const struct run_arrangement *a = &arrangements[i];
+    for (size_t i = 0; i < n_list; i++) {
+        const struct run_arrangement *a = &list[i];
         if (run_left_out(i))
             continue;
         e = run_open_as(pair, a, isa, dtype, &t);
         struct run_out *out = run_all(e, c, n);
         char what[160];
         snprintf(what, sizeof what,
-                 "isa %d %s: drafter %d batch %d page %d threads %d chunk %d width %d", (int)isa,
-                 dtype == SV_TYPE_F32 ? "f32" : "bf16", a->drafter, a->batch, a->page, a->threads,
-                 a->chunk, a->width);
+                 "%s, isa %d %s: drafter %d batch %d page %d threads %d chunk %d width %d",
+                 strrchr(pair->target, '/') + 1, (int)isa, dtype == SV_TYPE_F32 ? "f32" : "bf16",
+                 a->drafter, a->batch, a->page, a->threads, a->chunk, a->width);
         run_same(ref, out, n, what);
         if (a->drafter == SV_FAKE_RIGHT)
             assert_int_equal(e->accept.n_accepted, e->accept.n_drafted);
@@ -75,6 +80,13 @@ static void all_arrangements(const struct run_pair *pair, enum sv_isa isa, enum 
     run_out_free(ref, n);
     run_cases_free(c, n);
     assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void all_arrangements(const struct run_pair *pair, enum sv_isa isa, enum sv_data_type dtype,
+                             bool sampled, int n)
+{
+    arranged(arrangements, sizeof arrangements / sizeof arrangements[0], pair, isa, dtype, sampled,
+             n, VOCAB);
 }
 
 static bool lacks(enum sv_isa isa)
@@ -221,6 +233,74 @@ static void quantized_avx2_bf16(void **state)
 {
     (void)state;
     on_quantized(SV_ISA_AVX2, SV_TYPE_BF16, false, 20);
+}
+
+static int told(void *user, const struct sv_quantized *t)
+{
+    (void)user;
+    assert_true(t->n_bytes < t->n_bytes_before);
+    return SV_OK;
+}
+
+/* `pack-quantized` int8, as `salvo convert --to q8` writes it. */
+static void on_packed_int8(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
+{
+    struct toy t = toy_bf16;
+    struct sv_err err = {0};
+    t.n_heads = 4; /* rows of whole groups */
+    char tag[32];
+    snprintf(tag, sizeof tag, "int8-%d-%d", (int)isa, (int)dtype);
+    const struct run_pair pair = {run_keep(sv_test_tmp(tag)), toy_draft(&t)};
+    if (sv_quantize_model(toy_target(&t), SV_CODE_INT8, pair.target, told, NULL, &err))
+        fail_msg("%s", err.msg);
+    arranged(few_arrangements, N_FEW, &pair, isa, dtype, sampled, n, VOCAB);
+}
+
+/* Every other format, on models of 64 to 96 tokens: what expands codes gives a row the same bits in
+ * a block and alone. */
+static void on_formats(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
+{
+    static const struct {
+        const char *path;
+        int32_t n_layers; /* as many copies of its first layer */
+    } models[] = {{"quant/awq", 3},
+                  {"quant/gptq", 3}, /* with act-order */
+                  {"quant/gptq8_v2", 3},
+                  {"quant/ct_int4", 3},
+                  {"quant/ct_mixed", 3}, /* FP8 rows; int4 with zero points and act-order */
+                  {"quant/ct_nvfp4", 3},
+                  {"quant/ct_mxfp4", 3},
+                  {"gguf/llama_mix.gguf", 0}, /* Q4_0, Q4_K, Q5_K, Q6_K, IQ4_NL, Q8_0, MXFP4 */
+                  {"gguf/qwen3_moe_mix.gguf", 0}};
+    if (lacks(isa))
+        skip();
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        struct sv_config c;
+        struct sv_err err = {0};
+        char path[64];
+        snprintf(path, sizeof path, "tests/golden/%s", models[i].path);
+        const char *target =
+            models[i].n_layers ? toy_deeper(path, models[i].n_layers) : run_dir(path);
+        const struct run_pair pair = toy_pair_at(target, 1, 0);
+        assert_int_equal(sv_config_load(&c, target, &err), SV_OK);
+        arranged(few_arrangements, N_FEW, &pair, isa, dtype, sampled, n, c.vocab_size);
+    }
+    on_packed_int8(isa, dtype, sampled, n);
+}
+static void formats_auto_bf16(void **state)
+{
+    (void)state;
+    on_formats(SV_ISA_AUTO, SV_TYPE_BF16, false, 8);
+}
+static void formats_auto_f32(void **state)
+{
+    (void)state;
+    on_formats(SV_ISA_AUTO, SV_TYPE_F32, true, 4);
+}
+static void formats_avx2_bf16(void **state)
+{
+    (void)state;
+    on_formats(SV_ISA_AVX2, SV_TYPE_BF16, true, 4);
 }
 
 /* Activations in int8: another text than exact ones give, and the same with every draft. */
@@ -638,9 +718,10 @@ SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_auto_bf16),
              cmocka_unit_test(moe_avx2_bf16), cmocka_unit_test(moe_fp8_auto_bf16),
              cmocka_unit_test(moe_plain_f32), cmocka_unit_test(quantized_auto_f32),
              cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_draft),
-             cmocka_unit_test(quantized_avx2_bf16), cmocka_unit_test(int8_auto),
-             cmocka_unit_test(int8_avx2), cmocka_unit_test(int8_experts),
-             cmocka_unit_test(int8_and_what_it_changes),
+             cmocka_unit_test(quantized_avx2_bf16), cmocka_unit_test(formats_auto_bf16),
+             cmocka_unit_test(formats_auto_f32), cmocka_unit_test(formats_avx2_bf16),
+             cmocka_unit_test(int8_auto), cmocka_unit_test(int8_avx2),
+             cmocka_unit_test(int8_experts), cmocka_unit_test(int8_and_what_it_changes),
              cmocka_unit_test(activations_that_are_refused),
              cmocka_unit_test(activations_fp8_on_hopper), cmocka_unit_test(gptoss_auto_bf16),
              cmocka_unit_test(gptoss_auto_f32), cmocka_unit_test(gptoss_avx2_bf16),

@@ -393,13 +393,72 @@ struct run_pair toy_pair_like(const char *name, const char *patch)
     return (struct run_pair){target, toy_draft(&t)};
 }
 
+/* The tensor as it is in another file, under another name. */
+static void put_copy(struct writer *w, const char *name, const json_t *info, const uint8_t *data)
+{
+    const json_t *ends = json_object_get(info, "data_offsets");
+    const size_t from = (size_t)json_integer_value(json_array_get(ends, 0)),
+                 n = (size_t)json_integer_value(json_array_get(ends, 1)) - from;
+    char *shape = json_dumps(json_object_get(info, "shape"), JSON_COMPACT);
+    sv_buf_printf(&w->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+                  w->header.len > 1 ? "," : "", name,
+                  json_string_value(json_object_get(info, "dtype")), shape, w->data.len,
+                  w->data.len + n);
+    sv_buf_append(&w->data, data + from, n);
+    sv_free(shape);
+}
+
+const char *toy_deeper(const char *dir, int32_t n_layers)
+{
+    static const char first[] = "layers.0.";
+    char path[512], name[160];
+    const char *key;
+    json_t *info;
+    uint64_t n_header;
+    struct sv_err err = {0};
+    struct writer w = begin(&toy_bf16, 0);
+    struct sv_buf file;
+    sv_buf_init(&file);
+    snprintf(path, sizeof path, "%s/config.json", run_dir(dir));
+    json_t *config = json_load_file(path, 0, NULL);
+    assert_non_null(config);
+    json_object_del(config, "layer_types"); /* all full, as in the first layer */
+    json_object_set_new(config, "num_hidden_layers", json_integer(n_layers));
+    char *text = json_dumps(config, JSON_COMPACT);
+    snprintf(path, sizeof path, "%s/model.safetensors", run_dir(dir));
+    assert_int_equal(sv_file_read(&file, path, (size_t)1 << 20, &err), 0);
+    memcpy(&n_header, file.data, sizeof n_header);
+    const char *header = (const char *)file.data + sizeof n_header;
+    json_t *tensors = json_loadb(header, n_header, 0, NULL);
+    assert_non_null(tensors);
+    json_object_del(tensors, "__metadata__");
+    json_object_foreach(tensors, key, info) {
+        const char *at = strstr(key, first);
+        for (int32_t i = 0; i < (at ? n_layers : 1); i++) {
+            snprintf(name, sizeof name, "%.*slayers.%d.%s", at ? (int)(at - key) : 0, key, i,
+                     at ? at + strlen(first) : "");
+            put_copy(&w, at ? name : key, info, (const uint8_t *)header + n_header);
+        }
+    }
+    const char *deeper = finish(&w, text, strrchr(dir, '/') + 1);
+    sv_free(text);
+    json_decref(tensors);
+    json_decref(config);
+    sv_buf_fini(&file);
+    return deeper;
+}
+
 struct run_pair toy_pair_as(const char *name, int32_t n_taps, int32_t window)
+{
+    char dir[128];
+    snprintf(dir, sizeof dir, "tests/golden/tiny/%s", name);
+    return toy_pair_at(run_dir(dir), n_taps, window);
+}
+
+struct run_pair toy_pair_at(const char *target, int32_t n_taps, int32_t window)
 {
     struct sv_config c;
     struct sv_err err = {0};
-    char dir[128];
-    snprintf(dir, sizeof dir, "tests/golden/tiny/%s", name);
-    const char *target = run_dir(dir);
     if (sv_config_load(&c, target, &err))
         fail_msg("%s", err.msg);
     struct toy draft = draft_for(&c);

@@ -41,7 +41,11 @@ struct run_pair toy_pair_of(const char *name);
 /* A random target with that one's configuration, but for what the JSON object patch says
  * (quantization_config: projections in FP8 blocks of 128), and a random draft of 4 heads. */
 struct run_pair toy_pair_like(const char *name, const char *patch);
-/* The same with a sliding draft of that many taps. */
+/* The same with a sliding draft of that many taps; of any target. */
 struct run_pair toy_pair_as(const char *name, int32_t n_taps, int32_t window);
+struct run_pair toy_pair_at(const char *target, int32_t n_taps, int32_t window);
+/* The checkpoint in a directory below the repository root, whose layers are all as its first:
+ * those of one layer have none that a draft may see. */
+const char *toy_deeper(const char *dir, int32_t n_layers);
 
 #endif
