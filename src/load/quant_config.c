@@ -159,6 +159,27 @@ static int read_group(struct sv_quant_config *q, const json_t *g, const char *fo
     return rc;
 }
 
+/* How caches are to be kept: in 8-bit floats, or as if nothing was said. */
+static int check_caches(const json_t *scheme, struct sv_err *err)
+{
+    const char *type = "int"; /* compressed-tensors' own default */
+    int64_t bits = 8;
+    if (!scheme || json_is_null(scheme))
+        return SV_OK;
+    if (!json_is_object(scheme))
+        return sv_fail(err, SV_EFORMAT, -1, "'kv_cache_scheme' must be an object");
+    int rc = sv_json_str_opt(scheme, "type", &type, err);
+    if (!rc)
+        rc = sv_json_int_opt(scheme, "num_bits", 1, 64, &bits, err);
+    if (rc)
+        return sv_err_prefix(err, "'kv_cache_scheme'");
+    if (!is(type, "float") || bits != 8)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1,
+                     "'kv_cache_scheme' of %lld bits ('%.40s') is not supported (8, 'float', is)",
+                     (long long)bits, type);
+    return rc;
+}
+
 static int read_ct(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
 {
     const char *format = NULL, *sparsity = NULL, *key;
@@ -171,6 +192,8 @@ static int read_ct(struct sv_quant_config *q, const json_t *obj, struct sv_err *
         rc = refuse("sparsity_config", sparsity, err);
     if (!rc && json_object_size(json_object_get(transform, "config_groups")))
         rc = refuse("transform_config", "(the weights are rotated)", err);
+    if (!rc)
+        rc = check_caches(json_object_get(obj, "kv_cache_scheme"), err);
     if (!rc && (!json_is_object(groups) || !json_object_size(groups)))
         rc = sv_fail(err, SV_EFORMAT, -1, "'config_groups' is missing or empty");
     if (!rc && json_object_size(groups) > SV_MAX_SCHEMES)

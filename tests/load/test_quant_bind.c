@@ -229,6 +229,24 @@ static const struct {
      "",
      SV_EUNSUPPORTED,
      {"transform_config", "rotated"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"kv_cache_scheme\": {\"num_bits\": 4, \"type\": \"float\"}}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"'kv_cache_scheme' of 4 bits ('float')", "quantization_config"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"kv_cache_scheme\": {\"num_bits\": 8, \"type\": \"int\"}}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"'kv_cache_scheme' of 8 bits ('int')", "quantization_config"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"kv_cache_scheme\": \"fp8\"}}",
+     "",
+     "",
+     SV_EFORMAT,
+     {"'kv_cache_scheme' must be an object", "quantization_config"}},
     {"fp8_block",
      "{\"quantization_config\": {\"fmt\": \"e5m2\"}}",
      "",
@@ -266,6 +284,18 @@ static void both_sides_are_named(void **state)
         fake_expect(rc, bad[i].code, &err, bad[i].part[1], bad[i].patch);
         assert_int_equal(sv_alloc_live(), 0);
     }
+}
+
+static void caches_in_8_bit_floats_are_accepted(void **state)
+{
+    (void)state;
+    struct sv_err err = {0};
+    const char *dir = variant(
+        "ct_int4",
+        "{\"quantization_config\": {\"kv_cache_scheme\": {\"num_bits\": 8, \"type\": \"float\"}}}",
+        "", "");
+    fake_expect(open_target(dir, &err), SV_OK, &err, "", "kv_cache_scheme");
+    assert_int_equal(sv_alloc_live(), 0);
 }
 
 /* Codes and scales without a value. */
@@ -332,5 +362,6 @@ static void every_fault_is_survived(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(good_ones_hold_what_the_configuration_implies),
-             cmocka_unit_test(both_sides_are_named), cmocka_unit_test(values_must_exist),
-             cmocka_unit_test(every_fault_is_survived))
+             cmocka_unit_test(both_sides_are_named),
+             cmocka_unit_test(caches_in_8_bit_floats_are_accepted),
+             cmocka_unit_test(values_must_exist), cmocka_unit_test(every_fault_is_survived))
