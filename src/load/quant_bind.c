@@ -201,20 +201,24 @@ static int bind_e2m1(struct layer *l)
     return rc || l->scheme->code == SV_CODE_MXFP4 ? rc : take_factor(l);
 }
 
-/* Group indices, of columns, within [0, groups). */
+/* Group indices, of columns, within [0, groups). Those that say what is so without them, as in GPTQ
+ * files without act-order, are left out. */
 static int take_indices(struct layer *l, const char *suffix)
 {
     struct sv_host_tensor *t = part(l, suffix, true);
     if (!t)
         return l->b->err->code;
     const int32_t *g = t->data;
+    bool in_order = true;
     int rc = expect_type(l, t, SV_I32, SV_I32);
     if (!rc)
         rc = expect(l, t, l->cols, 1);
-    for (int64_t k = 0; !rc && k < l->cols; k++)
+    for (int64_t k = 0; !rc && k < l->cols; k++) {
         if (g[k] < 0 || g[k] >= l->cols / l->quant.block_cols)
             rc = disagree(l, t, "holds a group that does not exist");
-    l->quant.g_idx = g;
+        in_order = in_order && g[k] == k / l->quant.block_cols;
+    }
+    l->quant.g_idx = in_order ? NULL : g;
     return rc;
 }
 

@@ -263,15 +263,18 @@ static void on_formats(enum sv_isa isa, enum sv_data_type dtype, bool sampled, i
     static const struct {
         const char *path;
         int32_t n_layers; /* as many copies of its first layer */
-    } models[] = {{"quant/awq", 3},
-                  {"quant/gptq", 3}, /* with act-order */
-                  {"quant/gptq8_v2", 3},
-                  {"quant/ct_int4", 3},
-                  {"quant/ct_mixed", 3}, /* FP8 rows; int4 with zero points and act-order */
-                  {"quant/ct_nvfp4", 3},
-                  {"quant/ct_mxfp4", 3},
-                  {"gguf/llama_mix.gguf", 0}, /* Q4_0, Q4_K, Q5_K, Q6_K, IQ4_NL, Q8_0, MXFP4 */
-                  {"gguf/qwen3_moe_mix.gguf", 0}};
+        bool in_order;
+    } models[] = {{"quant/awq", 3, false},
+                  {"quant/gptq", 3, false}, /* with act-order */
+                  {"quant/gptq", 3, true},
+                  {"quant/gptq8_v2", 3, false},
+                  {"quant/ct_int4", 3, false},
+                  {"quant/ct_mixed", 3, false}, /* FP8 rows; int4 with zero points and act-order */
+                  {"quant/ct_nvfp4", 3, false},
+                  {"quant/ct_mxfp4", 3, false},
+                  /* Q4_0, Q4_K, Q5_K, Q6_K, IQ4_NL, Q8_0, MXFP4 */
+                  {"gguf/llama_mix.gguf", 0, false},
+                  {"gguf/qwen3_moe_mix.gguf", 0, false}};
     if (lacks(isa))
         skip();
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
@@ -279,8 +282,9 @@ static void on_formats(enum sv_isa isa, enum sv_data_type dtype, bool sampled, i
         struct sv_err err = {0};
         char path[64];
         snprintf(path, sizeof path, "tests/golden/%s", models[i].path);
-        const char *target =
-            models[i].n_layers ? toy_deeper(path, models[i].n_layers) : run_dir(path);
+        const char *target = models[i].n_layers
+                                 ? toy_deeper(path, models[i].n_layers, models[i].in_order)
+                                 : run_dir(path);
         const struct run_pair pair = toy_pair_at(target, 1, 0);
         assert_int_equal(sv_config_load(&c, target, &err), SV_OK);
         arranged(few_arrangements, N_FEW, &pair, isa, dtype, sampled, n, c.vocab_size);

@@ -408,7 +408,29 @@ static void put_copy(struct writer *w, const char *name, const json_t *info, con
     sv_free(shape);
 }
 
-const char *toy_deeper(const char *dir, int32_t n_layers)
+/* Groups of columns in their order. */
+static void set_order(json_t *tensors, uint8_t *data)
+{
+    const char *key;
+    json_t *info;
+    json_object_foreach(tensors, key, info) {
+        if (!strstr(key, ".g_idx"))
+            continue;
+        const json_t *ends = json_object_get(info, "data_offsets");
+        const int64_t from = json_integer_value(json_array_get(ends, 0)),
+                      n = (json_integer_value(json_array_get(ends, 1)) - from) / 4;
+        int32_t g[512], last = 0;
+        assert_true(n <= 512);
+        memcpy(g, data + from, (size_t)n * 4);
+        for (int64_t k = 0; k < n; k++)
+            last = g[k] > last ? g[k] : last;
+        for (int64_t k = 0; k < n; k++)
+            g[k] = (int32_t)(k * (last + 1) / n);
+        memcpy(data + from, g, (size_t)n * 4);
+    }
+}
+
+const char *toy_deeper(const char *dir, int32_t n_layers, bool in_order)
 {
     static const char first[] = "layers.0.";
     char path[512], name[160];
@@ -432,6 +454,8 @@ const char *toy_deeper(const char *dir, int32_t n_layers)
     json_t *tensors = json_loadb(header, n_header, 0, NULL);
     assert_non_null(tensors);
     json_object_del(tensors, "__metadata__");
+    if (in_order)
+        set_order(tensors, (uint8_t *)file.data + sizeof n_header + n_header);
     json_object_foreach(tensors, key, info) {
         const char *at = strstr(key, first);
         for (int32_t i = 0; i < (at ? n_layers : 1); i++) {

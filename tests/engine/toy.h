@@ -45,7 +45,8 @@ struct run_pair toy_pair_like(const char *name, const char *patch);
 struct run_pair toy_pair_as(const char *name, int32_t n_taps, int32_t window);
 struct run_pair toy_pair_at(const char *target, int32_t n_taps, int32_t window);
 /* The checkpoint in a directory below the repository root, whose layers are all as its first:
- * those of one layer have none that a draft may see. */
-const char *toy_deeper(const char *dir, int32_t n_layers);
+ * those of one layer have none that a draft may see. in_order: GPTQ's act-order undone, by other
+ * values. */
+const char *toy_deeper(const char *dir, int32_t n_layers, bool in_order);
 
 #endif

@@ -83,9 +83,14 @@ static void good_ones_hold_what_the_configuration_implies(void **state)
         const struct sv_host_tensor *t = sv_ckpt_find(&c, "layers.0.mlp.up_proj.weight");
         assert_true(t->quant.code && t->dim[0] == 96 && t->dim[1] == 64);
         assert_false(sv_ckpt_find(&c, "lm_head.weight")->quant.code);
+        const bool in_order = !strcmp(names[i], "gptq8_v2"); /* indices that say nothing */
+        assert_int_equal(t->quant.g_idx != NULL,
+                         !in_order && (!strcmp(names[i], "gptq") || !strcmp(names[i], "ct_mixed")));
         if (t->quant.code != SV_CODE_INT4) /* the stored shape counts too */
             assert_int_equal(t->n_bytes,
-                             sv_quant_bytes(&t->quant) + (t->quant.code == SV_CODE_NVFP4 ? 4 : 0));
+                             sv_quant_bytes(&t->quant) + (t->quant.code == SV_CODE_NVFP4 ? 4
+                                                          : in_order                     ? 64 * 4
+                                                                                         : 0));
         sv_ckpt_close(&c);
         assert_int_equal(sv_alloc_live(), 0);
     }
