@@ -47,6 +47,18 @@ static const struct pre {
                "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
                "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
                "\\s*[\r\n]+|\\s+(?!\\S)|\\s+"}},
+    /* gpt-4o's without Han letters and the slash. Of its author's tokenizer, which has no
+     * tokenizer.json and looks whole words up first; there (?!\p{Han})[...] is [...&&[^\p{Han}]].
+     */
+    {.name = "kimi-k2",
+     .ignore_merges = true,
+     .regex = {"[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?"
+               "(?:(?!\\p{Han})[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}])*"
+               "(?:(?!\\p{Han})[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}])+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+               "[^\\r\\n\\p{L}\\p{N}]?"
+               "(?:(?!\\p{Han})[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}])+"
+               "(?:(?!\\p{Han})[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}])*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+               "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
 };
 
 struct maker {
