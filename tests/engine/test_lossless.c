@@ -304,7 +304,7 @@ static void formats_auto_f32(void **state)
 static void formats_avx2_bf16(void **state)
 {
     (void)state;
-    on_formats(SV_ISA_AVX2, SV_TYPE_BF16, true, 4);
+    on_formats(SV_ISA_AVX2, SV_TYPE_BF16, true, 2);
 }
 
 /* Activations in int8: another text than exact ones give, and the same with every draft. */
