@@ -54,8 +54,9 @@ template <int HD, bool F8> struct cached {
 
 /* ---------------------------------------------------------------- loads */
 
-/* The tile's keys `from` to `to` - 1, zeros for those that no query sees. */
-template <int HD, int WARPS, bool F8>
+/* The tile's keys, zeros for those that no query sees; SOME: of an item's first tiles those from
+ * `from` to `to` - 1 alone. */
+template <int HD, int WARPS, bool F8, bool SOME>
 static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, uint32_t stage,
                                                  const uint32_t *offsets, int32_t from = 0,
                                                  int32_t to = SV_ATTN_TILE)
@@ -65,14 +66,15 @@ static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, u
                   ALL = SV_ATTN_TILE / c::LINE_KEYS;
     const uint4 *k = (const uint4 *)a.p.kv.k, *v = (const uint4 *)a.p.kv.v;
     const uint32_t line0 = gpu_wave() * EACH;
-#pragma unroll 2
-    for (int i = 0; i < (ALL + LINES - 1) / LINES; i++) {
-        const int32_t first = (int32_t)(line0 + i * LINES);
-        /* A short launch consists of instructions: none for keys that are not asked for. */
-        if (HD < 128 && ((first + EACH) * c::LINE_KEYS <= from || first * c::LINE_KEYS >= to))
-            continue;
+    constexpr int32_t N = (ALL + LINES - 1) / LINES;
+    /* A short launch consists of instructions: none for keys that are not asked for. */
+    constexpr bool FEWER = SOME && !F8;
+    const int32_t begin = FEWER ? max(from / LINES, 0) : 0,
+                  end = FEWER ? min((to + LINES - 1) / LINES, N) : N;
+#pragma unroll(FEWER ? 1 : 2)
+    for (int32_t i = begin; i < end; i++)
         gpu_copy_rows_two<c::LINE>(
-            stage, c::RAW_BYTES, first,
+            stage, c::RAW_BYTES, line0 + i * LINES,
             [&](uint32_t line, uint32_t chunk) {
                 const uint32_t row = F8 ? line * c::LINE_KEYS + chunk / (HD / 16) : line;
                 if ((int32_t)row < from || (int32_t)row >= to)
@@ -84,7 +86,6 @@ static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, u
                 return gpu_index{seen ? at : 0, seen, false};
             },
             k, v);
-    }
 }
 
 /* Lines that each wave copies for a tile, at least. */
@@ -278,7 +279,7 @@ load_first(const struct sv_attn_args &a, const struct attn_items *plan, const st
             settle(a, plan);
         for (int32_t j = 0; j < a.n_stages - 1 && it.from + j < it.to; j++) {
             const int32_t edge = old - j * SV_ATTN_TILE;
-            load_tile<HD, WARPS, F8>(
+            load_tile<HD, WARPS, F8, true>(
                 a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE, part && !waited ? edge : 0,
                 part ? (int32_t)SV_ATTN_TILE : min(edge, (int32_t)SV_ATTN_TILE));
         }
@@ -394,8 +395,8 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
             if (!F8)
                 free_stage = stage ? stage - 1 : a.n_stages - 1;
             if (t + a.n_stages - 1 < it.to)
-                load_tile<HD, WARPS, F8>(gpu_args(a), ring + free_stage * STAGE_BYTES,
-                                         offsets + (ahead - 1) % N_OFFSETS * SV_ATTN_TILE);
+                load_tile<HD, WARPS, F8, false>(gpu_args(a), ring + free_stage * STAGE_BYTES,
+                                                offsets + (ahead - 1) % N_OFFSETS * SV_ATTN_TILE);
             gpu_copy_commit();
             uint32_t offset = ATTN_NONE;
             uint16_t scale = KV_F8_ONE;
