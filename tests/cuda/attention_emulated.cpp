@@ -37,6 +37,8 @@ int main(int argc, char **argv)
         {"d64 f8 f32", {2, 2, 64, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 0, true, 0.0371f}, {130, 70}},
         {"latents", {3, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512}, {50, 540}},
         {"latents f8", {3, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512, true}, {50, 540}},
+        {"latents window 70", {2, 1, 576, SV_BF16, SV_MASK_CAUSAL, 70, 0, false, 512}, {300}},
+        {"latents f8 window 70", {2, 1, 576, SV_BF16, SV_MASK_CAUSAL, 70, 0, false, 512, true}, {300}},
         {"latents f8 plain", {2, 1, 576, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 512, true}, {40, 150}},
         {"latents f8 d136 plain", {3, 1, 160, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 136, true}, {150, 60}},
         {"latents plain", {2, 1, 576, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 512}, {40, 150}},

@@ -294,12 +294,12 @@ static void combine(struct sv_cuda *cu, const struct sv_attn_args &a, int32_t he
 static bool latent_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struct sv_attn_args a,
                           const struct sv_attn_force *force)
 {
-    struct sv_attn_launch k;
+    struct sv_attn_launch k = {};
     const bool f8 = p->kv.dtype == SV_F8;
     if (!takes_tiles(cu, p) || p->kv.head_dim != SV_ATTN_LATENT_WIDTH ||
         p->v_dim != SV_ATTN_LATENT || p->softcap > 0 || p->sinks.data)
         return false;
-    if (cu->set == SV_CUDA_SM90)
+    if (cu->set == SV_CUDA_SM90 && (f8 || takes_boxes(cu, p)))
         sv_cuda_attn_latent_sm90(f8, &k);
     else
         sv_cuda_attn_latent(f8, &k);
@@ -321,6 +321,8 @@ static bool latent_launch(struct sv_cuda *cu, const struct sv_p_attention *p, st
         a.unit = SV_ATTN_WHOLE;
     find_plan(cu, &a, true);
     SV_REQUIRE(a.plan);
+    if (k.maps && !sv_cuda_attn_maps(cu, cu->attn->encode, &a))
+        return true; /* the error is latched */
     sv_cuda_launch_in_pass(cu, "attention (latents)", k.kernel, dim3((unsigned)a.n_blocks),
                            dim3((unsigned)k.n_threads),
                            (size_t)(k.fixed_bytes + a.n_stages * k.stage_bytes), a);

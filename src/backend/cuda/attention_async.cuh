@@ -2,8 +2,8 @@
  * attention_async.cuh - loads of boxes through tensor maps and barriers of a warpgroup, one
  * function for each instruction.
  *
- * Included by attention_chunk.cuh. Emulated builds bring their own, the barriers of barrier.cuh
- * with them. Must not: hold anything but instructions.
+ * Included by attention_chunk.cuh and attention_latent_sm90.cu. Emulated builds bring their own,
+ * the barriers of barrier.cuh with them. Must not: hold anything but instructions.
  */
 #ifndef SV_CUDA_ATTENTION_ASYNC_CUH
 #define SV_CUDA_ATTENTION_ASYNC_CUH
@@ -32,6 +32,15 @@ static __device__ __forceinline__ void attn_box(uint32_t to, const struct sv_att
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %2, %2, %3}], [%4];" ::"r"(to),
                  "l"(map), "r"(0), "r"(group), "r"(bar)
+                 : "memory");
+}
+/* Of latents: of each eight keys those of a box's parts of 64 columns, from `part` on. */
+static __device__ __forceinline__ void attn_box_part(uint32_t to, const struct sv_attn_map *map,
+                                                     int32_t part, int32_t group, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(0), "r"(part), "r"(group), "r"(bar)
                  : "memory");
 }
 /* The 128 threads of a warpgroup meet. */

@@ -395,6 +395,12 @@ bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, bool f8, struct sv_att
               : describe_by_size<false>(head_dim, n_warps, out);
 }
 
+/* Columns of a box / 64. */
+static int32_t map_parts(const struct sv_p_attention *p, int second)
+{
+    return p->v_dim ? 2 - second : p->kv.head_dim / 64;
+}
+
 #ifndef SV_CUDA_EMULATED
 
 int sv_cuda_attn_maps_open(void **encode, struct sv_err *err)
@@ -410,20 +416,23 @@ bool sv_cuda_attn_maps(struct sv_cuda *cu, void *encode, struct sv_attn_args *a)
 {
     const struct sv_kv *kv = &a->p.kv;
     /* 64 columns, eight keys, all columns, groups of eight keys: in this order they lie in shared
-     * memory. */
+     * memory. Boxes of latents have 128 columns, or 64 through the second map. */
     const cuuint64_t row = (cuuint64_t)kv->head_dim * 2,
                      groups = (cuuint64_t)kv->n_pages * kv->n_kv_heads * kv->page_size / 8;
     const cuuint64_t dims[4] = {64, 8, (cuuint64_t)kv->head_dim / 64, groups};
     const cuuint64_t strides[3] = {row, 128, row * 8};
-    const cuuint32_t box[4] = {64, 8, (cuuint32_t)kv->head_dim / 64, (cuuint32_t)a->box_rows / 8},
-                     step[4] = {1, 1, 1, 1};
+    const cuuint32_t step[4] = {1, 1, 1, 1};
     PFN_cuTensorMapEncodeTiled_v12000 fn = (PFN_cuTensorMapEncodeTiled_v12000)encode;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
+        const cuuint32_t box[4] = {64, 8, (cuuint32_t)map_parts(&a->p, i),
+                                   (cuuint32_t)a->box_rows / 8};
         if (fn((CUtensorMap *)(void *)(i ? &a->v_map : &a->k_map), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-               4, i ? kv->v : kv->k, dims, strides, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               4, i && !a->p.v_dim ? kv->v : kv->k, dims, strides, box, step,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
             return sv_cuda_check(cu, cudaErrorInvalidValue, "tensor map of a cache");
+    }
     return true;
 }
 
@@ -436,8 +445,9 @@ int sv_cuda_attn_maps_open(void **, struct sv_err *)
 
 bool sv_cuda_attn_maps(struct sv_cuda *, void *, struct sv_attn_args *a)
 {
-    sv_attn_emulated_map(&a->k_map, a->p.kv.k, &a->p.kv, a->box_rows);
-    sv_attn_emulated_map(&a->v_map, a->p.kv.v, &a->p.kv, a->box_rows);
+    sv_attn_emulated_map(&a->k_map, a->p.kv.k, &a->p.kv, a->box_rows, map_parts(&a->p, 0));
+    sv_attn_emulated_map(&a->v_map, a->p.v_dim ? a->p.kv.k : a->p.kv.v, &a->p.kv, a->box_rows,
+                         map_parts(&a->p, 1));
     return true;
 }
 

@@ -35,8 +35,8 @@ template <int N>
 static __device__ __forceinline__ void
 attn_wgmma_values(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int keep);
 
-/* d (64, 32) = a b^T + (keep ? d : 0), a in shared memory as keys are. */
-static __device__ __forceinline__ void attn_wgmma_scores(float (&d)[4][4], uint64_t a, uint64_t b,
+/* d (64, 64) = a b^T + (keep ? d : 0), a in shared memory as keys are. */
+static __device__ __forceinline__ void attn_wgmma_scores(float (&d)[8][4], uint64_t a, uint64_t b,
                                                          int keep);
 
 #ifndef SV_CUDA_EMULATED
@@ -92,17 +92,21 @@ static __device__ __forceinline__ void attn_wgmma_keys(float (&d)[8][4], const u
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
 }
 
-static __device__ __forceinline__ void attn_wgmma_scores(float (&d)[4][4], uint64_t a, uint64_t b,
+static __device__ __forceinline__ void attn_wgmma_scores(float (&d)[8][4], uint64_t a, uint64_t b,
                                                          int keep)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-                 "%16, %17, p, 1, 1, 0, 0;\n}\n"
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "%32, %33, p, 1, 1, 0, 0;\n}\n"
                  : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
                    "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
                    "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
-                   "+f"(d[3][3])
+                   "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+                   "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]),
+                   "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
+                   "+f"(d[7][2]), "+f"(d[7][3])
                  : "l"(a), "l"(b), "r"(keep));
 }
 

@@ -82,8 +82,9 @@ static __device__ __forceinline__ void run_store(float4 *run, const struct sum<H
     run[HD / GPU_COLS * THREADS] =
         make_float4(s.l[0], s.l[GPU_LINES - 1], s.m[0], s.m[GPU_LINES - 1]);
 }
-/* s = run merged with s, in this order; one register row at a time, the run is never held whole. */
-template <int HD, int THREADS>
+/* s = run merged with s, in this order; AHEAD register rows at a time of wide heads, the run is
+ * never held whole. */
+template <int HD, int THREADS, int AHEAD = 8>
 static __device__ __forceinline__ void run_merge(const float4 *run, struct sum<HD> &s)
 {
     const float4 lm = run[HD / GPU_COLS * THREADS];
@@ -97,7 +98,7 @@ static __device__ __forceinline__ void run_merge(const float4 *run, struct sum<H
     }
 #pragma unroll
     for (int n = 0; n < HD / GPU_COLS; n++) {
-        if (HD > 128 && n % 8 == 0)
+        if (HD > 128 && n % AHEAD == 0)
             gpu_wave_sync(); /* the compiler loads no more than these at a time */
         const float4 o = run[n * THREADS];
         s.o[n][0] = attn_merge(o.x, s.o[n][0], f[0]);

@@ -260,12 +260,18 @@ void bar_expect(uint32_t bar, uint32_t n_bytes)
     bar_arrive(bar);
 }
 
-void emu_box(uint32_t to, const uint64_t *map, int32_t group, uint32_t bar)
+void emu_box(uint32_t to, const uint64_t *map, int32_t part, int32_t group, uint32_t bar)
 {
-    const uint64_t hd = map[1], rows = map[5], all = map[4] * map[3] * map[2];
-    if (to % 1024 || group < 0 || (uint64_t)group * 8 + rows > all)
+    const uint64_t hd = map[1], rows = map[5], all = map[4] * map[3] * map[2], parts = map[6];
+    if (to % 1024 || group < 0 || (uint64_t)group * 8 + rows > all || part < 0 || part + parts > hd / 64)
         emu_fail("a box outside its tensor, or not on 1024 bytes");
-    bar_at(bar).boxes.push_back({to, map[0] + (uint64_t)group * 8 * hd * 2, rows, hd * 2});
+    bar_at(bar).boxes.push_back(
+        {to, map[0] + (uint64_t)group * 8 * hd * 2 + (uint64_t)part * 128, rows, parts * 128, hd * 2});
+}
+
+uint32_t bar_try(uint32_t bar, uint32_t parity)
+{
+    return bar_at(bar).phase != parity;
 }
 
 void bar_wait(uint32_t bar, uint32_t parity)
@@ -277,7 +283,7 @@ void bar_wait(uint32_t bar, uint32_t parity)
                 for (uint32_t c = 0; c < x[3] / 16; c++) { /* of eight keys 64 columns, then the next 64 */
                     const uint32_t at = (uint32_t)(x[0] + r / 8 * 8 * x[3] + c / 8 * 1024 + r % 8 * 128 + c % 8 * 16);
                     memcpy(emu_shared_ptr(at ^ (at >> 3 & 0x70), 16),
-                           (const uint8_t *)(uintptr_t)(x[1] + r * x[3]) + c * 16, 16);
+                           (const uint8_t *)(uintptr_t)(x[1] + r * x[4]) + c * 16, 16);
                 }
             b.bytes -= (int64_t)(x[2] * x[3]);
         }

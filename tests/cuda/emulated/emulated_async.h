@@ -15,16 +15,22 @@ static inline void bar_made(void)
 void bar_expect(uint32_t bar, uint32_t n_bytes);
 void bar_arrive(uint32_t bar);
 void bar_wait(uint32_t bar, uint32_t parity);
+uint32_t bar_try(uint32_t bar, uint32_t parity);
 static inline void attn_touch(const struct sv_attn_args &)
 {
 }
 static inline void attn_map_fetch(const struct sv_attn_map *)
 {
 }
-void emu_box(uint32_t to, const uint64_t *map, int32_t group, uint32_t bar);
+void emu_box(uint32_t to, const uint64_t *map, int32_t part, int32_t group, uint32_t bar);
 static inline void attn_box(uint32_t to, const struct sv_attn_map *map, int32_t group, uint32_t bar)
 {
-    emu_box(to, map->opaque, group, bar);
+    emu_box(to, map->opaque, 0, group, bar);
+}
+static inline void attn_box_part(uint32_t to, const struct sv_attn_map *map, int32_t part,
+                                 int32_t group, uint32_t bar)
+{
+    emu_box(to, map->opaque, part, group, bar);
 }
 static inline int32_t attn_cluster_rank(void)
 {
@@ -52,13 +58,18 @@ static inline void attn_store16_zero(uint32_t at)
     memset(emu_shared_ptr(at, 16), 0, 16);
 }
 
-/* The host's side: what the driver would pack into a tensor map, in plain words. */
+/* The host's side: what the driver would pack into a tensor map, in plain words. A box has `rows`
+ * keys and `parts` times 64 columns. */
 static inline int sv_attn_emulated_map(struct sv_attn_map *map, const void *base,
-                                       const struct sv_kv *kv, int32_t rows)
+                                       const struct sv_kv *kv, int32_t rows, int32_t parts)
 {
-    const uint64_t words[] = {(uint64_t)(uintptr_t)base, (uint64_t)kv->head_dim,
-                              (uint64_t)kv->page_size,   (uint64_t)kv->n_kv_heads,
-                              (uint64_t)kv->n_pages,     (uint64_t)rows};
+    const uint64_t words[] = {(uint64_t)(uintptr_t)base,
+                              (uint64_t)kv->head_dim,
+                              (uint64_t)kv->page_size,
+                              (uint64_t)kv->n_kv_heads,
+                              (uint64_t)kv->n_pages,
+                              (uint64_t)rows,
+                              (uint64_t)parts};
     memcpy(map->opaque, words, sizeof words);
     return 0;
 }
