@@ -2,11 +2,12 @@
  * attention_cuda.cu - checks and times the CUDA attention on a GPU, without the rest of the
  * backend.
  *
- * attention_cuda check [small | quick | f8] | time [variants | brief | latent | f8] [CSV]: `check`
- * compares with a double-precision loop and holds bits of many arrangements against one another
- * (tests/cuda/attention_check.h); `time` gives decode, verify, draft and prefill shapes of Qwen3-8B
- * as shares of the read bandwidth measured in the same run, or TFLOP/s. Every launch of a timed
- * graph reads other keys than the one before, all of them together more than the L2 cache holds.
+ * attention_cuda check [small | quick | f8] [NAME] | time [variants | brief | latent | f8] [CSV]:
+ * `check` compares with a double-precision loop and holds bits of many arrangements against one
+ * another (tests/cuda/attention_check.h), NAME: of cases with this in their name; `time` gives
+ * decode, verify, draft and prefill shapes of Qwen3-8B as shares of the read bandwidth measured in
+ * the same run, or TFLOP/s. Every launch of a timed graph reads other keys than the one before, all
+ * of them together more than the L2 cache holds.
  */
 #include "tests/cuda/attention_check.h"
 
@@ -42,7 +43,7 @@ struct entry {
 };
 
 /* quick: a few short ones, for compute-sanitizer. f8: caches of e4m3 alone. */
-static int check(struct sv_cuda *cu, bool small, bool quick, bool f8)
+static int check(struct sv_cuda *cu, bool small, bool quick, bool f8, const char *named)
 {
     const entry all[] = {
         {"d256 group 8",
@@ -96,6 +97,16 @@ static int check(struct sv_cuda *cu, bool small, bool quick, bool f8)
          197,
          true},
         {"latents 128 heads", {128, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512}, {300}, 97},
+        {"latents 8 heads",
+         {8, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512},
+         {2300, 900, 130},
+         397},
+        {"latents 64 heads", {64, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512}, {600}, 197},
+        {"latents window 100",
+         {3, 1, 576, SV_BF16, SV_MASK_CAUSAL, 100, 0, false, 512},
+         {1200, 300},
+         197},
+        {"latents block", {16, 1, 576, SV_BF16, SV_MASK_BLOCK, 0, 0, false, 512}, {700, 40}, 97},
         {"latents plain", {4, 1, 576, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 512}, {300, 90}, 97},
         {"latents f8",
          {16, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512, true},
@@ -106,6 +117,10 @@ static int check(struct sv_cuda *cu, bool small, bool quick, bool f8)
          {128, 1, 576, SV_BF16, SV_MASK_CAUSAL, 0, 0, false, 512, true},
          {300},
          97},
+        {"latents f8 window 100",
+         {5, 1, 576, SV_BF16, SV_MASK_CAUSAL, 100, 0, false, 512, true},
+         {1200, 300},
+         197},
         {"latents f8 plain",
          {4, 1, 576, SV_F32, SV_MASK_CAUSAL, 0, 0, false, 512, true},
          {300, 90},
@@ -136,7 +151,7 @@ static int check(struct sv_cuda *cu, bool small, bool quick, bool f8)
     checker c;
     check_init(c, cu, 16384, 128, 10000, true);
     for (const entry &base : all) {
-        if ((quick && !base.quick) || (f8 && !base.s.f8))
+        if ((quick && !base.quick) || (f8 && !base.s.f8) || !strstr(base.name, named))
             continue;
         const bool tiled = base.s.dtype == SV_BF16 && base.s.hd % 64 == 0;
         entry e = base;
@@ -532,16 +547,18 @@ int main(int argc, char **argv)
                latent = argc > 2 && !strcmp(argv[2], "latent"),
                f8 = argc > 2 && !strcmp(argv[2], "f8"),
                quick = argc > 2 && !strcmp(argv[2], "quick");
+    const int mode = more || f8 || quick;
+    const char *const name = argc > 2 + mode ? argv[2 + mode] : "";
     if (strcmp(what, "check") && strcmp(what, "time")) {
         fprintf(
             stderr,
-            "usage: attention_cuda check [small | quick | f8] | time [variants | brief | latent | "
-            "f8] [CSV]\n");
+            "usage: attention_cuda check [small | quick | f8] [NAME] | time [variants | brief | "
+            "latent | f8] [CSV]\n");
         return 2;
     }
     device_init(&cu);
     if (!strcmp(what, "check"))
-        return check(&cu, more, quick, f8);
+        return check(&cu, more, quick, f8, name);
     const int named = more + brief + latent + f8;
     time_shapes(&cu, more, brief, latent, f8, argc > 2 + named ? argv[2 + named] : NULL);
     return 0;
