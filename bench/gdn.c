@@ -4,7 +4,8 @@
  *
  *     build/bench/gdn [DEVICE [f32|bf16 [K_HEADS V_HEADS]]]      DEVICE: cuda cpu
  *
- * Prints CSV: rows, sequences, op, us per layer (least and median of many runs), GB/s of states
+ * Prints CSV: rows, sequences, op ("all": as the engine calls them, which is one launch for single
+ * rows where there is such), us per layer (least and median of many runs), GB/s of states
  * read once and the share of the read-only ceiling measured in the same run. 64 passes over four
  * layers are one graph, as in a step: positions move on, so that every sequence's state is folded
  * once in 16 positions. Must not: time anything that the engine would not call.
@@ -108,7 +109,8 @@ static void set_rows(struct bench *b, int32_t n, int32_t n_seqs, int32_t step)
                                       .seg_row0 = ints(b, row0, n_seqs + 1),
                                       .seg_slot = ints(b, slot, n_seqs),
                                       .seg_base = ints(b, base, n_seqs),
-                                      .row_pos = ints(b, pos, all)};
+                                      .row_pos = ints(b, pos, all),
+                                      .single = n == 1};
     }
     free(seg), free(pos), free(row0), free(slot), free(base);
 }
@@ -131,37 +133,39 @@ static void passes(void *user)
     const int64_t z = sv_gdn_channels(&b->s), beta = z + b->s.n_v_heads * b->s.v_dim;
     for (int32_t i = 0; i < PASSES; i++) {
         const struct sv_gdn_slots slots = {b->slots[i % LAYERS], block.n_bytes};
-        if (b->op == 0 || b->op == 1)
-            sv_op_gdn_conv(b->dev, &(struct sv_p_gdn_conv){
-                                       .rows = b->rows[i],
-                                       .shape = b->s,
-                                       .slots = slots,
-                                       .x = x,
-                                       .b = x + (size_t)beta * b->elem,
-                                       .a = x + (size_t)(beta + b->s.n_v_heads) * b->elem,
-                                       .ldx = ld(b),
-                                       .conv = b->conv,
-                                       .decay = b->decay,
-                                       .dt_bias = b->dt_bias,
-                                       .out = b->mid,
-                                   });
-        if (b->op == 0 || b->op == 2)
-            sv_op_gdn_scan(b->dev, &(struct sv_p_gdn_scan){.rows = b->rows[i],
-                                                           .shape = b->s,
-                                                           .slots = slots,
-                                                           .x = b->mid,
-                                                           .out = b->scanned});
-        if (b->op == 0 || b->op == 3)
-            sv_op_gdn_norm(b->dev, &(struct sv_p_gdn_norm){.rows = b->rows[i],
-                                                           .shape = b->s,
-                                                           .slots = slots,
-                                                           .mid = b->mid,
-                                                           .x = b->scanned,
-                                                           .z = x + (size_t)z * b->elem,
-                                                           .ldz = ld(b),
-                                                           .weight = b->norm,
-                                                           .eps = 1e-6f,
-                                                           .out = b->out});
+        const struct sv_p_gdn p = {
+            .conv = {.rows = b->rows[i],
+                     .shape = b->s,
+                     .slots = slots,
+                     .x = x,
+                     .b = x + (size_t)beta * b->elem,
+                     .a = x + (size_t)(beta + b->s.n_v_heads) * b->elem,
+                     .ldx = ld(b),
+                     .conv = b->conv,
+                     .decay = b->decay,
+                     .dt_bias = b->dt_bias,
+                     .out = b->mid},
+            .scan =
+                {.rows = b->rows[i], .shape = b->s, .slots = slots, .x = b->mid, .out = b->scanned},
+            .norm = {.rows = b->rows[i],
+                     .shape = b->s,
+                     .slots = slots,
+                     .mid = b->mid,
+                     .x = b->scanned,
+                     .z = x + (size_t)z * b->elem,
+                     .ldz = ld(b),
+                     .weight = b->norm,
+                     .eps = 1e-6f,
+                     .out = b->out},
+        };
+        if (b->op == 0)
+            sv_op_gdn(b->dev, &p);
+        if (b->op == 1)
+            sv_op_gdn_conv(b->dev, &p.conv);
+        if (b->op == 2)
+            sv_op_gdn_scan(b->dev, &p.scan);
+        if (b->op == 3)
+            sv_op_gdn_norm(b->dev, &p.norm);
     }
 }
 

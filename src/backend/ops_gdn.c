@@ -37,10 +37,11 @@ struct sv_gdn_block sv_gdn_block_of(const struct sv_gdn_shape *s)
     /* An open chunk of committed rows and a block behind it. The first row of a block stays, so
      * that the next row is convolved with the last two before the block at the earliest. */
     struct sv_gdn_block b = {.ring = SV_GDN_CHUNK - 1 + s->max_block,
-                             .conv_ring = SV_GDN_TAPS - 2 + s->max_block};
-    piece(&b.n_bytes, 1, sizeof(int32_t));
+                             .k_ring = SV_GDN_CHUNK + s->max_block,
+                             .conv_ring = SV_GDN_TAPS - 2 + (s->max_block > 2 ? s->max_block : 2)};
+    piece(&b.n_bytes, nv, sizeof(int32_t));
     b.state = piece(&b.n_bytes, nv * s->k_dim * s->v_dim, sizeof(float));
-    b.k = piece(&b.n_bytes, nk * b.ring * s->k_dim, sizeof(float));
+    b.k = piece(&b.n_bytes, nk * b.k_ring * s->k_dim, sizeof(float));
     b.u = piece(&b.n_bytes, nv * b.ring * s->v_dim, sizeof(float));
     b.g = piece(&b.n_bytes, nv * b.ring, sizeof(float));
     b.conv = piece(&b.n_bytes, (int64_t)b.conv_ring * sv_gdn_channels(s),
@@ -89,17 +90,34 @@ static bool rows_ok(const struct sv_rows *rows, const struct sv_gdn_shape *s,
            slots->slot_stride >= sv_gdn_block_of(s).n_bytes && r->qkv && r->gate && r->dots;
 }
 
+static void check_conv(const struct sv_p_gdn_conv *p)
+{
+    SV_REQUIRE(rows_ok(&p->rows, &p->shape, &p->slots, &p->out) && p->x && p->a && p->b);
+    SV_REQUIRE(p->ldx >= sv_gdn_channels(&p->shape) &&
+               f32_ok(&p->conv, SV_GDN_TAPS, sv_gdn_channels(&p->shape)));
+    SV_REQUIRE(f32_ok(&p->decay, 1, p->shape.n_v_heads) &&
+               f32_ok(&p->dt_bias, 1, p->shape.n_v_heads));
+}
+
+static void check_scan(const struct sv_p_gdn_scan *p)
+{
+    SV_REQUIRE(rows_ok(&p->rows, &p->shape, &p->slots, &p->x) && p->out);
+}
+
+static void check_norm(const struct sv_p_gdn_norm *p)
+{
+    SV_REQUIRE(rows_ok(&p->rows, &p->shape, &p->slots, &p->mid) && p->x && p->z && p->out);
+    SV_REQUIRE(p->ldz >= (int64_t)p->shape.n_v_heads * p->shape.v_dim && p->weight.data &&
+               sv_vector_ok(&p->weight, p->shape.v_dim));
+}
+
 /* ---------------------------------------------------------------- ops */
 
 void sv_op_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p)
 {
     if (p->rows.n_rows == 0)
         return;
-    SV_REQUIRE(rows_ok(&p->rows, &p->shape, &p->slots, &p->out) && p->x && p->a && p->b);
-    SV_REQUIRE(p->ldx >= sv_gdn_channels(&p->shape) &&
-               f32_ok(&p->conv, SV_GDN_TAPS, sv_gdn_channels(&p->shape)));
-    SV_REQUIRE(f32_ok(&p->decay, 1, p->shape.n_v_heads) &&
-               f32_ok(&p->dt_bias, 1, p->shape.n_v_heads));
+    check_conv(p);
     dev->be->gdn->conv(dev, p);
 }
 
@@ -107,7 +125,7 @@ void sv_op_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
 {
     if (p->rows.n_rows == 0)
         return;
-    SV_REQUIRE(rows_ok(&p->rows, &p->shape, &p->slots, &p->x) && p->out);
+    check_scan(p);
     dev->be->gdn->scan(dev, p);
 }
 
@@ -115,8 +133,23 @@ void sv_op_gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
 {
     if (p->rows.n_rows == 0)
         return;
-    SV_REQUIRE(rows_ok(&p->rows, &p->shape, &p->slots, &p->mid) && p->x && p->z && p->out);
-    SV_REQUIRE(p->ldz >= (int64_t)p->shape.n_v_heads * p->shape.v_dim && p->weight.data &&
-               sv_vector_ok(&p->weight, p->shape.v_dim));
+    check_norm(p);
     dev->be->gdn->norm(dev, p);
+}
+
+void sv_op_gdn(struct sv_dev *dev, const struct sv_p_gdn *p)
+{
+    if (!p->conv.rows.single) {
+        sv_op_gdn_conv(dev, &p->conv);
+        sv_op_gdn_scan(dev, &p->scan);
+        sv_op_gdn_norm(dev, &p->norm);
+        return;
+    }
+    if (p->conv.rows.n_rows == 0)
+        return;
+    check_conv(&p->conv);
+    check_scan(&p->scan);
+    check_norm(&p->norm);
+    SV_REQUIRE(p->scan.x.qkv == p->conv.out.qkv && p->norm.x == p->scan.out);
+    dev->be->gdn->single(dev, p);
 }

@@ -41,18 +41,20 @@ static inline int32_t sv_gdn_channels(const struct sv_gdn_shape *s)
     return 2 * s->n_k_heads * s->k_dim + s->n_v_heads * s->v_dim;
 }
 
-/* The block that a layer keeps of a slot, by offsets in bytes. It begins with the position (int32)
- * before which `state` stands, a multiple of SV_GDN_CHUNK. Rings have position p at p modulo their
- * rows. Rows from that position on are in k, u and g, committed ones and those of the last verify
- * block: a rejected row is overwritten by the next one of its position. All bytes 0: the next row's
- * state is zero, whatever its position. */
+/* The block that a layer keeps of a slot, by offsets in bytes. It begins with the position before
+ * which `state` stands, a multiple of SV_GDN_CHUNK: (n_v_heads) int32, of which a backend may use
+ * the first alone. Rings have position p at p modulo their rows. Rows from that position on are in
+ * k, u and g, committed ones and those of the last verify block: a rejected row is overwritten by
+ * the next one of its position. All bytes 0: the next row's state is zero, whatever its position.
+ * A single row has places of its own in the rings of keys and before the convolution: thread
+ * blocks may write them while others read what is kept. */
 struct sv_gdn_block {
     int64_t state; /* (n_v_heads, k_dim, v_dim) f32 */
-    int64_t k;     /* (n_k_heads, ring, k_dim) f32 */
+    int64_t k;     /* (n_k_heads, k_ring, k_dim) f32 */
     int64_t u;     /* (n_v_heads, ring, v_dim) f32 */
     int64_t g;     /* (n_v_heads, ring) f32: G */
     int64_t conv;  /* (conv_ring, channels) conv_dtype */
-    int32_t ring, conv_ring;
+    int32_t ring, k_ring, conv_ring;
     int64_t n_bytes; /* a multiple of SV_ALIGN */
 };
 struct sv_gdn_block sv_gdn_block_of(const struct sv_gdn_shape *s);
@@ -116,11 +118,20 @@ struct sv_p_gdn_norm {
     void *out; /* (n_rows, n_v_heads * v_dim) act */
 };
 
+/* A layer: convolution, scan, norm over the same rows, slots and scratch. */
+struct sv_p_gdn {
+    struct sv_p_gdn_conv conv;
+    struct sv_p_gdn_scan scan;
+    struct sv_p_gdn_norm norm;
+};
+
 struct sv_gdn_ops {
     int32_t max_k_dim; /* numbers of a key, at most */
     void (*conv)(struct sv_dev *, const struct sv_p_gdn_conv *);
     void (*scan)(struct sv_dev *, const struct sv_p_gdn_scan *);
     void (*norm)(struct sv_dev *, const struct sv_p_gdn_norm *);
+    /* All three where each segment has one row (rows.single); conv.out may stay as it is. */
+    void (*single)(struct sv_dev *, const struct sv_p_gdn *);
 };
 
 /* SV_EUNSUPPORTED where the device has no gated delta rule with keys of that size: before a model
@@ -131,5 +142,6 @@ int sv_dev_check_gdn(const struct sv_dev *dev, int32_t k_dim, struct sv_err *err
 void sv_op_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p);
 void sv_op_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p);
 void sv_op_gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p);
+void sv_op_gdn(struct sv_dev *dev, const struct sv_p_gdn *p); /* as the rows ask for */
 
 #endif

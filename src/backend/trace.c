@@ -142,6 +142,7 @@ TRACED(moe_combine, moe->combine, "moe_combine")
 TRACED(gdn_conv, gdn->conv, "gdn_conv")
 TRACED(gdn_scan, gdn->scan, "gdn_scan")
 TRACED(gdn_norm, gdn->norm, "gdn_norm")
+TRACED(gdn, gdn->single, "gdn_single")
 TRACED(mla_write, mla->write, "mla_write")
 TRACED(layer_norm, vision->layer_norm, "layer_norm")
 TRACED(gelu, vision->gelu, "gelu")
@@ -264,7 +265,7 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
     }
     if (t->be.gdn) {
         t->gdn = (struct sv_gdn_ops){t->be.gdn->max_k_dim, trace_gdn_conv, trace_gdn_scan,
-                                     trace_gdn_norm};
+                                     trace_gdn_norm, trace_gdn};
         t->be.gdn = &t->gdn;
     }
     if (t->be.mla) {

@@ -71,7 +71,8 @@ struct sv_rows sv_engine_rows(const struct sv_engine *e)
                             .seg_slot = b->seg_slot.dev,
                             .seg_base = b->seg_base,
                             .row_pos = b->row_pos,
-                            .row_rope = b->row_rope};
+                            .row_rope = b->row_rope,
+                            .single = e->plan.n_rows == e->plan.n_segs};
 }
 
 struct sv_own_place sv_engine_own_place(const struct sv_engine *e, int32_t part)
@@ -108,7 +109,7 @@ bool sv_engine_own_rows(const struct sv_engine *e, struct sv_own_rows *own)
 
 /* ---------------------------------------------------------------- graph keys */
 
-enum { DRAFT_BIT = 7, N_FLAGS = 9 };
+enum { DRAFT_BIT = 7, N_FLAGS = 10 };
 
 static uint64_t draft_key(const struct sv_plan *p)
 {
@@ -128,7 +129,8 @@ static uint64_t target_key(const struct sv_engine *e)
                                 p->no_taps,
                                 e->drafter->n_taps == 0, /* benchmarks take the drafter away */
                                 [DRAFT_BIT] = false,
-                                p->masked};
+                                p->masked,
+                                p->n_rows == p->n_segs};
     uint64_t key = (uint64_t)p->launch.n_rows << 32;
     for (int i = 0; i < N_FLAGS; i++)
         key |= (uint64_t)flag[i] << i;

@@ -84,37 +84,31 @@ void sv_gdn_forward(const struct sv_gdn *g, const struct sv_stack *st, struct sv
     const char *beta = z + (size_t)out_width(g) * elem;
 
     sv_model_gemm(dev, n, st->hidden, acts->h, g->in, g->n_in, b.in);
-    sv_op_gdn_conv(dev, &(struct sv_p_gdn_conv){
-                            .rows = p->rows,
-                            .shape = g->shape,
-                            .slots = slots,
-                            .x = b.in,
-                            .b = beta,
-                            .a = beta + (size_t)nv * elem,
-                            .ldx = in_width(g),
-                            .conv = g->conv,
-                            .decay = g->decay,
-                            .dt_bias = g->dt_bias,
-                            .out = b.rows,
-                        });
-    sv_op_gdn_scan(dev, &(struct sv_p_gdn_scan){
-                            .rows = p->rows,
-                            .shape = g->shape,
-                            .slots = slots,
-                            .x = b.rows,
-                            .out = b.scanned,
-                        });
-    sv_op_gdn_norm(dev, &(struct sv_p_gdn_norm){
-                            .rows = p->rows,
-                            .shape = g->shape,
-                            .slots = slots,
-                            .mid = b.rows,
-                            .x = b.scanned,
-                            .z = z,
-                            .ldz = in_width(g),
-                            .weight = g->norm,
-                            .eps = st->eps,
-                            .out = b.out,
-                        });
+    sv_op_gdn(dev, &(struct sv_p_gdn){.conv = {.rows = p->rows,
+                                               .shape = g->shape,
+                                               .slots = slots,
+                                               .x = b.in,
+                                               .b = beta,
+                                               .a = beta + (size_t)nv * elem,
+                                               .ldx = in_width(g),
+                                               .conv = g->conv,
+                                               .decay = g->decay,
+                                               .dt_bias = g->dt_bias,
+                                               .out = b.rows},
+                                      .scan = {.rows = p->rows,
+                                               .shape = g->shape,
+                                               .slots = slots,
+                                               .x = b.rows,
+                                               .out = b.scanned},
+                                      .norm = {.rows = p->rows,
+                                               .shape = g->shape,
+                                               .slots = slots,
+                                               .mid = b.rows,
+                                               .x = b.scanned,
+                                               .z = z,
+                                               .ldz = in_width(g),
+                                               .weight = g->norm,
+                                               .eps = st->eps,
+                                               .out = b.out}});
     sv_model_gemm(dev, n, out_width(g), b.out, &g->o, 1, acts->delta);
 }

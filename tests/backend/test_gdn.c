@@ -212,9 +212,11 @@ static void same_memory(struct lab *l, const void *one, const void *other, int32
     same(a + y->state, b + y->state, (size_t)(y->k - y->state), "state", c);
     for (int32_t pos = c / SV_GDN_CHUNK * SV_GDN_CHUNK; pos <= c; pos++) {
         const size_t at = (size_t)(pos % y->ring) * sizeof(float), kd = (size_t)s->k_dim,
-                     vd = (size_t)s->v_dim, ring = (size_t)y->ring * sizeof(float);
+                     vd = (size_t)s->v_dim, ring = (size_t)y->ring * sizeof(float),
+                     k_at = (size_t)(pos % y->k_ring) * sizeof(float),
+                     k_ring = (size_t)y->k_ring * sizeof(float);
         for (size_t h = 0; h < (size_t)s->n_k_heads; h++)
-            same(a + y->k + (h * ring + at) * kd, b + y->k + (h * ring + at) * kd,
+            same(a + y->k + (h * k_ring + k_at) * kd, b + y->k + (h * k_ring + k_at) * kd,
                  kd * sizeof(float), "key", pos);
         for (size_t h = 0; h < (size_t)s->n_v_heads; h++) {
             same(a + y->u + (h * ring + at) * vd, b + y->u + (h * ring + at) * vd,

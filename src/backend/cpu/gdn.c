@@ -141,7 +141,7 @@ static const float *key_at(const struct sv_gdn_rows *x, const struct sv_gdn_shap
     if (pos >= base)
         return x->qkv + (int64_t)(rows->seg_row0[seg] + pos - base) * sv_gdn_channels(s) +
                (int64_t)(s->n_k_heads + h) * s->k_dim;
-    return b->k + ((int64_t)h * l->ring + pos % l->ring) * s->k_dim;
+    return b->k + ((int64_t)h * l->k_ring + pos % l->k_ring) * s->k_dim;
 }
 
 /* Products of a row's key and query with the keys of its chunk up to its own. */
@@ -247,10 +247,10 @@ struct scan {
 static void take_kept(struct scan *x, int32_t first, int32_t to)
 {
     const struct sv_gdn_shape *s = &x->job->p->shape;
-    const int32_t ring = x->job->layout.ring;
+    const int32_t ring = x->job->layout.ring, k_ring = x->job->layout.k_ring;
     for (int32_t pos = first, i = 0; pos < to; pos++, i++) {
         const int64_t at = pos % ring;
-        x->k[i] = x->b.k + ((int64_t)x->kh * ring + at) * s->k_dim;
+        x->k[i] = x->b.k + ((int64_t)x->kh * k_ring + pos % k_ring) * s->k_dim;
         x->g[i] = x->b.g[(int64_t)x->h * ring + at];
         memcpy(x->u + i * COLS, x->b.u + ((int64_t)x->h * ring + at) * s->v_dim + x->col,
                (size_t)x->n_cols * sizeof(float));
@@ -412,13 +412,14 @@ static void keep_rows(const struct scan_job *job, const struct scan *x)
 {
     const struct sv_gdn_shape *s = &job->p->shape;
     const struct sv_gdn_rows *r = &job->p->x;
-    const int32_t ring = job->layout.ring, first = job->p->rows.seg_row0[x->seg] - x->base;
+    const int32_t ring = job->layout.ring, k_ring = job->layout.k_ring,
+                  first = job->p->rows.seg_row0[x->seg] - x->base;
     for (int32_t pos = kept_from(x) > x->base ? kept_from(x) : x->base; pos < x->end; pos++) {
         const float *k =
             r->qkv + (int64_t)(first + pos) * sv_gdn_channels(s) + (int64_t)s->n_k_heads * s->k_dim;
         const float *g = r->gate + ((int64_t)(first + pos) * 2 + 1) * s->n_v_heads;
         for (int32_t h = 0; h < s->n_k_heads; h++)
-            memcpy(x->b.k + ((int64_t)h * ring + pos % ring) * s->k_dim, k + h * s->k_dim,
+            memcpy(x->b.k + ((int64_t)h * k_ring + pos % k_ring) * s->k_dim, k + h * s->k_dim,
                    (size_t)s->k_dim * sizeof *k);
         for (int32_t h = 0; h < s->n_v_heads; h++)
             x->b.g[(int64_t)h * ring + pos % ring] = g[h];
@@ -474,5 +475,15 @@ static void gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
                (int64_t)p->rows.n_rows * p->shape.n_v_heads * (20 + p->shape.v_dim / 2));
 }
 
-const struct sv_gdn_ops sv_cpu_gdn = {
-    .max_k_dim = SV_GDN_MAX_DIM, .conv = gdn_conv, .scan = gdn_scan, .norm = gdn_norm};
+static void gdn_single(struct sv_dev *dev, const struct sv_p_gdn *p)
+{
+    gdn_conv(dev, &p->conv);
+    gdn_scan(dev, &p->scan);
+    gdn_norm(dev, &p->norm);
+}
+
+const struct sv_gdn_ops sv_cpu_gdn = {.max_k_dim = SV_GDN_MAX_DIM,
+                                      .conv = gdn_conv,
+                                      .scan = gdn_scan,
+                                      .norm = gdn_norm,
+                                      .single = gdn_single};

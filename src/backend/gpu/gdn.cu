@@ -11,63 +11,19 @@
  * convolution. Each sum has one order, by places within the chunk; what is fused is said. Must not:
  * let a row's bits depend on which rows of its chunk are in the pass.
  */
-#include "backend/gpu/gdn.cuh"
-#include "backend/gpu/gpu.h"
-#include "backend/gpu/silu.cuh"
+#include "backend/gpu/gdn_row.cuh"
 
 enum {
     CONV_THREADS = 256,
     CONV_APART = 2,   /* thread blocks on a multiprocessor that have a part each */
     CONV_PAIRS = 128, /* of channels in a part: two threads each */
     CONV_ROWS = GDN_CHUNK * CONV_PAIRS / CONV_THREADS,
-    OLDER = SV_GDN_TAPS - 1,
     LINE =
         GDN_KEY + 16, /* floats between keys in shared memory: quads of lanes meet no bank twice */
     PARTS_LINE = 2 * GDN_KEY * 2, /* bytes: of a query or key, its larger parts, the others */
     NORM_WARPS = 8,
     Q = 0,
     K = 1
-};
-
-struct conv_args {
-    struct gdn_args g;
-    const void *x, *b, *a;
-    int64_t ldx;
-    const float *conv, *decay, *dt_bias;
-    float q_length;
-    bool kept_bf16; /* rows before the convolution are kept, and taken, as bf16 */
-};
-
-/* Two neighbouring channels. */
-static __device__ __forceinline__ float2 load2(const float *p)
-{
-    return *(const float2 *)p;
-}
-static __device__ __forceinline__ float2 load2(const __nv_bfloat16 *p)
-{
-    const uint32_t v = *(const uint32_t *)p;
-    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
-}
-static __device__ __forceinline__ uint32_t pack2(float2 x)
-{
-    const __nv_bfloat162 h = __floats2bfloat162_rn(x.x, x.y);
-    return *(const uint32_t *)&h;
-}
-
-/* As it is kept. */
-template <typename T>
-static __device__ __forceinline__ float2 rounded(const struct conv_args &a, float2 x)
-{
-    if (sizeof(T) == 2 || !a.kept_bf16)
-        return x;
-    const uint32_t v = pack2(x);
-    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
-}
-
-/* Rows [row0, row0 + n) of a segment, all in one chunk, from place `line` of it on. */
-struct group {
-    struct gdn_seg seg;
-    int32_t row0, n, pos, line;
 };
 
 static __device__ __forceinline__ struct group group_at(const struct gdn_seg &s, int32_t row0)
@@ -125,31 +81,6 @@ static __device__ __forceinline__ int32_t n_pairs(const struct sv_gdn_shape &s,
                : 1;
 }
 
-/* What row number row0 - back of the segment has in channel c: in x, kept, or before the text. */
-template <typename T>
-static __device__ __forceinline__ float2 tap(const struct conv_args &a, const struct group &g,
-                                             const struct gdn_slot &slot, int32_t back,
-                                             int32_t channel)
-{
-    const int32_t row = g.row0 - back, pos = g.pos - back;
-    if (pos < 0)
-        return make_float2(0, 0);
-    if (row >= g.seg.row0)
-        return rounded<T>(a, load2((const T *)a.x + row * a.ldx + channel));
-    const int64_t at = (int64_t)(pos % a.g.block.conv_ring) * a.g.channels + channel;
-    return a.kept_bf16 ? load2((const __nv_bfloat16 *)slot.conv + at)
-                       : load2((const float *)slot.conv + at);
-}
-
-static __device__ __forceinline__ float conv_silu(float w0, float w1, float w2, float w3, float x0,
-                                                  float x1, float x2, float x3)
-{
-    const float sum = __fmaf_rn(w3, x3, __fmaf_rn(w2, x2, __fmaf_rn(w1, x1, __fmul_rn(w0, x0))));
-    /* The bound keeps the divisor where its reciprocal is a normal number. */
-    const float e = gpu_exp2(fminf(__fmul_rn(sum, -1.4426950408889634f), 120.0f));
-    return __fmul_rn(sum, gpu_rcp(__fadd_rn(1.0f, e)));
-}
-
 /* Of a pair of channels: weights, and the rows before its first one. */
 struct taps {
     float2 w[SV_GDN_TAPS], older[OLDER];
@@ -170,14 +101,6 @@ static __device__ __forceinline__ void load_taps(const struct conv_args &a, cons
     for (int back = 1; back <= OLDER; back++)
         t.older[OLDER - back] = tap<T>(a, g, slot, back - c.row0, c.channel);
 }
-
-/* Two neighbouring channels of x as they lie there. */
-template <typename T> struct two {
-    float2 at;
-};
-template <> struct two<__nv_bfloat16> {
-    uint32_t at;
-};
 
 /* Queries and keys go to shared memory, values to where the scan finds them. */
 template <typename T, int BATCH>
@@ -240,15 +163,10 @@ static __device__ __forceinline__ void to_length(const struct conv_args &a, cons
     for (int r = 0; r < EACH; r++) {
         const float *const x =
             qk[part][min(g.line + (warp + WARPS * r) / 2, GDN_CHUNK - 1)] + 2 * lane;
-        float sum = 0;
 #pragma unroll
-        for (int m = 0; m < PAIRS; m++) {
-            float2 &v = held[r][m];
-            v = 2 * lane + 64 * m < s.k_dim ? load2(x + 64 * m) : make_float2(0, 0);
-            sum = __fmaf_rn(v.y, v.y, __fmaf_rn(v.x, v.x, sum));
-        }
-        inv[r] =
-            __fmul_rn(part == Q ? a.q_length : 1.0f, rsqrtf(__fadd_rn(sv_warp_sum(sum), 1e-6f)));
+        for (int m = 0; m < PAIRS; m++)
+            held[r][m] = 2 * lane + 64 * m < s.k_dim ? load2(x + 64 * m) : make_float2(0, 0);
+        inv[r] = to_unit(sum_of_squares(held[r]), part == Q ? a.q_length : 1.0f);
     }
 #pragma unroll
     for (int r = 0; r < EACH; r++) {
@@ -292,8 +210,8 @@ static __device__ __forceinline__ void take_keys(const struct gdn_args &a, const
     const struct gdn_slot slot = gdn_slot_at(a, g.seg.slot);
     const int32_t kd = a.shape.k_dim, n = kd / 4, first = g.pos - g.line;
     for (int32_t i = threadIdx.x; i < g.line * n; i += CONV_THREADS) {
-        const int32_t line = i / n, at = (first + line) % a.block.ring, d = i % n;
-        const uint4 x = ((const uint4 *)(slot.k + ((int64_t)kh * a.block.ring + at) * kd))[d];
+        const int32_t line = i / n, at = (first + line) % a.block.k_ring, d = i % n;
+        const uint4 x = ((const uint4 *)(slot.k + ((int64_t)kh * a.block.k_ring + at) * kd))[d];
         if constexpr (sizeof(T) == 2)
             gpu_store16(parts_of(K) +
                             gpu_place<PARTS_LINE>(line, d < n / 2 ? d : GDN_KEY / 8 + d - n / 2),
@@ -420,9 +338,8 @@ static __device__ __forceinline__ void gates(const struct conv_args &a, const st
         if (h0)
             __syncthreads();
         if (i < g.n && h0 + at < each) {
-            const float y = __fadd_rn(in.a, in.dt_bias);
             gate[i * 2 * nv + h] = sv_sigmoid(in.b);
-            sums[i][at] = __fmul_rn(in.decay, y > 20 ? y : log1pf(expf(y)));
+            sums[i][at] = log_decay(in.a, in.dt_bias, in.decay);
         }
         float sum = 0; /* G of the row before the group */
         if (i == 0 && h0 + at < each && g.line)
@@ -574,16 +491,7 @@ static __global__ void __launch_bounds__(CONV_THREADS, ALL ? 3 : CONV_APART)
 void sv_cuda_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
-    const struct conv_args a = {gdn_args_of(cu, &p->rows, &p->shape, &p->slots, &p->out),
-                                p->x,
-                                p->b,
-                                p->a,
-                                p->ldx,
-                                (const float *)p->conv.data,
-                                (const float *)p->decay.data,
-                                (const float *)p->dt_bias.data,
-                                1.0f / sqrtf((float)p->shape.k_dim),
-                                p->shape.conv_dtype == SV_BF16};
+    const struct conv_args a = conv_args_of(cu, p);
     const bool half = cu->act == SV_BF16;
     SV_REQUIRE(p->ldx % 2 == 0); /* channels are loaded in pairs */
     const int32_t values = p->shape.n_v_heads / p->shape.n_k_heads * p->shape.v_dim / 2,
@@ -601,14 +509,6 @@ void sv_cuda_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p)
 
 /* ---------------------------------------------------------------- gated norm, kept rows */
 
-struct gated_norm_args {
-    struct gdn_args g;
-    int64_t ldz;
-    const void *weight;
-    int weight_dtype;
-    float eps, of_d; /* of_d: 1 / d */
-};
-
 /* Keys and G of a key head's rows that a later pass reads, and where the state stands now. */
 static __device__ __forceinline__ void keep_keys(const struct gdn_args &a, const struct gdn_seg &s,
                                                  int32_t kh)
@@ -616,11 +516,11 @@ static __device__ __forceinline__ void keep_keys(const struct gdn_args &a, const
     const struct gdn_slot slot = gdn_slot_at(a, s.slot);
     const int32_t kept_from = gdn_kept_from(s), first = max(kept_from, s.base), n = s.end - first,
                   kd = a.shape.k_dim, fours = kd / 4, nv = a.shape.n_v_heads,
-                  each = nv / a.shape.n_k_heads, ring = a.block.ring;
+                  each = nv / a.shape.n_k_heads, ring = a.block.ring, k_ring = a.block.k_ring;
     const int64_t row0 = s.row0 + first - s.base;
     for (int32_t i = threadIdx.x; i < n * fours; i += NORM_WARPS * 32) {
         const int32_t row = i / fours, d = i % fours * 4;
-        *(float4 *)(slot.k + ((int64_t)kh * ring + (first + row) % ring) * kd + d) =
+        *(float4 *)(slot.k + ((int64_t)kh * k_ring + (first + row) % k_ring) * kd + d) =
             *(const float4 *)(a.mid.qkv + (row0 + row) * a.channels +
                               (int64_t)(a.shape.n_k_heads + kh) * kd + d);
     }
@@ -629,8 +529,8 @@ static __device__ __forceinline__ void keep_keys(const struct gdn_args &a, const
         slot.g[(int64_t)h * ring + (first + row) % ring] =
             a.mid.gate[((row0 + row) * 2 + 1) * nv + h];
     }
-    if (kh == 0 && threadIdx.x == 0)
-        *slot.pos = kept_from;
+    if (threadIdx.x < each)
+        slot.pos[kh * each + threadIdx.x] = kept_from;
 }
 
 /* A warp a head: lane l holds numbers 2l, 2l + 1, 2l + 64, ... Behind the thread blocks of all
@@ -659,26 +559,19 @@ static __global__ void __launch_bounds__(NORM_WARPS * 32)
     out += unit * d;
     z += row * a.ldz + head * d;
     float2 v[PAIRS], gate[PAIRS];
-    float sum = 0;
 #pragma unroll
     for (int m = 0; m < PAIRS; m++) {
         const int32_t i = 2 * lane + 64 * m;
         v[m] = i < d ? load2(x + i) : make_float2(0, 0);
         gate[m] = i < d ? load2(z + i) : make_float2(0, 0);
-        sum = __fmaf_rn(v[m].y, v[m].y, __fmaf_rn(v[m].x, v[m].x, sum));
     }
-    const float inv = rsqrtf(__fmaf_rn(sv_warp_sum(sum), a.of_d, a.eps));
+    const float inv = to_norm(a, sum_of_squares(v));
 #pragma unroll
     for (int m = 0; m < PAIRS; m++) {
         const int32_t i = 2 * lane + 64 * m;
         if (i >= d)
             break;
-        const float y0 = __fmul_rn(__fmul_rn(v[m].x, inv),
-                                   sv_weight_at(a.weight, a.weight_dtype, i)),
-                    y1 = __fmul_rn(__fmul_rn(v[m].y, inv),
-                                   sv_weight_at(a.weight, a.weight_dtype, i + 1));
-        sv_store(out + i, sv_silu_mul(gate[m].x, y0));
-        sv_store(out + i + 1, sv_silu_mul(gate[m].y, y1));
+        put_norm(out + i, v[m], gate[m], norm_weights(a, i), inv);
     }
 }
 
@@ -686,12 +579,7 @@ void sv_cuda_gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     const int32_t d = p->shape.v_dim;
-    const struct gated_norm_args a = {gdn_args_of(cu, &p->rows, &p->shape, &p->slots, &p->mid),
-                                      p->ldz,
-                                      p->weight.data,
-                                      p->weight.fmt.elem,
-                                      p->eps,
-                                      1.0f / (float)d};
+    const struct gated_norm_args a = norm_args_of(cu, p);
     const int64_t n = ((int64_t)p->rows.n_rows * p->shape.n_v_heads + NORM_WARPS - 1) / NORM_WARPS +
                       (int64_t)p->rows.n_segs * p->shape.n_k_heads;
     SV_REQUIRE(d <= SV_GDN_MAX_DIM && d % 2 == 0 && p->ldz % 2 == 0);

@@ -58,7 +58,7 @@ static __device__ __forceinline__ int32_t gdn_kept_from(const struct gdn_seg &s)
 }
 
 struct gdn_slot {
-    int32_t *pos; /* before which the state stands */
+    int32_t *pos; /* of each value head: before which its state stands */
     float *state, *k, *u, *g;
     void *conv;
 };

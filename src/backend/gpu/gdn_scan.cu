@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 3)
     fetch_weights(gpu_args(a), w, c, f);
     if (AHEAD)
         bring_chunk(w, c);
-    const int32_t pos = state_pos(a, w);
+    const int32_t pos = state_pos(a.g, slot_of(a, w), seg, w.h);
     if (pos != c.first) {
         if (AHEAD && pos + GDN_CHUNK < c.first) { /* its copy would be overwritten */
             gpu_copy_wait<0>(0, 0);
@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(2 * THREADS, 1)
         move_state<false, true>(gpu_args(a), w, s);
     bool changed = false;
     sv_pdl_wait(); /* no-op after the one above */
-    struct chunk c = chunk_at(gpu_args(a), w, state_pos(a, w));
+    struct chunk c = chunk_at(gpu_args(a), w, state_pos(a.g, slot_of(a, w), seg, w.h));
     if (helps)
         prepare(w, c);
     for (;;) {

@@ -53,7 +53,7 @@ static __device__ __forceinline__ struct gdn_slot slot_of(const struct scan_args
 /* A chunk; its lines [lo, hi) are rows of the pass, those before were committed earlier. */
 struct chunk {
     int32_t first, lo, hi;
-    int32_t ring0; /* row of a ring that its first line has */
+    int32_t ring0, k_ring0; /* rows of the rings that its first line has */
     bool committed, folds;
 };
 static __device__ __forceinline__ struct chunk chunk_at(const struct scan_args &a,
@@ -62,6 +62,7 @@ static __device__ __forceinline__ struct chunk chunk_at(const struct scan_args &
     struct chunk c;
     c.first = first;
     c.ring0 = first % a.g.block.ring;
+    c.k_ring0 = first % a.g.block.k_ring;
     c.lo = min(max(w.seg.base - first, 0), GDN_CHUNK);
     c.hi = min(w.seg.end - first, GDN_CHUNK);
     c.committed = c.lo == GDN_CHUNK || w.seg.prompt;
@@ -114,6 +115,12 @@ static __device__ __forceinline__ int32_t ring_row(const struct scan_args &a, co
                                                    int32_t line)
 {
     const int32_t ring = a.g.block.ring, row = (GPU_AFRESH ? c.first % ring : c.ring0) + line;
+    return row < ring ? row : row - ring;
+}
+static __device__ __forceinline__ int32_t k_ring_row(const struct scan_args &a,
+                                                     const struct chunk &c, int32_t line)
+{
+    const int32_t ring = a.g.block.k_ring, row = (GPU_AFRESH ? c.first % ring : c.k_ring0) + line;
     return row < ring ? row : row - ring;
 }
 static __device__ __forceinline__ float gate_of(const struct scan_args &a, const struct work &w,
@@ -222,8 +229,8 @@ static __device__ __forceinline__ void bring(const struct scan_args &a, const st
     const auto key = [&](int32_t i) {
         const struct scan_args &now = gpu_args(a);
         const int32_t kd = k_dim<WHOLE>(now);
-        return i < c.lo ? slot_of(now, w).k + (int64_t)w.kh * now.g.block.ring * kd +
-                              ring_row(now, c, i) * kd
+        return i < c.lo ? slot_of(now, w).k + (int64_t)w.kh * now.g.block.k_ring * kd +
+                              k_ring_row(now, c, i) * kd
                         : row(i, (now.g.shape.n_k_heads + w.kh) * kd);
     };
     const auto query = [&](int32_t i) { return row(i, w.kh * k_dim<WHOLE>(gpu_args(a))); };
@@ -301,7 +308,7 @@ static __device__ __forceinline__ int32_t col_of_lane(void)
 {
     return gpu_wave() * 16 + gpu_run_row(gpu_lane()) * GPU_LINES;
 }
-/* Its lines of a chunk, and the sum of one of them with column r of its columns. */
+/* A lane's lines of a chunk, and the sum of one of them with column r of its columns. */
 static __device__ __forceinline__ int line_of(int l)
 {
     return l / GPU_RUN * GPU_COLS + gpu_run_col(gpu_lane()) + l % GPU_RUN;
@@ -407,43 +414,55 @@ static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], u
     }
 }
 
+/* What a chunk's rows add to a state: exp(G_last - G_i) u_i in parts. to_end(line): the former. */
+template <int PARTS, class TO_END>
+static __device__ __forceinline__ void cut_u(uint32_t (&part)[PARTS][PAIRS], const float (&u)[SUMS],
+                                             const TO_END &to_end)
+{
+#pragma unroll
+    for (int e = 0; e < PAIRS; e++) { /* two lines */
+        const int l = 2 * e / 4 * GPU_RUN + 2 * e % GPU_RUN;
+        uint32_t two[PARTS];
+        gdn_cut<PARTS>(two, __fmul_rn(to_end(l), u[2 * e]), __fmul_rn(to_end(l + 1), u[2 * e + 1]));
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+            part[p][e] = two[p];
+    }
+}
+/* Tile t of the state behind the chunk. */
+template <int PARTS>
+static __device__ __forceinline__ void
+fold_tile(float (&s)[SUMS], const uint32_t (&part)[PARTS][PAIRS], uint32_t keys, int t, float decay)
+{
+    float sum[SUMS];
+#pragma unroll
+    for (int e = 0; e < SUMS; e++)
+        sum[e] = 0;
+#pragma unroll
+    for (int q = 0; q < PARTS; q++) {
+        uint32_t k[PAIRS];
+        gpu_load_t<tiles<PARTS>::LINE>(k, keys + q * GDN_KEY * 2, 0, t * 16);
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+            if (p + q < PARTS)
+                gpu_mma_t(sum, part[p], k);
+    }
+#pragma unroll
+    for (int e = 0; e < SUMS; e++)
+        s[e] = __fmaf_rn(decay, s[e], sum[e]);
+}
 /* The state behind the chunk. */
 template <int PARTS, bool WHOLE>
 static __device__ __forceinline__ void fold(float (&s)[TILES][SUMS], const struct chunk_shared &m,
                                             const float (&u)[SUMS], uint32_t keys, int32_t kd)
 {
-    const float decay = m.decay[GDN_CHUNK - 1];
     uint32_t part[PARTS][PAIRS];
-#pragma unroll
-    for (int e = 0; e < PAIRS; e++) { /* two lines */
-        const int l = 2 * e / 4 * GPU_RUN + 2 * e % GPU_RUN;
-        uint32_t two[PARTS];
-        gdn_cut<PARTS>(two, __fmul_rn(m.to_end[line_of(l)], u[2 * e]),
-                       __fmul_rn(m.to_end[line_of(l + 1)], u[2 * e + 1]));
-#pragma unroll
-        for (int p = 0; p < PARTS; p++)
-            part[p][e] = two[p];
-    }
+    cut_u<PARTS>(part, u, [&](int l) { return m.to_end[line_of(l)]; });
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
         if (!WHOLE && t * 16 >= kd)
             break;
-        float sum[SUMS];
-#pragma unroll
-        for (int e = 0; e < SUMS; e++)
-            sum[e] = 0;
-#pragma unroll
-        for (int q = 0; q < PARTS; q++) {
-            uint32_t k[PAIRS];
-            gpu_load_t<tiles<PARTS>::LINE>(k, keys + q * GDN_KEY * 2, 0, t * 16);
-#pragma unroll
-            for (int p = 0; p < PARTS; p++)
-                if (p + q < PARTS)
-                    gpu_mma_t(sum, part[p], k);
-        }
-#pragma unroll
-        for (int e = 0; e < SUMS; e++)
-            s[t][e] = __fmaf_rn(decay, s[t][e], sum[e]);
+        fold_tile<PARTS>(s[t], part, keys, t, m.decay[GDN_CHUNK - 1]);
     }
 }
 
@@ -545,10 +564,12 @@ static __device__ __forceinline__ void put_rows(const struct scan_args &a, const
 
 /* Where the state stands when the pass begins. A block that was cleared and then used from the
  * middle of a text holds zeros all the same. */
-static __device__ __forceinline__ int32_t state_pos(const struct scan_args &a, const struct work &w)
+static __device__ __forceinline__ int32_t state_pos(const struct gdn_args &a,
+                                                    const struct gdn_slot &slot,
+                                                    const struct gdn_seg &seg, int32_t h)
 {
-    const int32_t pos = *slot_of(a, w).pos, base = w.seg.base;
-    return pos <= base && base - pos <= a.g.block.ring ? pos : base / GDN_CHUNK * GDN_CHUNK;
+    const int32_t pos = slot.pos[h], base = seg.base;
+    return pos <= base && base - pos <= a.block.ring ? pos : base / GDN_CHUNK * GDN_CHUNK;
 }
 
 template <bool WHOLE>

@@ -1,0 +1,401 @@
+/*
+ * gdn_single.cu - the gated delta rule where each segment has one row: convolution, scan and norm
+ * in one launch.
+ *
+ * Entered through the table in device.cu. A thread block has a value head of a segment. Its state
+ * is on its way to shared memory while four warps make the row's query, key, value and gates;
+ * kept u of its chunk wait in the registers of four others, a column each. The arithmetic is that
+ * of gdn_row.cuh and gdn_scan.cuh, number for number: the products have the row's key and query as
+ * two of their columns instead of one in each. What is kept goes where no other thread block of the
+ * segment reads. Where a state does not fit, three launches do it. Must not: let a row's bits
+ * differ from those of the other kernels.
+ */
+#include "backend/gpu/gdn_row.cuh"
+#include "backend/gpu/gdn_scan.cuh"
+
+enum {
+    SINGLE_WAVES = GDN_KEY / 16,
+    SINGLE_THREADS = SINGLE_WAVES * 32,
+    LINE = tiles<2>::LINE, /* bytes of a key's two parts */
+    STATE_LINE = GDN_KEY * 4,
+    STATE = GDN_KEY * STATE_LINE,
+    KEYS = STATE,                  /* place of the chunk's keys */
+    ROW = KEYS + GDN_CHUNK * LINE, /* of the row's own key and query */
+    SINGLE_BYTES = ROW + 2 * LINE,
+    COLUMNS = 4 * 32 /* first thread with a column */
+};
+
+struct single_args {
+    struct conv_args c; /* first: gpu.h's parameters of a kernel */
+    struct gated_norm_args n;
+    float *out;
+    const __nv_bfloat16 *z;
+    __nv_bfloat16 *normed;
+};
+
+struct single_shared {
+    float of[2][GDN_KEY]; /* the state times key and query; then the output in the first */
+    float v[GDN_KEY];
+    float kk[GDN_CHUNK], qk[GDN_CHUNK], weight[GDN_CHUNK]; /* by the chunk's rows */
+    float decay, beta;
+};
+
+/* A lane's two pairs of channels of one head: 2 lane, 2 lane + 1, 2 lane + 64, 2 lane + 65. */
+struct two_taps {
+    float2 w[2][SV_GDN_TAPS], older[2][OLDER];
+};
+static __device__ __forceinline__ void take_taps(const struct conv_args &a, const struct group &g,
+                                                 const struct gdn_slot &slot, int32_t channel,
+                                                 struct two_taps &t)
+{
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int i = 0; i < SV_GDN_TAPS; i++)
+            t.w[m][i] = load2(a.conv + (int64_t)i * a.g.channels + channel + 64 * m);
+#pragma unroll
+        for (int back = 1; back <= OLDER; back++)
+            t.older[m][OLDER - back] = tap<__nv_bfloat16>(a, g, slot, back, channel + 64 * m);
+    }
+}
+/* keeps: this thread block keeps the row. */
+static __device__ __forceinline__ void
+convolve_two(const struct conv_args &a, const struct group &g, const struct gdn_slot &slot,
+             int32_t channel, bool keeps, const struct two_taps &t, float2 (&y)[2])
+{
+    const int64_t kept = (int64_t)(g.pos % a.g.block.conv_ring) * a.g.channels + channel;
+    const __nv_bfloat16 *const from = (const __nv_bfloat16 *)a.x + g.row0 * a.ldx + channel;
+    float2 x[2];
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+        x[m] = load2(from + 64 * m);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const float2 *const w = t.w[m], *const o = t.older[m];
+        if (keeps && a.kept_bf16)
+            *(uint32_t *)((__nv_bfloat16 *)slot.conv + kept + 64 * m) = pack2(x[m]);
+        else if (keeps)
+            *(float2 *)((float *)slot.conv + kept + 64 * m) = x[m];
+        y[m].x = conv_silu(w[0].x, w[1].x, w[2].x, w[3].x, o[0].x, o[1].x, o[2].x, x[m].x);
+        y[m].y = conv_silu(w[0].y, w[1].y, w[2].y, w[3].y, o[0].y, o[1].y, o[2].y, x[m].y);
+    }
+}
+
+/* The row's key (line 0) or query (line 1) in parts; the key among its chunk's as well, and, where
+ * `kept` is given, to the slot's block. */
+static __device__ __forceinline__ void put_parts(const struct group &g, uint32_t room, int line,
+                                                 const float2 (&y)[2], float inv, uint32_t *kept)
+{
+    const int32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        uint32_t part[2];
+        gdn_cut<2>(part, __fmul_rn(y[m].x, inv), __fmul_rn(y[m].y, inv));
+#pragma unroll
+        for (int p = 0; p < 2; p++) {
+            const uint32_t chunk = p * GDN_KEY / 8 + lane / 4 + 8 * m, at = lane % 4 * 4;
+            gpu_store4(room + ROW + gpu_place<LINE>(line, chunk) + at, part[p]);
+            if (line == 0)
+                gpu_store4(room + KEYS + gpu_place<LINE>(g.line, chunk) + at, part[p]);
+            if (kept)
+                kept[p * GDN_KEY / 2 + lane + 32 * m] = part[p];
+        }
+    }
+}
+
+/* Products of the row's key and query with eight keys of its chunk. */
+static __device__ __forceinline__ void dots_of_row(uint32_t room, int eight,
+                                                   struct single_shared &m)
+{
+    float sum[2][4] = {}; /* of even and odd tiles */
+    const int32_t lane = gpu_lane();
+#pragma unroll
+    for (int t = 0; t < TILES; t += 2) {
+        uint32_t k[2][4];
+#pragma unroll
+        for (int p = 0; p < 2; p++)
+            gpu_load_b8(k[p], room + KEYS +
+                                  gpu_place<LINE>(eight * 8 + lane % 8,
+                                                  p * GDN_KEY / 8 + 2 * t + gpu_b8_chunk()));
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            uint32_t x[2][4];
+#pragma unroll
+            for (int p = 0; p < 2; p++)
+                gpu_load_a(
+                    x[p], room + ROW +
+                              gpu_place<LINE>(lane % 2, p * GDN_KEY / 8 + 2 * (t + s) + lane / 16));
+            gpu_mma8(sum[s], x[1], k[1], s);
+            gpu_mma8(sum[s], x[1], k[0], s);
+            gpu_mma8(sum[s], x[0], k[1], s);
+            gpu_mma8(sum[s], x[0], k[0], s);
+        }
+    }
+    const int32_t row = gpu_run_row(lane);
+    if (row < 2)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            (row ? m.qk : m.kk)[eight * 8 + gpu_run_col(lane) + e] =
+                __fadd_rn(sum[0][e], sum[1][e]);
+}
+
+/* A lane's numbers of tile t of its wave's columns in shared memory. */
+template <bool STORE>
+static __device__ __forceinline__ void move_tile(uint8_t *room, int t, float (&s)[SUMS])
+{
+    const int32_t col = col_of_lane();
+#pragma unroll
+    for (int l = 0; l < LINES; l++) {
+        const int32_t d = t * 16 + line_of(l);
+        float *const at = (float *)(room + gpu_place<STATE_LINE>(d, col / 4)) + col % 4;
+        if (STORE)
+            put_cols(at, s, l);
+        else
+            get_cols(at, s, l);
+    }
+}
+
+/* Folds a chunk that is full by now, whose keys are there, into the state, here and in the slot's
+ * block. */
+static __device__ __forceinline__ void fold_kept(const struct gdn_args &g,
+                                                 const struct gdn_slot &slot, uint8_t *room,
+                                                 int32_t h, int32_t first)
+{
+    const int32_t ring = g.block.ring, col = col_of_lane();
+    const float *const gs = slot.g + (int64_t)h * ring, last = gs[(first + GDN_CHUNK - 1) % ring];
+    float *const state = slot.state + (int64_t)h * GDN_KEY * GDN_KEY + col;
+    float u[SUMS];
+    uint32_t part[2][PAIRS];
+#pragma unroll
+    for (int l = 0; l < LINES; l++)
+        get_cols(slot.u + ((int64_t)h * ring + (first + line_of(l)) % ring) * GDN_KEY + col, u, l);
+    cut_u<2>(part, u,
+             [&](int l) { return expf(__fsub_rn(last, gs[(first + line_of(l)) % ring])); });
+    const float decay = expf(last);
+#pragma unroll 1
+    for (int t = 0; t < TILES; t++) {
+        float s[SUMS];
+        move_tile<false>(room, t, s);
+        fold_tile<2>(s, part, gpu_shared_at(room) + KEYS, t, decay);
+        move_tile<true>(room, t, s);
+#pragma unroll
+        for (int l = 0; l < LINES; l++)
+            put_cols(state + (t * 16 + line_of(l)) * GDN_KEY, s, l);
+    }
+}
+
+/* The wave's columns of the state times the row's key and query. */
+template <int LANES>
+static __device__ __forceinline__ void products_of_row(uint8_t *room, struct single_shared &m)
+{
+    float sum[2][4] = {}; /* of even and odd tiles */
+    const int32_t lane = gpu_lane();
+#pragma unroll
+    for (int t = 0; t < TILES; t += 2) {
+        uint32_t k[2][4];
+#pragma unroll
+        for (int p = 0; p < 2; p++)
+            gpu_load_b8(k[p],
+                        gpu_shared_at(room) + ROW +
+                            gpu_place<LINE>(lane % 2, p * GDN_KEY / 8 + 2 * t + gpu_b8_chunk()));
+#pragma unroll
+        for (int odd = 0; odd < 2; odd++) {
+            float s[SUMS];
+            uint32_t part[2][128 / LANES];
+            move_tile<false>(room, t + odd, s);
+#pragma unroll
+            for (int e = 0; e < 128 / LANES; e++) {
+                uint32_t two[2];
+                gdn_cut<2>(two, s[2 * e], s[2 * e + 1]);
+                part[0][e] = two[0], part[1][e] = two[1];
+            }
+            gpu_mma8(sum[odd], part[0], k[0], odd);
+            gpu_mma8(sum[odd], part[1], k[0], odd);
+            gpu_mma8(sum[odd], part[0], k[1], odd);
+        }
+    }
+    if (gpu_run_col(lane) == 0)
+#pragma unroll
+        for (int r = 0; r < 2; r++) /* of its columns */
+#pragma unroll
+            for (int which = 0; which < 2; which++)
+                m.of[which][col_of_lane() + r] =
+                    __fadd_rn(sum[0][2 * r + which], sum[1][2 * r + which]);
+}
+
+/* One column of the row: u, which is kept, and the output. u: of the chunk's rows before it. */
+static __device__ __forceinline__ float finish_column(int32_t col, int32_t line,
+                                                      const float (&u)[GDN_CHUNK - 1], float *kept,
+                                                      const struct single_shared &m)
+{
+    float sum = 0, out = __fmul_rn(m.decay, m.of[1][col]);
+#pragma unroll
+    for (int j = 0; j < GDN_CHUNK - 1; j++)
+        if (j < line) {
+            sum = __fmaf_rn(__fmul_rn(m.weight[j], m.kk[j]), u[j], sum);
+            out = __fmaf_rn(__fmul_rn(m.weight[j], m.qk[j]), u[j], out);
+        }
+    const float own =
+        __fmul_rn(m.beta, __fsub_rn(__fmaf_rn(-m.decay, m.of[0][col], m.v[col]), sum));
+    *kept = own;
+    return __fmaf_rn(m.qk[line], own, out);
+}
+
+/* LANES: of a wave; there is one for 32 alone. */
+template <int LANES>
+static __global__ void __launch_bounds__(SINGLE_THREADS, 3)
+    single_kernel(const __grid_constant__ struct single_args a)
+{
+    GPU_SHARED(room);
+    __shared__ __align__(16) struct single_shared m;
+    const struct gdn_args &g = a.c.g;
+    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = (int32_t)blockIdx.x,
+                  nk = g.shape.n_k_heads, nv = g.shape.n_v_heads, kh = h / (nv / nk),
+                  col = (int32_t)threadIdx.x - COLUMNS, ring = g.block.ring;
+    const bool first = h % (nv / nk) == 0; /* of its key head */
+    sv_pdl_launch();
+    if (!g.early)
+        sv_pdl_wait();
+    const struct gdn_seg seg = gdn_seg_at(g, (int32_t)blockIdx.y);
+    if (seg.n == 0) {
+        sv_pdl_wait();
+        return;
+    }
+    const struct gdn_slot slot = gdn_slot_at(g, seg.slot);
+    const struct group now = {seg, seg.row0, 1, seg.base, seg.base % GDN_CHUNK};
+    const int32_t chunk = now.pos - now.line;
+    const auto bring_keys = [&](int32_t from, int32_t n) {
+        const int32_t k_ring = g.block.k_ring;
+        for (int32_t j = warp; j < n; j += SINGLE_WAVES)
+            gpu_copy_rows<LINE, false>(gpu_shared_at(room) + KEYS, j, [&](uint32_t i, uint32_t at) {
+                return gpu_source{
+                    slot.k + ((int64_t)kh * k_ring + (from + (int32_t)i) % k_ring) * GDN_KEY +
+                        at * 4,
+                    true};
+            });
+        gpu_copy_commit();
+    };
+    bring_keys(chunk, now.line);
+#pragma unroll
+    for (int32_t d = 0; d < GDN_KEY; d += SINGLE_WAVES)
+        gpu_copy_rows<STATE_LINE, false>(
+            gpu_shared_at(room), d + warp, [&](uint32_t i, uint32_t at) {
+                return gpu_source{
+                    slot.state + ((int64_t)h * GDN_KEY + (int32_t)i) * GDN_KEY + at * 4, true};
+            });
+    gpu_copy_commit();
+    int32_t pos = state_pos(g, slot, seg, h);
+
+    /* Queries, keys, values; gates; kept u. */
+    const int32_t channel = 2 * lane + GDN_KEY * (warp == 0   ? kh
+                                                  : warp == 1 ? nk + kh
+                                                              : 2 * nk + h);
+    struct two_taps taps;
+    float gate = 0, u[GDN_CHUNK - 1];
+    float2 z[2], weight[2];
+    if (warp < 3)
+        take_taps(a.c, now, slot, channel, taps);
+    else if (warp == 3)
+        gate = lane < now.line ? slot.g[(int64_t)h * ring + (chunk + lane) % ring] : 0;
+    else if (col >= 0)
+#pragma unroll
+        for (int j = 0; j < GDN_CHUNK - 1; j++)
+            u[j] =
+                j < now.line ? slot.u[((int64_t)h * ring + (chunk + j) % ring) * GDN_KEY + col] : 0;
+    sv_pdl_wait(); /* no-op after the one above */
+    float G = 0;
+    if (warp < 3) {
+        float2 y[2];
+        convolve_two(a.c, now, slot, channel, warp == 2 || first, taps, y);
+        if (warp == 2) {
+            *(float2 *)&m.v[2 * lane] = y[0];
+            *(float2 *)&m.v[2 * lane + 64] = y[1];
+        } else {
+            const float inv = to_unit(sum_of_squares(y), warp == 0 ? a.c.q_length : 1.0f);
+            float *const kept =
+                slot.k + ((int64_t)kh * g.block.k_ring + now.pos % g.block.k_ring) * GDN_KEY;
+            put_parts(now, gpu_shared_at(room), warp == 0, y, inv,
+                      warp == 1 && first ? (uint32_t *)kept : NULL);
+        }
+        if (warp == 0)
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                z[n] = load2(a.z + now.row0 * a.n.ldz + (int64_t)h * GDN_KEY + 2 * lane + 64 * n);
+                weight[n] = norm_weights(a.n, 2 * lane + 64 * n);
+            }
+    } else if (warp == 3) {
+        const int64_t at = now.row0 * a.c.ldx + h;
+        const float own = log_decay(sv_load((const __nv_bfloat16 *)a.c.a + at), a.c.dt_bias[h],
+                                    a.c.decay[h]),
+                    before = __shfl_sync(0xffffffffu, gate, max(now.line - 1, 0));
+        G = now.line ? __fadd_rn(before, own) : own;
+        if (lane < GDN_CHUNK)
+            m.weight[lane] = expf(__fsub_rn(G, gate));
+        if (lane == 0) {
+            m.decay = expf(G);
+            m.beta = sv_sigmoid(sv_load((const __nv_bfloat16 *)a.c.b + at));
+        }
+    }
+    gpu_copy_wait<1>(1, 0);
+    __syncthreads(); /* keys are there */
+    if (warp < 2)
+        dots_of_row(gpu_shared_at(room), warp, m);
+    gpu_copy_wait<0>(0, 0);
+    __syncthreads(); /* and the state */
+    for (; pos + GDN_CHUNK <= now.pos; pos += GDN_CHUNK) {
+        bring_keys(pos, GDN_CHUNK);
+        gpu_copy_wait<0>(0, 0);
+        __syncthreads();
+        fold_kept(g, slot, room, h, pos);
+        __syncthreads();
+    }
+    products_of_row<LANES>(room, m);
+    __syncthreads();
+    if (col >= 0) {
+        const float out = finish_column(
+            col, now.line, u, slot.u + ((int64_t)h * ring + now.pos % ring) * GDN_KEY + col, m);
+        a.out[((int64_t)now.row0 * nv + h) * GDN_KEY + col] = m.of[0][col] = out;
+    } else if (warp == 3 && lane == 0) {
+        slot.g[(int64_t)h * ring + now.pos % ring] = G;
+        slot.pos[h] = pos;
+    }
+    __syncthreads();
+    if (warp > 0)
+        return;
+    float2 x[2];
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+        x[n] = *(const float2 *)&m.of[0][2 * lane + 64 * n];
+    const float inv = to_norm(a.n, sum_of_squares(x));
+    __nv_bfloat16 *const to = a.normed + ((int64_t)now.row0 * nv + h) * GDN_KEY + 2 * lane;
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+        put_norm(to + 64 * n, x[n], z[n], weight[n], inv);
+}
+
+void sv_cuda_gdn_single(struct sv_dev *dev, const struct sv_p_gdn *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    const struct sv_gdn_shape &s = p->conv.shape;
+    if constexpr (GPU_WAVE == 32)
+        if (cu->act == SV_BF16 && s.k_dim == GDN_KEY && s.v_dim == GDN_KEY &&
+            cu->smem_block >= SINGLE_BYTES + sizeof(struct single_shared)) {
+            void (*const kernel)(struct single_args) = single_kernel<GPU_WAVE>;
+            const struct single_args a = {conv_args_of(cu, &p->conv), norm_args_of(cu, &p->norm),
+                                          p->scan.out, (const __nv_bfloat16 *)p->norm.z,
+                                          (__nv_bfloat16 *)p->norm.out};
+            SV_REQUIRE(p->conv.ldx % 2 == 0 && p->norm.ldz % 2 == 0);
+            if (sv_cuda_check(cu,
+                              cudaFuncSetAttribute((const void *)kernel,
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   SINGLE_BYTES),
+                              "gdn_single"))
+                sv_cuda_launch_in_pass(cu, "gdn_single", kernel,
+                                       dim3((unsigned)s.n_v_heads, (unsigned)p->conv.rows.n_segs),
+                                       SINGLE_THREADS, SINGLE_BYTES, a);
+            return;
+        }
+    sv_cuda_gdn_conv(dev, &p->conv);
+    sv_cuda_gdn_scan(dev, &p->scan);
+    sv_cuda_gdn_norm(dev, &p->norm);
+}
