@@ -27,7 +27,8 @@ struct bench {
     float *scanned;
     struct sv_gdn_rows mid;
     struct sv_rows rows[PASSES];
-    int op; /* 0: all */
+    int32_t most; /* rows of a sequence */
+    int op;       /* 0: all */
     size_t elem;
 };
 
@@ -109,8 +110,7 @@ static void set_rows(struct bench *b, int32_t n, int32_t n_seqs, int32_t step)
                                       .seg_row0 = ints(b, row0, n_seqs + 1),
                                       .seg_slot = ints(b, slot, n_seqs),
                                       .seg_base = ints(b, base, n_seqs),
-                                      .row_pos = ints(b, pos, all),
-                                      .single = n == 1};
+                                      .row_pos = ints(b, pos, all)};
     }
     free(seg), free(pos), free(row0), free(slot), free(base);
 }
@@ -157,6 +157,7 @@ static void passes(void *user)
                      .weight = b->norm,
                      .eps = 1e-6f,
                      .out = b->out},
+            .most = b->most,
         };
         if (b->op == 0)
             sv_op_gdn(b->dev, &p);
@@ -180,6 +181,7 @@ static void measure(struct bench *b, int32_t n, int32_t n_seqs, int32_t step, do
     static uint64_t key;
     const double gb = 4e-9 * n_seqs * b->s.n_v_heads * b->s.k_dim * b->s.v_dim;
     set_rows(b, n, n_seqs, step);
+    b->most = n;
     for (b->op = 0; b->op < 4; b->op++) {
         double us[RUNS];
         int n_runs = 0;

@@ -36,7 +36,6 @@ struct sv_rows {
     /* (n_rows, 3) positions in rotary tables with axes; NULL: row_pos. No drafter's table has any
      */
     const int32_t *row_rope;
-    bool single; /* each segment has one row. Launches may be chosen by it; false: not known */
 };
 
 /* A layer's keys and values of one cache group. */

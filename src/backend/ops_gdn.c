@@ -139,7 +139,7 @@ void sv_op_gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
 
 void sv_op_gdn(struct sv_dev *dev, const struct sv_p_gdn *p)
 {
-    if (!p->conv.rows.single) {
+    if (p->most != 1) {
         sv_op_gdn_conv(dev, &p->conv);
         sv_op_gdn_scan(dev, &p->scan);
         sv_op_gdn_norm(dev, &p->norm);

@@ -123,6 +123,7 @@ struct sv_p_gdn {
     struct sv_p_gdn_conv conv;
     struct sv_p_gdn_scan scan;
     struct sv_p_gdn_norm norm;
+    int32_t most; /* rows of a segment, at most: launches may be chosen by it. 0: not known */
 };
 
 struct sv_gdn_ops {
@@ -130,7 +131,7 @@ struct sv_gdn_ops {
     void (*conv)(struct sv_dev *, const struct sv_p_gdn_conv *);
     void (*scan)(struct sv_dev *, const struct sv_p_gdn_scan *);
     void (*norm)(struct sv_dev *, const struct sv_p_gdn_norm *);
-    /* All three where each segment has one row (rows.single); conv.out may stay as it is. */
+    /* All three where each segment has one row; conv.out may stay as it is. */
     void (*single)(struct sv_dev *, const struct sv_p_gdn *);
 };
 

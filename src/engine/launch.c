@@ -71,8 +71,7 @@ struct sv_rows sv_engine_rows(const struct sv_engine *e)
                             .seg_slot = b->seg_slot.dev,
                             .seg_base = b->seg_base,
                             .row_pos = b->row_pos,
-                            .row_rope = b->row_rope,
-                            .single = e->plan.n_rows == e->plan.n_segs};
+                            .row_rope = b->row_rope};
 }
 
 struct sv_own_place sv_engine_own_place(const struct sv_engine *e, int32_t part)

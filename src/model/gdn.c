@@ -109,6 +109,7 @@ void sv_gdn_forward(const struct sv_gdn *g, const struct sv_stack *st, struct sv
                                                .ldz = in_width(g),
                                                .weight = g->norm,
                                                .eps = st->eps,
-                                               .out = b.out}});
+                                               .out = b.out},
+                                      .most = p->most});
     sv_model_gemm(dev, n, out_width(g), b.out, &g->o, 1, acts->delta);
 }

@@ -161,6 +161,7 @@ struct sv_own_rows {
 
 struct sv_pass {
     struct sv_rows rows;
+    int32_t most; /* rows of a segment, at most: launches are chosen by it. 0: not known */
     const struct sv_own_rows *own; /* of a model whose mixers are whole, else NULL */
     int32_t n_images;
     const struct sv_image_rows *images; /* (n_images) host, vision.h */

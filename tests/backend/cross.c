@@ -318,8 +318,7 @@ struct cross_rows cross_rows(struct cross *c, const struct rig_batch *b, int32_t
                                         .seg_row0 = cross_at(&r.buf[1], side),
                                         .seg_slot = cross_at(&r.buf[2], side),
                                         .seg_base = cross_at(&r.buf[3], side),
-                                        .row_pos = cross_at(&r.buf[4], side),
-                                        .single = b->rows.single};
+                                        .row_pos = cross_at(&r.buf[4], side)};
     free(row_seg), free(row_pos);
     return r;
 }

@@ -148,8 +148,8 @@ double rig_weight_at(const struct sv_weight *w, int64_t i)
 void rig_batch_init(struct rig_batch *b)
 {
     memset(b, 0, sizeof *b);
-    b->rows = (struct sv_rows){0,           0,          b->row_seg, b->seg_row0, b->seg_slot,
-                               b->seg_base, b->row_pos, NULL,       false};
+    b->rows =
+        (struct sv_rows){0, 0, b->row_seg, b->seg_row0, b->seg_slot, b->seg_base, b->row_pos, NULL};
 }
 
 void rig_batch_add(struct rig_batch *b, int32_t slot, int32_t base, int32_t len)

@@ -30,6 +30,7 @@ struct lab {
     bool known[TEXTS][LENGTH];
     struct cross_buf slots; /* (SLOTS, y.n_bytes) */
     struct rig_batch b;
+    int32_t most; /* rows of a segment, as the op is told */
     float *x; /* (RIG_MAX_ROWS, ld) */
     int32_t row_text[RIG_MAX_ROWS];
     double tol;
@@ -178,6 +179,7 @@ static void ops(struct lab *l, int side, const struct sv_rows *rows, struct midd
                  .weight = side ? l->norm.dut : l->norm.ref,
                  .eps = 1e-6f,
                  .out = cross_at(&m->out, side)},
+        .most = l->most,
     };
     sv_op_gdn(dev, &p);
 }
@@ -215,7 +217,7 @@ static void compare(struct lab *l, struct middle *m)
     const size_t nv = (size_t)s->n_v_heads, nk = (size_t)s->n_k_heads;
     float *room = cross_floats(c, &m->room), *slots = cross_floats(c, &l->slots);
     /* Single rows may leave nothing in between. */
-    for (int32_t i = 0; i < l->b.rows.n_rows && !l->b.rows.single; i++) {
+    for (int32_t i = 0; i < l->b.rows.n_rows && !l->most; i++) {
         const size_t row = (size_t)i, line = (size_t)l->b.row_pos[i] % SV_GDN_CHUNK;
         const float *const qkv = r->qkv + row * (size_t)l->channels;
         const size_t n_qk = 2 * nk * (size_t)s->k_dim;
@@ -248,7 +250,7 @@ static void run(struct lab *l, int32_t n_padding, bool both)
 {
     struct cross *c = l->c;
     /* Some passes of single rows are taken as any others. */
-    l->b.rows.single = l->b.rows.n_rows == l->b.rows.n_segs && sv_rng_below(&c->rng, 3);
+    l->most = l->b.rows.n_rows == l->b.rows.n_segs && sv_rng_below(&c->rng, 3);
     struct cross_rows rows = cross_rows(c, &l->b, n_padding, n_padding);
     const size_t n = (size_t)rows.rows[0].n_rows;
     float *x = calloc(n * (size_t)l->ld, sizeof *x);

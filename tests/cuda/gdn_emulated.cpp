@@ -33,6 +33,7 @@ struct batch {
     sv_rows rows;
     std::vector<int32_t> row_seg, row0 = {0}, slot, base, row_pos;
     std::vector<int32_t> text; /* of each row; < 0: garbage, as a rejected draft */
+    int32_t most;              /* rows of a segment */
     void add(int32_t s, int32_t t, int32_t at, int32_t n, int32_t n_true)
     {
         for (int32_t i = 0; i < n; i++) {
@@ -55,9 +56,10 @@ struct batch {
     const sv_rows &view()
     {
         rows = {(int32_t)row_seg.size(), (int32_t)slot.size(), row_seg.data(), row0.data(), slot.data(), base.data(),
-                row_pos.data(), nullptr, true};
+                row_pos.data()};
+        most = 0;
         for (size_t g = 0; g < slot.size(); g++)
-            rows.single = rows.single && (slot[g] < 0 || row0[g + 1] - row0[g] == 1);
+            most = std::max(most, row0[g + 1] - row0[g]);
         return rows;
     }
 };
@@ -158,7 +160,7 @@ struct lab {
         return w;
     }
 
-    void ops(int side, const sv_rows &rows, mid &m)
+    void ops(int side, const sv_rows &rows, int32_t most, mid &m)
     {
         const size_t n = rows.n_rows, elem = side && half ? 2 : 4;
         sv_dev *dev = side ? (sv_dev *)(void *)cu : ref;
@@ -195,8 +197,8 @@ struct lab {
         nm.weight = vector_of(norm, 1);
         nm.eps = 1e-6f;
         nm.out = m.out.data();
-        if (side && rows.single) {
-            sv_p_gdn all = {c, scan, nm};
+        if (side && most == 1) {
+            sv_p_gdn all = {c, scan, nm, most};
             sv_cuda_gdn_single(dev, &all);
         } else if (side) {
             sv_cuda_gdn_conv(dev, &c), sv_cuda_gdn_scan(dev, &scan), sv_cuda_gdn_norm(dev, &nm);
@@ -226,11 +228,11 @@ struct lab {
     }
 
     /* All numbers of the kernels' pass against the CPU's. */
-    void values(const sv_rows &rows, const mid (&m)[2])
+    void values(const sv_rows &rows, int32_t most_rows, const mid (&m)[2])
     {
         for (int32_t r = 0; r < rows.n_rows && rows.row_seg[r] >= 0; r++) {
             const size_t nv = s.n_v_heads, nk = s.n_k_heads;
-            const bool in_one = rows.single && takes_single(); /* nothing in between is kept */
+            const bool in_one = most_rows == 1 && takes_single(); /* nothing in between is kept */
             const int32_t line = rows.row_pos[r] % SV_GDN_CHUNK;
             const size_t n_qk = in_one ? 0 : 2 * nk * s.k_dim;
             const float *const got_row = m[1].r.qkv + (size_t)r * channels, *const row = m[0].r.qkv + (size_t)r * channels;
@@ -281,9 +283,9 @@ struct lab {
                 else
                     ((float *)m[1].x.data())[(size_t)r * ld + i] = x;
             }
-        ops(0, rows, m[0]);
-        ops(1, rows, m[1]);
-        values(rows, m);
+        ops(0, rows, b.most, m[0]);
+        ops(1, rows, b.most, m[1]);
+        values(rows, b.most, m);
         for (int32_t r = 0; r < rows.n_rows; r++) {
             const int32_t t = b.text[r], pos = b.row_pos[r];
             if (t < 0)
