@@ -40,8 +40,10 @@ struct sv_gdn_block sv_gdn_block_of(const struct sv_gdn_shape *s)
                              .k_ring = SV_GDN_CHUNK + s->max_block,
                              .conv_ring = SV_GDN_TAPS - 2 + (s->max_block > 2 ? s->max_block : 2)};
     piece(&b.n_bytes, nv, sizeof(int32_t));
+    b.arrived = piece(&b.n_bytes, nk, sizeof(uint32_t));
     b.state = piece(&b.n_bytes, nv * s->k_dim * s->v_dim, sizeof(float));
-    b.k = piece(&b.n_bytes, nk * b.k_ring * s->k_dim, sizeof(float));
+    b.k = piece(&b.n_bytes, nk * b.k_ring * s->k_dim,
+                s->conv_dtype == SV_F32 ? sizeof(float) : sizeof(int16_t));
     b.u = piece(&b.n_bytes, nv * b.ring * s->v_dim, sizeof(float));
     b.g = piece(&b.n_bytes, nv * b.ring, sizeof(float));
     b.conv = piece(&b.n_bytes, (int64_t)b.conv_ring * sv_gdn_channels(s),
@@ -139,7 +141,7 @@ void sv_op_gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
 
 void sv_op_gdn(struct sv_dev *dev, const struct sv_p_gdn *p)
 {
-    if (p->most != 1) {
+    if (p->most < 1 || p->most > SV_GDN_CHUNK || p->most > p->conv.shape.max_block) {
         sv_op_gdn_conv(dev, &p->conv);
         sv_op_gdn_scan(dev, &p->scan);
         sv_op_gdn_norm(dev, &p->norm);
@@ -151,5 +153,5 @@ void sv_op_gdn(struct sv_dev *dev, const struct sv_p_gdn *p)
     check_scan(&p->scan);
     check_norm(&p->norm);
     SV_REQUIRE(p->scan.x.qkv == p->conv.out.qkv && p->norm.x == p->scan.out);
-    dev->be->gdn->single(dev, p);
+    dev->be->gdn->few(dev, p);
 }

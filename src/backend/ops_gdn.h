@@ -26,13 +26,18 @@
 #define SV_GDN_CHUNK 16
 #define SV_GDN_TAPS 4      /* of the convolution */
 #define SV_GDN_MAX_DIM 256 /* of a head; a multiple of 16 */
+/* A key has length 1, so that 15 bits behind the point lose less of it than two parts in bf16 do;
+ * these two hold such a number without a rounding. */
+#define SV_GDN_KEY_STEP (1.0f / 32768)
 
 struct sv_gdn_shape {
     int32_t n_k_heads, n_v_heads, k_dim, v_dim;
     /* Rows of the widest verify block. A segment with more rows is a chunk of a prompt: all of its
      * rows are committed. */
     int32_t max_block;
-    enum sv_dtype conv_dtype; /* of rows before the convolution: SV_F32 or SV_BF16, rounded to it */
+    /* Of rows before the convolution: SV_F32 or SV_BF16, rounded to it. With SV_BF16 keys are
+     * rounded too, to multiples of SV_GDN_KEY_STEP, which take 16 bits. */
+    enum sv_dtype conv_dtype;
 };
 
 /* Rows before the convolution: queries, keys, values, head by head. */
@@ -49,11 +54,12 @@ static inline int32_t sv_gdn_channels(const struct sv_gdn_shape *s)
  * A single row has places of its own in the rings of keys and before the convolution: thread
  * blocks may write them while others read what is kept. */
 struct sv_gdn_block {
-    int64_t state; /* (n_v_heads, k_dim, v_dim) f32 */
-    int64_t k;     /* (n_k_heads, k_ring, k_dim) f32 */
-    int64_t u;     /* (n_v_heads, ring, v_dim) f32 */
-    int64_t g;     /* (n_v_heads, ring) f32: G */
-    int64_t conv;  /* (conv_ring, channels) conv_dtype */
+    int64_t arrived; /* (n_k_heads) uint32, 0 between passes: a backend's own */
+    int64_t state;   /* (n_v_heads, k_dim, v_dim) f32 */
+    int64_t k;       /* (n_k_heads, k_ring, k_dim) f32; with conv_dtype SV_BF16 int16, in steps */
+    int64_t u;       /* (n_v_heads, ring, v_dim) f32 */
+    int64_t g;       /* (n_v_heads, ring) f32: G */
+    int64_t conv;    /* (conv_ring, channels) conv_dtype */
     int32_t ring, k_ring, conv_ring;
     int64_t n_bytes; /* a multiple of SV_ALIGN */
 };
@@ -66,8 +72,8 @@ struct sv_gdn_slots {
 };
 
 /* Rows after the convolution, scratch between gdn_conv and gdn_norm. A device that computes in bf16
- * has two bf16 parts of each query and key, whose sum it is, in the place of f32 numbers, here and
- * in a block: the larger parts of a head, then the others. */
+ * has two bf16 parts of each query and key, whose sum it is, in the place of f32 numbers: the
+ * larger parts of a head, then the others. */
 struct sv_gdn_rows {
     float *qkv;  /* (n_rows, channels) queries and keys of length 1 / sqrt(k_dim) and 1 */
     float *gate; /* (n_rows, 2, n_v_heads) beta, G */
@@ -131,8 +137,9 @@ struct sv_gdn_ops {
     void (*conv)(struct sv_dev *, const struct sv_p_gdn_conv *);
     void (*scan)(struct sv_dev *, const struct sv_p_gdn_scan *);
     void (*norm)(struct sv_dev *, const struct sv_p_gdn_norm *);
-    /* All three where each segment has one row; conv.out may stay as it is. */
-    void (*single)(struct sv_dev *, const struct sv_p_gdn *);
+    /* All three where `most` is known and segments are single rows or verify blocks of no more
+     * than a chunk's; conv.out may stay as it is. */
+    void (*few)(struct sv_dev *, const struct sv_p_gdn *);
 };
 
 /* SV_EUNSUPPORTED where the device has no gated delta rule with keys of that size: before a model

@@ -53,7 +53,7 @@ static const struct entry moe[] = {IN(sv_moe_ops, upload_experts), IN(sv_moe_ops
                                    IN(sv_moe_ops, gate_up),        IN(sv_moe_ops, down),
                                    IN(sv_moe_ops, combine)};
 static const struct entry gdn[] = {IN(sv_gdn_ops, conv), IN(sv_gdn_ops, scan), IN(sv_gdn_ops, norm),
-                                   IN(sv_gdn_ops, single)};
+                                   IN(sv_gdn_ops, few)};
 static const struct entry vision[] = {IN(sv_vision_ops, layer_norm), IN(sv_vision_ops, gelu),
                                       IN(sv_vision_ops, add_corners)};
 static const struct entry mla[] = {IN(sv_mla_ops, write), IN(sv_mla_ops, head_products)};

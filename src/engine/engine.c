@@ -415,7 +415,7 @@ static int open_sched(struct sv_engine *e, const struct resolved *r, struct sv_e
                : sv_fail(err, SV_ENOMEM, -1, "scheduler arrays");
 }
 
-static int run_padding(struct sv_engine *e, struct sv_counts launch, bool sampled,
+static int run_padding(struct sv_engine *e, struct sv_counts launch, int32_t most, bool sampled,
                        struct sv_err *err)
 {
     int rc = SV_OK;
@@ -423,6 +423,7 @@ static int run_padding(struct sv_engine *e, struct sv_counts launch, bool sample
         e->plan = (struct sv_plan){.seg = e->plan.seg,
                                    .given = true,
                                    .launch = launch,
+                                   .most = most,
                                    .sampled = sampled,
                                    .confidence = launch.n_draft_rows && e->prune.confidence};
         rc = sv_engine_step(e, err);
@@ -438,6 +439,7 @@ static int warm_up(struct sv_engine *e, struct sv_err *err)
     const int32_t n_slots = e->sched.n_slots, width = e->width,
                   limit = sv_dev_backend(e->dev)->has_graphs ? MOST : MOST_EAGER;
     const bool drafts = e->sched.block > 1 && width > 1;
+    const int n_kinds = e->cache.has_state && width > 1 ? 2 : 1;
     int32_t most = n_slots * width, rc = SV_OK, last = 0;
     most = most < limit ? most : limit;
     for (int32_t n = 1; e->pads && n <= most && !rc; n++) {
@@ -446,9 +448,10 @@ static int warm_up(struct sv_engine *e, struct sv_err *err)
             continue;
         last = rows;
         sv_engine_progress(e, SV_OPEN_GRAPHS, (double)n / (drafts ? 2 * most : most));
-        rc = run_padding(e, (struct sv_counts){.n_rows = rows, .n_logits = rows}, true, err);
-        if (!rc)
-            rc = run_padding(e, (struct sv_counts){.n_rows = rows, .n_logits = rows}, false, err);
+        for (int kind = 0; kind < n_kinds && !rc; kind++) /* single rows, verify blocks */
+            for (int sampled = 1; sampled >= 0 && !rc; sampled--)
+                rc = run_padding(e, (struct sv_counts){.n_rows = rows, .n_logits = rows},
+                                 e->cache.has_state * (kind ? width : 1), sampled, err);
     }
     for (int32_t n = 1; e->pads && drafts && n <= n_slots && n * width <= most && !rc; n++) {
         sv_engine_progress(e, SV_OPEN_GRAPHS, 0.5 + 0.5 * n * width / most);
@@ -457,7 +460,7 @@ static int warm_up(struct sv_engine *e, struct sv_err *err)
                                             .n_logits = 1,
                                             .n_draft_rows = n * width,
                                             .n_draft_out = n * (width - 1)},
-                         false, err);
+                         e->cache.has_state, false, err);
     }
     e->plan = (struct sv_plan){.seg = e->plan.seg};
     memset(&e->stats, 0, sizeof e->stats);

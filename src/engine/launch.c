@@ -37,11 +37,19 @@ static void pad_draft(struct sv_engine *e)
     t->n_draft_segs = max_segs(e, t->n_draft_rows);
 }
 
+static void tell_most(struct sv_engine *e)
+{
+    struct sv_plan *p = &e->plan;
+    if (e->cache.has_state)
+        p->most = p->n_rows == p->n_segs ? 1 : p->replays ? e->width : 0;
+}
+
 /* Counts that are there already are those of a warm-up on padding alone. */
 void sv_launch_counts(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
-    if (!p->launch.n_rows)
+    const bool given = p->launch.n_rows;
+    if (!given)
         p->launch = (struct sv_counts){.n_segs = p->n_segs,
                                        .n_rows = p->n_rows,
                                        .n_logits = p->n_logits,
@@ -50,6 +58,8 @@ void sv_launch_counts(struct sv_engine *e)
                                        .n_draft_out = p->n_draft_out};
     pad_target(e);
     pad_draft(e);
+    if (!given)
+        tell_most(e);
 }
 
 void sv_launch_recount(struct sv_engine *e)
@@ -59,6 +69,7 @@ void sv_launch_recount(struct sv_engine *e)
     p->launch.n_rows = p->n_rows;
     p->launch.n_logits = p->n_logits;
     pad_target(e);
+    tell_most(e);
 }
 
 struct sv_rows sv_engine_rows(const struct sv_engine *e)
@@ -129,7 +140,7 @@ static uint64_t target_key(const struct sv_engine *e)
                                 e->drafter->n_taps == 0, /* benchmarks take the drafter away */
                                 [DRAFT_BIT] = false,
                                 p->masked,
-                                p->n_rows == p->n_segs};
+                                p->most == 1};
     uint64_t key = (uint64_t)p->launch.n_rows << 32;
     for (int i = 0; i < N_FLAGS; i++)
         key |= (uint64_t)flag[i] << i;

@@ -43,6 +43,7 @@ struct sv_plan {
     struct sv_counts launch; /* counts that kernels are launched with: the plan's, or padded up */
     bool timed;   /* the device is waited for between the two passes: what they cost is measured */
     bool replays; /* launch counts are padded: the target's pass may be a graph */
+    int32_t most; /* rows of a segment, at most, for models with states; 0: not known */
     bool sampled; /* some logit row needs its logits, not just their argmax */
     bool confidence; /* the drafting pass tells the drafter's confidence, */
     bool prunes;     /* and drafts of too little are not verified */

@@ -207,7 +207,7 @@ static void forward(struct sv_engine *e)
                         &(struct sv_p_block_ids){.rows = own.rows, .slot_len = e->slot_len});
     sv_model_forward(&e->model, &e->acts, b->row_ids.dev,
                      &(struct sv_pass){.rows = sv_engine_rows(e),
-                                       .most = e->plan.n_rows == e->plan.n_segs,
+                                       .most = e->plan.most,
                                        .own = owns ? &own : NULL,
                                        .n_images = e->images.n_rows,
                                        .images = e->images.rows,

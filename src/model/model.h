@@ -149,8 +149,7 @@ struct sv_taps {
     int32_t n;
     const int32_t *id;
     void *out; /* (rows, n * hidden) act, NULL when n is 0 */
-    /* (rows) where each row's go instead, < 0: nowhere; NULL. See sv_p_add_rms_norm */
-    const int32_t *row;
+    const int32_t *row; /* (rows) where each row's go, < 0: nowhere; NULL. See sv_p_add_rms_norm */
 };
 
 /* The rows of a pass that are this rank's, and the same as a batch by themselves, with padding. */

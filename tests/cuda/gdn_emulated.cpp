@@ -84,6 +84,15 @@ std::vector<float> whole_numbers(const void *at, size_t n, size_t d, bool half)
     return v;
 }
 
+/* n kept keys: whole steps of 16 bits where rows before the convolution are bf16. */
+std::vector<float> kept_keys(const void *at, size_t n, bool half)
+{
+    std::vector<float> v(n);
+    for (size_t i = 0; i < n; i++)
+        v[i] = half ? ((const int16_t *)at)[i] * SV_GDN_KEY_STEP : ((const float *)at)[i];
+    return v;
+}
+
 struct lab {
     sv_cuda *cu;
     sv_dev *ref;
@@ -92,7 +101,7 @@ struct lab {
     sv_gdn_block y;
     int32_t channels, width, ld;
     bool half;
-    double tol;
+    double tol, key_tol;
     std::vector<float> conv, decay, dt_bias, norm;
     std::vector<float> text[TEXTS], want[TEXTS];
     bytes want_out[TEXTS]; /* behind the norm */
@@ -105,6 +114,7 @@ struct lab {
     {
         half = cu->act == SV_BF16;
         tol = half ? 1e-4 : 2e-5; /* numbers in two or three parts */
+        key_tol = half ? 1.1 * SV_GDN_KEY_STEP : 1e-5; /* it may round the other way */
         s.conv_dtype = half ? SV_BF16 : SV_F32;
         y = sv_gdn_block_of(&s);
         channels = sv_gdn_channels(&s);
@@ -197,9 +207,9 @@ struct lab {
         nm.weight = vector_of(norm, 1);
         nm.eps = 1e-6f;
         nm.out = m.out.data();
-        if (side && most == 1) {
+        if (side && most <= std::min((int)SV_GDN_CHUNK, s.max_block)) {
             sv_p_gdn all = {c, scan, nm, most};
-            sv_cuda_gdn_single(dev, &all);
+            sv_cuda_gdn_few(dev, &all);
         } else if (side) {
             sv_cuda_gdn_conv(dev, &c), sv_cuda_gdn_scan(dev, &scan), sv_cuda_gdn_norm(dev, &nm);
         } else {
@@ -207,10 +217,11 @@ struct lab {
         }
     }
 
-    /* Whether single rows have a kernel of their own. */
-    bool takes_single() const
+    /* Whether passes of so many rows a segment are one launch. */
+    bool takes_few(int32_t most) const
     {
-        return GPU_WAVE == 32 && half && s.k_dim == 128 && s.v_dim == 128;
+        return GPU_WAVE == 32 && half && s.k_dim == 128 && s.v_dim == 128 && most <= s.max_block &&
+               (most == 1 || s.max_block <= SV_GDN_CHUNK);
     }
     void near(const char *what, const float *got, const float *ref_v, size_t n, double t, int32_t row)
     {
@@ -232,16 +243,16 @@ struct lab {
     {
         for (int32_t r = 0; r < rows.n_rows && rows.row_seg[r] >= 0; r++) {
             const size_t nv = s.n_v_heads, nk = s.n_k_heads;
-            const bool in_one = most_rows == 1 && takes_single(); /* nothing in between is kept */
+            const bool in_one = takes_few(most_rows); /* nothing in between is kept */
             const int32_t line = rows.row_pos[r] % SV_GDN_CHUNK;
             const size_t n_qk = in_one ? 0 : 2 * nk * s.k_dim;
             const float *const got_row = m[1].r.qkv + (size_t)r * channels, *const row = m[0].r.qkv + (size_t)r * channels;
-            near("queries and keys", whole_numbers(got_row, n_qk, s.k_dim, half).data(), row, n_qk, 1e-5, r);
+            near("queries and keys", whole_numbers(got_row, n_qk, s.k_dim, half).data(), row, n_qk, key_tol, r);
             near("values", got_row + n_qk, row + n_qk, in_one ? 0 : channels - n_qk, 1e-5, r);
             near("gates", m[1].r.gate + r * 2 * nv, m[0].r.gate + r * 2 * nv, in_one ? 0 : 2 * nv, 1e-5, r);
             for (size_t h = 0; h < 2 * nk && !in_one; h++)
                 near("dots", m[1].r.dots + (r * 2 * nk + h) * SV_GDN_CHUNK, m[0].r.dots + (r * 2 * nk + h) * SV_GDN_CHUNK,
-                     line + 1, 1e-5, r);
+                     line + 1, 2 * key_tol, r);
             near("scan", m[1].scanned.data() + (size_t)r * width, m[0].scanned.data() + (size_t)r * width, width, tol, r);
             for (int32_t i = 0; i < width; i++) { /* the norm of the same numbers */
                 const float got = act_at(m[1].out, half, (size_t)r * width + i),
@@ -256,7 +267,7 @@ struct lab {
             same("position of the state", a.data(), b.data(), 4, rows.seg_base[g]);
             near("state", (const float *)&a[y.state], (const float *)&b[y.state], (size_t)width * s.k_dim, tol, g);
             const size_t n_keys = (size_t)s.n_k_heads * y.k_ring * s.k_dim;
-            near("kept keys", whole_numbers(&a[y.k], n_keys, s.k_dim, half).data(), (const float *)&b[y.k], n_keys, 1e-5, g);
+            near("kept keys", kept_keys(&a[y.k], n_keys, half).data(), kept_keys(&b[y.k], n_keys, half).data(), n_keys, key_tol, g);
             near("kept u", (const float *)&a[y.u], (const float *)&b[y.u], (size_t)width * y.ring, tol, g);
             near("kept G", (const float *)&a[y.g], (const float *)&b[y.g], (size_t)s.n_v_heads * y.ring, 1e-5, g);
             same("rows before the convolution", &a[y.conv], &b[y.conv],
@@ -326,7 +337,7 @@ struct lab {
         same("position", got.data(), want_block.data(), 4 * s.n_v_heads, c);
         same("state", &got[y.state], &want_block[y.state], (size_t)(y.k - y.state), c);
         for (int32_t pos = c / SV_GDN_CHUNK * SV_GDN_CHUNK; pos < c; pos++) {
-            each("kept key", y.k, s.n_k_heads, y.k_ring, s.k_dim * 4, pos);
+            each("kept key", y.k, s.n_k_heads, y.k_ring, s.k_dim * (half ? 2 : 4), pos);
             each("kept u", y.u, s.n_v_heads, y.ring, s.v_dim * 4, pos);
             each("kept G", y.g, s.n_v_heads, y.ring, 4, pos);
         }

@@ -4,7 +4,7 @@
 # timeout: 600
 set -e
 run() { tests/cuda/emulated/run.sh tests/cuda/gdn_emulated.cpp src/backend/gpu/gdn.cu src/backend/gpu/gdn_scan.cu \
-    src/backend/gpu/gdn_single.cu; }
+    src/backend/gpu/gdn_single.cu src/backend/gpu/gdn_few.cu; }
 run
 EMU_FLAGS="-DSV_EMULATED_WAVE64 -DEMU_SHARED_KIB=64" run
 EMU_FLAGS="-DSV_EMULATED_WAVE64 -DSV_EMULATED_GFX950 -DEMU_SHARED_KIB=160" run

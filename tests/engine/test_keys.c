@@ -23,6 +23,7 @@ enum { KEYS = 4096, N = 48 };
 struct baked {
     struct sv_counts launch;
     bool sampled, masked, ruled, remembered, logprobs, no_taps, confidence, hooks, drafter;
+    int32_t most;
     struct sv_own_place own[SV_MAX_RANKS];
 };
 
@@ -56,6 +57,7 @@ static struct baked baked_now(const struct sv_engine *e, bool draft)
     b.remembered = p->remembered;
     b.logprobs = p->logprobs;
     b.no_taps = p->no_taps;
+    b.most = p->most;
     b.hooks = e->hooks != NULL;
     b.drafter = e->drafter != &e->none;
     for (int32_t r = 0; e->cache.n_parts > 1 && r < e->cache.n_parts; r++)

@@ -21,7 +21,8 @@ enum {
 /* Views of one slot's block. */
 struct block {
     int32_t *pos; /* before which state stands */
-    float *state, *k, *u, *g;
+    float *state, *u, *g;
+    void *k;
     char *conv;
 };
 
@@ -31,10 +32,35 @@ static struct block block_of(const struct sv_gdn_slots *slots, const struct sv_g
     char *at = (char *)slots->data + slot * slots->slot_stride;
     return (struct block){.pos = (int32_t *)(void *)at,
                           .state = (float *)(void *)(at + l->state),
-                          .k = (float *)(void *)(at + l->k),
+                          .k = at + l->k,
                           .u = (float *)(void *)(at + l->u),
                           .g = (float *)(void *)(at + l->g),
                           .conv = at + l->conv};
+}
+
+/* Kept keys: key head h, position pos. room (k_dim). */
+static const float *kept_key(const struct sv_gdn_shape *s, const struct sv_gdn_block *l,
+                             const struct block *b, int32_t h, int32_t pos, float *room)
+{
+    const int64_t at = ((int64_t)h * l->k_ring + pos % l->k_ring) * s->k_dim;
+    const int16_t *steps = (const int16_t *)b->k + at;
+    if (s->conv_dtype == SV_F32)
+        return (const float *)b->k + at;
+    for (int32_t i = 0; i < s->k_dim; i++)
+        room[i] = (float)steps[i] * SV_GDN_KEY_STEP;
+    return room;
+}
+
+static void keep_key(const struct sv_gdn_shape *s, const struct sv_gdn_block *l,
+                     const struct block *b, int32_t h, int32_t pos, const float *k)
+{
+    const int64_t at = ((int64_t)h * l->k_ring + pos % l->k_ring) * s->k_dim;
+    int16_t *steps = (int16_t *)b->k + at;
+    if (s->conv_dtype == SV_F32)
+        memcpy((float *)b->k + at, k, (size_t)s->k_dim * sizeof *k);
+    else
+        for (int32_t i = 0; i < s->k_dim; i++)
+            steps[i] = (int16_t)(k[i] * (1 / SV_GDN_KEY_STEP));
 }
 
 static int32_t chunk_at(int32_t pos)
@@ -99,6 +125,15 @@ static void to_length(const struct sv_cpu_vec *vec, float *x, int32_t n, float l
         x[i] *= inv;
 }
 
+/* To whole steps, of which there are 2^15 - 1 on each side. */
+static void to_steps(float *k, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const float x = rintf(k[i] * (1 / SV_GDN_KEY_STEP));
+        k[i] = fmaxf(fminf(x, 32767), -32767) * SV_GDN_KEY_STEP;
+    }
+}
+
 /* beta, and g in the place of G */
 static void gates(const struct sv_p_gdn_conv *p, int32_t r)
 {
@@ -128,20 +163,22 @@ static void conv_rows(void *arg, int thread, int n)
         for (int32_t h = 0; h < 2 * s->n_k_heads; h++)
             to_length(job->vec, q + (int64_t)h * s->k_dim, s->k_dim,
                       h < s->n_k_heads ? 1.0f / sqrtf((float)s->k_dim) : 1.0f);
+        if (s->conv_dtype != SV_F32)
+            to_steps(q + (int64_t)s->n_k_heads * s->k_dim, s->n_k_heads * s->k_dim);
         gates(p, r);
     }
 }
 
-/* Key of position pos in key head h: of this pass, or committed before it. */
+/* Key of position pos in key head h: of this pass, or committed before it. room (k_dim). */
 static const float *key_at(const struct sv_gdn_rows *x, const struct sv_gdn_shape *s,
                            const struct sv_gdn_block *l, const struct sv_rows *rows, int32_t seg,
-                           const struct block *b, int32_t h, int32_t pos)
+                           const struct block *b, int32_t h, int32_t pos, float *room)
 {
     const int32_t base = rows->seg_base[seg];
     if (pos >= base)
         return x->qkv + (int64_t)(rows->seg_row0[seg] + pos - base) * sv_gdn_channels(s) +
                (int64_t)(s->n_k_heads + h) * s->k_dim;
-    return b->k + ((int64_t)h * l->k_ring + pos % l->k_ring) * s->k_dim;
+    return kept_key(s, l, b, h, pos, room);
 }
 
 /* Products of a row's key and query with the keys of its chunk up to its own. */
@@ -155,7 +192,8 @@ static void dots(const struct conv_job *job, const struct block *b, int32_t seg,
         const float *k = q + (int64_t)s->n_k_heads * s->k_dim;
         float *out = p->out.dots + ((int64_t)r * s->n_k_heads + h) * 2 * CHUNK;
         for (int32_t j = first; j <= pos; j++) {
-            const float *kj = key_at(&p->out, s, &job->layout, &p->rows, seg, b, h, j);
+            float room[SV_GDN_MAX_DIM];
+            const float *kj = key_at(&p->out, s, &job->layout, &p->rows, seg, b, h, j, room);
             out[j - first] = job->vec->dot(k, kj, s->k_dim);
             out[CHUNK + j - first] = job->vec->dot(q, kj, s->k_dim);
         }
@@ -240,6 +278,7 @@ struct scan {
     float u[CHUNK * COLS];
     float products[2 * CHUNK * COLS]; /* S^T k, S^T q of the pass's rows in the chunk */
     float kw[SV_GDN_MAX_DIM * CHUNK];
+    float kept_k[SV_GDN_MAX_DIM * CHUNK];
     float own[SV_GDN_MAX_DIM * COLS]; /* a state that depends on rows that may be rejected */
 };
 
@@ -247,10 +286,10 @@ struct scan {
 static void take_kept(struct scan *x, int32_t first, int32_t to)
 {
     const struct sv_gdn_shape *s = &x->job->p->shape;
-    const int32_t ring = x->job->layout.ring, k_ring = x->job->layout.k_ring;
+    const int32_t ring = x->job->layout.ring;
     for (int32_t pos = first, i = 0; pos < to; pos++, i++) {
         const int64_t at = pos % ring;
-        x->k[i] = x->b.k + ((int64_t)x->kh * k_ring + pos % k_ring) * s->k_dim;
+        x->k[i] = kept_key(s, &x->job->layout, &x->b, x->kh, pos, x->kept_k + i * s->k_dim);
         x->g[i] = x->b.g[(int64_t)x->h * ring + at];
         memcpy(x->u + i * COLS, x->b.u + ((int64_t)x->h * ring + at) * s->v_dim + x->col,
                (size_t)x->n_cols * sizeof(float));
@@ -412,15 +451,13 @@ static void keep_rows(const struct scan_job *job, const struct scan *x)
 {
     const struct sv_gdn_shape *s = &job->p->shape;
     const struct sv_gdn_rows *r = &job->p->x;
-    const int32_t ring = job->layout.ring, k_ring = job->layout.k_ring,
-                  first = job->p->rows.seg_row0[x->seg] - x->base;
+    const int32_t ring = job->layout.ring, first = job->p->rows.seg_row0[x->seg] - x->base;
     for (int32_t pos = kept_from(x) > x->base ? kept_from(x) : x->base; pos < x->end; pos++) {
         const float *k =
             r->qkv + (int64_t)(first + pos) * sv_gdn_channels(s) + (int64_t)s->n_k_heads * s->k_dim;
         const float *g = r->gate + ((int64_t)(first + pos) * 2 + 1) * s->n_v_heads;
         for (int32_t h = 0; h < s->n_k_heads; h++)
-            memcpy(x->b.k + ((int64_t)h * k_ring + pos % k_ring) * s->k_dim, k + h * s->k_dim,
-                   (size_t)s->k_dim * sizeof *k);
+            keep_key(s, &job->layout, &x->b, h, pos, k + (int64_t)h * s->k_dim);
         for (int32_t h = 0; h < s->n_v_heads; h++)
             x->b.g[(int64_t)h * ring + pos % ring] = g[h];
     }
@@ -475,7 +512,7 @@ static void gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
                (int64_t)p->rows.n_rows * p->shape.n_v_heads * (20 + p->shape.v_dim / 2));
 }
 
-static void gdn_single(struct sv_dev *dev, const struct sv_p_gdn *p)
+static void gdn_few(struct sv_dev *dev, const struct sv_p_gdn *p)
 {
     gdn_conv(dev, &p->conv);
     gdn_scan(dev, &p->scan);
@@ -486,4 +523,4 @@ const struct sv_gdn_ops sv_cpu_gdn = {.max_k_dim = SV_GDN_MAX_DIM,
                                       .conv = gdn_conv,
                                       .scan = gdn_scan,
                                       .norm = gdn_norm,
-                                      .single = gdn_single};
+                                      .few = gdn_few};

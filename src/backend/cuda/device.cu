@@ -403,7 +403,7 @@ static const struct sv_moe_ops cuda_moe = {true,
                                            sv_cuda_moe_down,
                                            sv_cuda_moe_combine};
 static const struct sv_gdn_ops cuda_gdn = {SV_CUDA_MAX_KEY, sv_cuda_gdn_conv, sv_cuda_gdn_scan,
-                                           sv_cuda_gdn_norm, sv_cuda_gdn_single};
+                                           sv_cuda_gdn_norm, sv_cuda_gdn_few};
 static const struct sv_mla_ops cuda_mla = {sv_cuda_mla_write, sv_cuda_head_products};
 
 static const struct sv_vision_ops cuda_vision = {SV_CUDA_HEAD_STEP, sv_cuda_layer_norm,

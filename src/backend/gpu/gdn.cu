@@ -180,9 +180,11 @@ static __device__ __forceinline__ void to_length(const struct conv_args &a, cons
         for (int m = 0; m < PAIRS; m++) {
             if (2 * lane + 64 * m >= s.k_dim)
                 break;
-            const float2 y =
+            float2 y =
                 make_float2(__fmul_rn(held[r][m].x, inv[r]), __fmul_rn(held[r][m].y, inv[r]));
             if constexpr (sizeof(T) == 2) {
+                if (part == K)
+                    y = make_float2(gdn_to_steps(y.x), gdn_to_steps(y.y));
                 uint32_t p[2];
                 gdn_cut<2>(p, y.x, y.y);
 #pragma unroll
@@ -208,16 +210,19 @@ static __device__ __forceinline__ void take_keys(const struct gdn_args &a, const
                                                  int32_t kh, float (*keys)[LINE])
 {
     const struct gdn_slot slot = gdn_slot_at(a, g.seg.slot);
-    const int32_t kd = a.shape.k_dim, n = kd / 4, first = g.pos - g.line;
+    const int32_t kd = a.shape.k_dim, n = kd / (sizeof(T) == 2 ? 8 : 4), first = g.pos - g.line;
     for (int32_t i = threadIdx.x; i < g.line * n; i += CONV_THREADS) {
         const int32_t line = i / n, at = (first + line) % a.block.k_ring, d = i % n;
-        const uint4 x = ((const uint4 *)(slot.k + ((int64_t)kh * a.block.k_ring + at) * kd))[d];
-        if constexpr (sizeof(T) == 2)
-            gpu_store16(parts_of(K) +
-                            gpu_place<PARTS_LINE>(line, d < n / 2 ? d : GDN_KEY / 8 + d - n / 2),
-                        x);
-        else
-            *(uint4 *)&keys[line][d * 4] = x;
+        if constexpr (sizeof(T) == 2) {
+            uint4 hi, lo;
+            gdn_parts_of(*gdn_kept_keys(a, slot, kh, first + line, d), hi, lo);
+            gpu_store16(parts_of(K) + gpu_place<PARTS_LINE>(line, d), hi);
+            gpu_store16(parts_of(K) + gpu_place<PARTS_LINE>(line, GDN_KEY / 8 + d), lo);
+        } else {
+            *(uint4 *)&keys[line][d * 4] =
+                ((const uint4 *)((const float *)slot.k +
+                                 ((int64_t)kh * a.block.k_ring + at) * kd))[d];
+        }
     }
 }
 
@@ -510,6 +515,7 @@ void sv_cuda_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p)
 /* ---------------------------------------------------------------- gated norm, kept rows */
 
 /* Keys and G of a key head's rows that a later pass reads, and where the state stands now. */
+template <typename T>
 static __device__ __forceinline__ void keep_keys(const struct gdn_args &a, const struct gdn_seg &s,
                                                  int32_t kh)
 {
@@ -520,9 +526,17 @@ static __device__ __forceinline__ void keep_keys(const struct gdn_args &a, const
     const int64_t row0 = s.row0 + first - s.base;
     for (int32_t i = threadIdx.x; i < n * fours; i += NORM_WARPS * 32) {
         const int32_t row = i / fours, d = i % fours * 4;
-        *(float4 *)(slot.k + ((int64_t)kh * k_ring + (first + row) % k_ring) * kd + d) =
-            *(const float4 *)(a.mid.qkv + (row0 + row) * a.channels +
-                              (int64_t)(a.shape.n_k_heads + kh) * kd + d);
+        const float *const from =
+            a.mid.qkv + (row0 + row) * a.channels + (int64_t)(a.shape.n_k_heads + kh) * kd;
+        const int64_t to = ((int64_t)kh * k_ring + (first + row) % k_ring) * kd + d;
+        if constexpr (sizeof(T) == 2) {
+            const uint2 hi = *(const uint2 *)((const uint16_t *)from + d),
+                        lo = *(const uint2 *)((const uint16_t *)from + kd + d);
+            *(uint2 *)((int16_t *)slot.k + to) =
+                make_uint2(gdn_steps_of(hi.x, lo.x), gdn_steps_of(hi.y, lo.y));
+        } else {
+            *(float4 *)((float *)slot.k + to) = *(const float4 *)(from + d);
+        }
     }
     for (int32_t i = threadIdx.x; i < n * each; i += NORM_WARPS * 32) {
         const int32_t row = i / each, h = kh * each + i % each;
@@ -550,7 +564,7 @@ static __global__ void __launch_bounds__(NORM_WARPS * 32)
     if (keeper >= 0) {
         const struct gdn_seg s = gdn_seg_at(a.g, keeper / a.g.shape.n_k_heads);
         if (s.n)
-            keep_keys(a.g, s, keeper % a.g.shape.n_k_heads);
+            keep_keys<T>(a.g, s, keeper % a.g.shape.n_k_heads);
         return;
     }
     if (unit >= n_units)

@@ -59,8 +59,9 @@ static __device__ __forceinline__ int32_t gdn_kept_from(const struct gdn_seg &s)
 
 struct gdn_slot {
     int32_t *pos; /* of each value head: before which its state stands */
-    float *state, *k, *u, *g;
-    void *conv;
+    uint32_t *arrived;
+    float *state, *u, *g;
+    void *k, *conv;
 };
 static __device__ __forceinline__ struct gdn_slot gdn_slot_at(const struct gdn_args &a,
                                                               int32_t slot)
@@ -68,8 +69,9 @@ static __device__ __forceinline__ struct gdn_slot gdn_slot_at(const struct gdn_a
     uint8_t *const at = (uint8_t *)a.slots.data + slot * a.slots.slot_stride;
     struct gdn_slot s;
     s.pos = (int32_t *)at;
+    s.arrived = (uint32_t *)(at + a.block.arrived);
     s.state = (float *)(at + a.block.state);
-    s.k = (float *)(at + a.block.k);
+    s.k = at + a.block.k;
     s.u = (float *)(at + a.block.u);
     s.g = (float *)(at + a.block.g);
     s.conv = at + a.block.conv;
@@ -88,12 +90,49 @@ static __device__ __forceinline__ void gdn_cut(uint32_t (&part)[PARTS], float x,
         y = __fsub_rn(y, __uint_as_float(part[p] & 0xffff0000u));
     }
 }
+/* A key in bf16 mode: whole steps. */
+static __device__ __forceinline__ float gdn_to_steps(float x)
+{
+    const float steps = rintf(__fmul_rn(x, 1 / SV_GDN_KEY_STEP));
+    return __fmul_rn(fmaxf(fminf(steps, 32767), -32767), SV_GDN_KEY_STEP);
+}
+/* The parts of eight kept keys. */
+static __device__ __forceinline__ void gdn_parts_of(uint4 kept, uint4 &hi, uint4 &lo)
+{
+    const uint32_t w[4] = {kept.x, kept.y, kept.z, kept.w};
+    uint32_t part[4][2];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        gdn_cut<2>(part[i], __fmul_rn((float)(int16_t)w[i], SV_GDN_KEY_STEP),
+                   __fmul_rn((float)((int32_t)w[i] >> 16), SV_GDN_KEY_STEP));
+    hi = make_uint4(part[0][0], part[1][0], part[2][0], part[3][0]);
+    lo = make_uint4(part[0][1], part[1][1], part[2][1], part[3][1]);
+}
+/* Eight keys of one row in a key head: octet n. */
+static __device__ __forceinline__ const uint4 *gdn_kept_keys(const struct gdn_args &a,
+                                                             const struct gdn_slot &slot,
+                                                             int32_t kh, int32_t pos, int32_t n)
+{
+    const int32_t k_ring = a.block.k_ring;
+    return (const uint4 *)((const int16_t *)slot.k +
+                           ((int64_t)kh * k_ring + pos % k_ring) * a.shape.k_dim) +
+           n;
+}
 /* The sums of two such parts, without a rounding. */
 static __device__ __forceinline__ float2 gdn_joined(uint32_t hi, uint32_t lo)
 {
     return make_float2(
         __fadd_rn(__uint_as_float(hi << 16), __uint_as_float(lo << 16)),
         __fadd_rn(__uint_as_float(hi & 0xffff0000u), __uint_as_float(lo & 0xffff0000u)));
+}
+
+/* Two keys as they are kept, of their parts. */
+static __device__ __forceinline__ uint32_t gdn_steps_of(uint32_t hi, uint32_t lo)
+{
+    const float2 x = gdn_joined(hi, lo);
+    const int32_t a = (int32_t)__fmul_rn(x.x, 1 / SV_GDN_KEY_STEP),
+                  b = (int32_t)__fmul_rn(x.y, 1 / SV_GDN_KEY_STEP);
+    return ((uint32_t)a & 0xffff) | (uint32_t)b << 16;
 }
 
 #endif

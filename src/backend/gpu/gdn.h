@@ -13,11 +13,11 @@ extern "C" {
 
 enum { SV_CUDA_MAX_KEY = 128 }; /* numbers of a key (gdn_scan.cu) */
 
-/* gdn.cu, gdn_scan.cu, gdn_single.cu */
+/* gdn.cu, gdn_scan.cu, gdn_few.cu */
 void sv_cuda_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p);
 void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p);
 void sv_cuda_gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p);
-void sv_cuda_gdn_single(struct sv_dev *dev, const struct sv_p_gdn *p);
+void sv_cuda_gdn_few(struct sv_dev *dev, const struct sv_p_gdn *p);
 
 /* gates.cu */
 void sv_cuda_sigmoid_mul(struct sv_dev *dev, const struct sv_p_sigmoid_mul *p);

@@ -84,6 +84,18 @@ static __device__ __forceinline__ float2 tap(const struct conv_args &a, const st
                        : load2((const float *)slot.conv + at);
 }
 
+/* Keeps two channels of a row as they are in bf16. */
+static __device__ __forceinline__ void put_conv_row(const struct conv_args &a,
+                                                    const struct gdn_slot &slot, int32_t pos,
+                                                    int32_t channel, uint32_t x)
+{
+    const int64_t at = (int64_t)(pos % a.g.block.conv_ring) * a.g.channels + channel;
+    if (a.kept_bf16)
+        *(uint32_t *)((__nv_bfloat16 *)slot.conv + at) = x;
+    else
+        *(float2 *)((float *)slot.conv + at) = load2((const __nv_bfloat16 *)&x);
+}
+
 static __device__ __forceinline__ float conv_silu(float w0, float w1, float w2, float w3, float x0,
                                                   float x1, float x2, float x3)
 {

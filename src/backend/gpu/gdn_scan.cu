@@ -30,13 +30,17 @@ do_chunk(const struct scan_args &a, const struct work &w, const struct chunk &c,
 {
     const uint32_t keys = gpu_shared_at(stage0);
     const int32_t kd = k_dim<WHOLE>(gpu_args(a));
-    float of_keys[SUMS] = {}, out[SUMS] = {}, u[SUMS];
+    struct two_sums of = {};
+    float u[SUMS];
     if (!has_cols<WHOLE>(gpu_args(a), w))
         return;
     if (c.lo < c.hi)
-        products<PARTS, WHOLE>(s, keys, keys + stage<PARTS>::QUERIES, kd, of_keys, out);
-    solve(c, m, stage0 + stage<PARTS>::V, of_keys, out, u);
-    put_rows<WHOLE>(gpu_args(a), w, c, out, u);
+        products<PARTS, WHOLE>(s, keys, keys + stage<PARTS>::QUERIES, kd, of);
+#pragma unroll
+    for (int l = 0; l < LINES; l++)
+        get_cols(v_at(stage0 + stage<PARTS>::V, line_of(l), col_of_lane()), u, l);
+    solve(c, m, of.keys, of.queries, u);
+    put_rows<WHOLE>(gpu_args(a), w, c, of.queries, u);
     if (!c.folds)
         return;
     if (!c.committed && changed)
@@ -102,6 +106,8 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 3)
         struct chunk_shared &m = both[c.first / GDN_CHUNK % 2];
         put_weights(f, m);
         gpu_copy_wait<0>(0, 0);
+        if (PARTS == 2)
+            put_kept<WHOLE>(gpu_args(a), w, c, wave, gpu_shared_at(stage_of(c)));
         __syncthreads(); /* and all waves are done with the chunk before */
         if (next < w.seg.end) {
             const struct chunk then = chunk_at(gpu_args(a), w, next);
@@ -137,6 +143,7 @@ static __global__ void __launch_bounds__(2 * THREADS, 1)
         fetch_weights(gpu_args(a), w, c, f);
         put_weights(f, both[c.first / GDN_CHUNK % 2]);
         gpu_copy_wait<0>(0, 0);
+        put_kept<true>(gpu_args(a), w, c, gpu_wave() % WAVES, at);
     };
     float s[TILES][SUMS];
     sv_pdl_launch();

@@ -229,12 +229,15 @@ static __device__ __forceinline__ void bring(const struct scan_args &a, const st
     const auto key = [&](int32_t i) {
         const struct scan_args &now = gpu_args(a);
         const int32_t kd = k_dim<WHOLE>(now);
-        return i < c.lo ? slot_of(now, w).k + (int64_t)w.kh * now.g.block.k_ring * kd +
-                              k_ring_row(now, c, i) * kd
+        return i < c.lo ? (const float *)slot_of(now, w).k +
+                              (int64_t)w.kh * now.g.block.k_ring * kd + k_ring_row(now, c, i) * kd
                         : row(i, (now.g.shape.n_k_heads + w.kh) * kd);
     };
     const auto query = [&](int32_t i) { return row(i, w.kh * k_dim<WHOLE>(gpu_args(a))); };
-    const auto is_key = [&](int32_t i) { return i < c.hi && (i >= c.lo || c.folds); };
+    /* In two parts kept keys are put there apart: put_kept. */
+    const auto is_key = [&](int32_t i) {
+        return i < c.hi && (i >= c.lo || (PARTS > 2 && c.folds));
+    };
     const auto is_query = [&](int32_t i) { return i < c.hi && i >= c.lo; };
     if (PARTS == 2) {
         enum { AT_ONCE = COPY / (2 * GDN_KEY * 2) };
@@ -299,6 +302,30 @@ static __device__ __forceinline__ void bring(const struct scan_args &a, const st
             });
     }
     gpu_copy_commit();
+}
+
+/* Kept keys of a chunk that folds, in two parts, by the waves that bring its lines; behind the wait
+ * for their copies, which may leave zeros there. */
+template <bool WHOLE>
+static __device__ __forceinline__ void put_kept(const struct scan_args &a, const struct work &w,
+                                                const struct chunk &c, int wave, uint32_t keys)
+{
+    enum { OCTETS = GDN_KEY / 8, AT_ONCE = GPU_WAVE * 16 / (2 * GDN_KEY * 2) };
+    if (!c.folds || c.lo == 0)
+        return;
+#pragma unroll 1
+    for (int32_t n = gpu_lane(); n < GDN_CHUNK / WAVES * OCTETS; n += GPU_WAVE) {
+        const int32_t own = n / OCTETS, octet = n % OCTETS,
+                      i = (own / AT_ONCE * WAVES + wave) * AT_ONCE + own % AT_ONCE;
+        uint4 hi, lo;
+        if (i >= c.lo || (!WHOLE && octet * 8 >= gpu_args(a).g.shape.k_dim))
+            continue;
+        gdn_parts_of(
+            *gdn_kept_keys(gpu_args(a).g, slot_of(gpu_args(a), w), w.kh, c.first + i, octet), hi,
+            lo);
+        gpu_store16(keys + gpu_place<tiles<2>::LINE>(i, octet), hi);
+        gpu_store16(keys + gpu_place<tiles<2>::LINE>(i, OCTETS + octet), lo);
+    }
 }
 
 /* ---------------------------------------------------------------- the state */
@@ -369,49 +396,60 @@ static __device__ __forceinline__ void move_state(const struct scan_args &a, con
     }
 }
 
-/* Lines of keys and of queries times this wave's columns of the state. */
-template <int PARTS, bool WHOLE>
-static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], uint32_t keys,
-                                                uint32_t queries, int32_t kd,
-                                                float (&of_keys)[SUMS], float (&of_queries)[SUMS])
+/* Of lines of keys and of queries times this wave's columns of the state: tiles with even and with
+ * odd numbers have sums of their own. */
+struct two_sums {
+    float keys[SUMS], queries[SUMS];
+};
+/* tile: of the state, t. Parts of a line lie whole swizzled groups apart. */
+template <int PARTS>
+static __device__ __forceinline__ void add_tile(const float (&tile)[SUMS], uint32_t keys,
+                                                uint32_t queries, int t, struct two_sums &sums)
 {
     enum { LINE = tiles<PARTS>::LINE };
-    float odd[2][SUMS]; /* of odd tiles */
+    uint32_t part[PARTS][PAIRS];
 #pragma unroll
-    for (int e = 0; e < SUMS; e++)
-        of_keys[e] = of_queries[e] = odd[0][e] = odd[1][e] = 0;
+    for (int e = 0; e < PAIRS; e++) {
+        uint32_t two[PARTS];
+        gdn_cut<PARTS>(two, tile[2 * e], tile[2 * e + 1]);
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+            part[p][e] = two[p];
+    }
+#pragma unroll
+    for (int q = 0; q < PARTS; q++) {
+        uint32_t k[PAIRS], x[PAIRS];
+        gpu_load_n<LINE>(k, keys + q * GDN_KEY * 2, 0, t * 16);
+        gpu_load_n<LINE>(x, queries + q * GDN_KEY * 2, 0, t * 16);
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+            if (p + q < PARTS) {
+                gpu_mma_t(sums.keys, part[p], k);
+                gpu_mma_t(sums.queries, part[p], x);
+            }
+    }
+}
+static __device__ __forceinline__ void add_sums(struct two_sums &even, const struct two_sums &odd)
+{
+#pragma unroll
+    for (int e = 0; e < SUMS; e++) {
+        even.keys[e] = __fadd_rn(even.keys[e], odd.keys[e]);
+        even.queries[e] = __fadd_rn(even.queries[e], odd.queries[e]);
+    }
+}
+template <int PARTS, bool WHOLE>
+static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], uint32_t keys,
+                                                uint32_t queries, int32_t kd, struct two_sums &of)
+{
+    struct two_sums odd = {};
+    of = odd;
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
         if (!WHOLE && t * 16 >= kd)
             break;
-        uint32_t part[PARTS][PAIRS];
-#pragma unroll
-        for (int e = 0; e < PAIRS; e++) {
-            uint32_t two[PARTS];
-            gdn_cut<PARTS>(two, s[t][2 * e], s[t][2 * e + 1]);
-#pragma unroll
-            for (int p = 0; p < PARTS; p++)
-                part[p][e] = two[p];
-        }
-#pragma unroll
-        for (int q = 0; q < PARTS; q++) {
-            /* Parts lie whole swizzled groups apart. */
-            uint32_t k[PAIRS], x[PAIRS];
-            gpu_load_n<LINE>(k, keys + q * GDN_KEY * 2, 0, t * 16);
-            gpu_load_n<LINE>(x, queries + q * GDN_KEY * 2, 0, t * 16);
-#pragma unroll
-            for (int p = 0; p < PARTS; p++)
-                if (p + q < PARTS) {
-                    gpu_mma_t(t % 2 ? odd[0] : of_keys, part[p], k);
-                    gpu_mma_t(t % 2 ? odd[1] : of_queries, part[p], x);
-                }
-        }
+        add_tile<PARTS>(s[t], keys, queries, t, t % 2 ? odd : of);
     }
-#pragma unroll
-    for (int e = 0; e < SUMS; e++) {
-        of_keys[e] = __fadd_rn(of_keys[e], odd[0][e]);
-        of_queries[e] = __fadd_rn(of_queries[e], odd[1][e]);
-    }
+    add_sums(of, odd);
 }
 
 /* What a chunk's rows add to a state: exp(G_last - G_i) u_i in parts. to_end(line): the former. */
@@ -474,11 +512,11 @@ static __device__ __forceinline__ float where(int behind, float x)
     return __uint_as_float(__float_as_uint(x) & (uint32_t)(-behind >> 31));
 }
 /* u of all lines, and what the new ones yield. Sums run over ascending rows: u of row j is added to
- * the sums of all lines behind it as soon as it is known. of_keys, of_queries: products with the
- * state; out: in its place. */
+ * the sums of all lines behind it as soon as it is known. u: of lines before lo, and v of the
+ * others; of_keys, out: products of keys and queries with the state. */
 static __device__ __forceinline__ void solve(const struct chunk &c, const struct chunk_shared &m,
-                                             const uint8_t *values, const float (&of_keys)[SUMS],
-                                             float (&out)[SUMS], float (&u)[SUMS])
+                                             const float (&of_keys)[SUMS], float (&out)[SUMS],
+                                             float (&u)[SUMS])
 {
     float sum[SUMS], beta[LINES];
 #pragma unroll
@@ -486,7 +524,6 @@ static __device__ __forceinline__ void solve(const struct chunk &c, const struct
         const int i = line_of(l);
         const float decay = m.decay[i];
         beta[l] = m.beta[i];
-        get_cols(v_at(values, i, col_of_lane()), u, l);
 #pragma unroll
         for (int r = 0; r < GPU_LINES; r++) {
             const int e = sum_of(l, r);

@@ -10,27 +10,13 @@
  * segment reads. Where a state does not fit, three launches do it. Must not: let a row's bits
  * differ from those of the other kernels.
  */
-#include "backend/gpu/gdn_row.cuh"
-#include "backend/gpu/gdn_scan.cuh"
+#include "backend/gpu/gdn_whole.cuh"
 
 enum {
-    SINGLE_WAVES = GDN_KEY / 16,
-    SINGLE_THREADS = SINGLE_WAVES * 32,
-    LINE = tiles<2>::LINE, /* bytes of a key's two parts */
-    STATE_LINE = GDN_KEY * 4,
-    STATE = GDN_KEY * STATE_LINE,
     KEYS = STATE,                  /* place of the chunk's keys */
     ROW = KEYS + GDN_CHUNK * LINE, /* of the row's own key and query */
     SINGLE_BYTES = ROW + 2 * LINE,
     COLUMNS = 4 * 32 /* first thread with a column */
-};
-
-struct single_args {
-    struct conv_args c; /* first: gpu.h's parameters of a kernel */
-    struct gated_norm_args n;
-    float *out;
-    const __nv_bfloat16 *z;
-    __nv_bfloat16 *normed;
 };
 
 struct single_shared {
@@ -63,26 +49,24 @@ static __device__ __forceinline__ void
 convolve_two(const struct conv_args &a, const struct group &g, const struct gdn_slot &slot,
              int32_t channel, bool keeps, const struct two_taps &t, float2 (&y)[2])
 {
-    const int64_t kept = (int64_t)(g.pos % a.g.block.conv_ring) * a.g.channels + channel;
     const __nv_bfloat16 *const from = (const __nv_bfloat16 *)a.x + g.row0 * a.ldx + channel;
-    float2 x[2];
+    uint32_t in[2];
 #pragma unroll
     for (int m = 0; m < 2; m++)
-        x[m] = load2(from + 64 * m);
+        in[m] = *(const uint32_t *)(from + 64 * m);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         const float2 *const w = t.w[m], *const o = t.older[m];
-        if (keeps && a.kept_bf16)
-            *(uint32_t *)((__nv_bfloat16 *)slot.conv + kept + 64 * m) = pack2(x[m]);
-        else if (keeps)
-            *(float2 *)((float *)slot.conv + kept + 64 * m) = x[m];
-        y[m].x = conv_silu(w[0].x, w[1].x, w[2].x, w[3].x, o[0].x, o[1].x, o[2].x, x[m].x);
-        y[m].y = conv_silu(w[0].y, w[1].y, w[2].y, w[3].y, o[0].y, o[1].y, o[2].y, x[m].y);
+        const float2 x = load2((const __nv_bfloat16 *)&in[m]);
+        if (keeps)
+            put_conv_row(a, slot, g.pos, channel + 64 * m, in[m]);
+        y[m].x = conv_silu(w[0].x, w[1].x, w[2].x, w[3].x, o[0].x, o[1].x, o[2].x, x.x);
+        y[m].y = conv_silu(w[0].y, w[1].y, w[2].y, w[3].y, o[0].y, o[1].y, o[2].y, x.y);
     }
 }
 
-/* The row's key (line 0) or query (line 1) in parts; the key among its chunk's as well, and, where
- * `kept` is given, to the slot's block. */
+/* The row's key (line 0) or query (line 1) in parts; the key, in whole steps, among its chunk's as
+ * well, and, where `kept` is given, to the slot's block. */
 static __device__ __forceinline__ void put_parts(const struct group &g, uint32_t room, int line,
                                                  const float2 (&y)[2], float inv, uint32_t *kept)
 {
@@ -90,16 +74,19 @@ static __device__ __forceinline__ void put_parts(const struct group &g, uint32_t
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         uint32_t part[2];
-        gdn_cut<2>(part, __fmul_rn(y[m].x, inv), __fmul_rn(y[m].y, inv));
+        float2 x = make_float2(__fmul_rn(y[m].x, inv), __fmul_rn(y[m].y, inv));
+        if (line == 0)
+            x = make_float2(gdn_to_steps(x.x), gdn_to_steps(x.y));
+        gdn_cut<2>(part, x.x, x.y);
 #pragma unroll
         for (int p = 0; p < 2; p++) {
             const uint32_t chunk = p * GDN_KEY / 8 + lane / 4 + 8 * m, at = lane % 4 * 4;
             gpu_store4(room + ROW + gpu_place<LINE>(line, chunk) + at, part[p]);
             if (line == 0)
                 gpu_store4(room + KEYS + gpu_place<LINE>(g.line, chunk) + at, part[p]);
-            if (kept)
-                kept[p * GDN_KEY / 2 + lane + 32 * m] = part[p];
         }
+        if (kept)
+            kept[lane + 32 * m] = gdn_steps_of(part[0], part[1]);
     }
 }
 
@@ -137,51 +124,6 @@ static __device__ __forceinline__ void dots_of_row(uint32_t room, int eight,
         for (int e = 0; e < 2; e++)
             (row ? m.qk : m.kk)[eight * 8 + gpu_run_col(lane) + e] =
                 __fadd_rn(sum[0][e], sum[1][e]);
-}
-
-/* A lane's numbers of tile t of its wave's columns in shared memory. */
-template <bool STORE>
-static __device__ __forceinline__ void move_tile(uint8_t *room, int t, float (&s)[SUMS])
-{
-    const int32_t col = col_of_lane();
-#pragma unroll
-    for (int l = 0; l < LINES; l++) {
-        const int32_t d = t * 16 + line_of(l);
-        float *const at = (float *)(room + gpu_place<STATE_LINE>(d, col / 4)) + col % 4;
-        if (STORE)
-            put_cols(at, s, l);
-        else
-            get_cols(at, s, l);
-    }
-}
-
-/* Folds a chunk that is full by now, whose keys are there, into the state, here and in the slot's
- * block. */
-static __device__ __forceinline__ void fold_kept(const struct gdn_args &g,
-                                                 const struct gdn_slot &slot, uint8_t *room,
-                                                 int32_t h, int32_t first)
-{
-    const int32_t ring = g.block.ring, col = col_of_lane();
-    const float *const gs = slot.g + (int64_t)h * ring, last = gs[(first + GDN_CHUNK - 1) % ring];
-    float *const state = slot.state + (int64_t)h * GDN_KEY * GDN_KEY + col;
-    float u[SUMS];
-    uint32_t part[2][PAIRS];
-#pragma unroll
-    for (int l = 0; l < LINES; l++)
-        get_cols(slot.u + ((int64_t)h * ring + (first + line_of(l)) % ring) * GDN_KEY + col, u, l);
-    cut_u<2>(part, u,
-             [&](int l) { return expf(__fsub_rn(last, gs[(first + line_of(l)) % ring])); });
-    const float decay = expf(last);
-#pragma unroll 1
-    for (int t = 0; t < TILES; t++) {
-        float s[SUMS];
-        move_tile<false>(room, t, s);
-        fold_tile<2>(s, part, gpu_shared_at(room) + KEYS, t, decay);
-        move_tile<true>(room, t, s);
-#pragma unroll
-        for (int l = 0; l < LINES; l++)
-            put_cols(state + (t * 16 + line_of(l)) * GDN_KEY, s, l);
-    }
 }
 
 /* The wave's columns of the state times the row's key and query. */
@@ -243,8 +185,8 @@ static __device__ __forceinline__ float finish_column(int32_t col, int32_t line,
 
 /* LANES: of a wave; there is one for 32 alone. */
 template <int LANES>
-static __global__ void __launch_bounds__(SINGLE_THREADS, 3)
-    single_kernel(const __grid_constant__ struct single_args a)
+static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
+    single_kernel(const __grid_constant__ struct whole_args a)
 {
     GPU_SHARED(room);
     __shared__ __align__(16) struct single_shared m;
@@ -264,26 +206,11 @@ static __global__ void __launch_bounds__(SINGLE_THREADS, 3)
     const struct gdn_slot slot = gdn_slot_at(g, seg.slot);
     const struct group now = {seg, seg.row0, 1, seg.base, seg.base % GDN_CHUNK};
     const int32_t chunk = now.pos - now.line;
-    const auto bring_keys = [&](int32_t from, int32_t n) {
-        const int32_t k_ring = g.block.k_ring;
-        for (int32_t j = warp; j < n; j += SINGLE_WAVES)
-            gpu_copy_rows<LINE, false>(gpu_shared_at(room) + KEYS, j, [&](uint32_t i, uint32_t at) {
-                return gpu_source{
-                    slot.k + ((int64_t)kh * k_ring + (from + (int32_t)i) % k_ring) * GDN_KEY +
-                        at * 4,
-                    true};
-            });
-        gpu_copy_commit();
-    };
-    bring_keys(chunk, now.line);
-#pragma unroll
-    for (int32_t d = 0; d < GDN_KEY; d += SINGLE_WAVES)
-        gpu_copy_rows<STATE_LINE, false>(
-            gpu_shared_at(room), d + warp, [&](uint32_t i, uint32_t at) {
-                return gpu_source{
-                    slot.state + ((int64_t)h * GDN_KEY + (int32_t)i) * GDN_KEY + at * 4, true};
-            });
-    gpu_copy_commit();
+    const int32_t i = threadIdx.x / OCTETS, octet = threadIdx.x % OCTETS;
+    uint4 kept = make_uint4(0, 0, 0, 0);
+    if (i < now.line)
+        kept = *gdn_kept_keys(g, slot, kh, chunk + i, octet);
+    bring_state(slot, h, gpu_shared_at(room));
     int32_t pos = state_pos(g, slot, seg, h);
 
     /* Queries, keys, values; gates; kept u. */
@@ -312,10 +239,9 @@ static __global__ void __launch_bounds__(SINGLE_THREADS, 3)
             *(float2 *)&m.v[2 * lane + 64] = y[1];
         } else {
             const float inv = to_unit(sum_of_squares(y), warp == 0 ? a.c.q_length : 1.0f);
-            float *const kept =
-                slot.k + ((int64_t)kh * g.block.k_ring + now.pos % g.block.k_ring) * GDN_KEY;
             put_parts(now, gpu_shared_at(room), warp == 0, y, inv,
-                      warp == 1 && first ? (uint32_t *)kept : NULL);
+                      warp == 1 && first ? (uint32_t *)gdn_kept_keys(g, slot, kh, now.pos, 0)
+                                         : NULL);
         }
         if (warp == 0)
 #pragma unroll
@@ -336,17 +262,17 @@ static __global__ void __launch_bounds__(SINGLE_THREADS, 3)
             m.beta = sv_sigmoid(sv_load((const __nv_bfloat16 *)a.c.b + at));
         }
     }
-    gpu_copy_wait<1>(1, 0);
+    if (i < now.line)
+        put_keys(gpu_shared_at(room) + KEYS, kept);
     __syncthreads(); /* keys are there */
     if (warp < 2)
         dots_of_row(gpu_shared_at(room), warp, m);
     gpu_copy_wait<0>(0, 0);
     __syncthreads(); /* and the state */
     for (; pos + GDN_CHUNK <= now.pos; pos += GDN_CHUNK) {
-        bring_keys(pos, GDN_CHUNK);
-        gpu_copy_wait<0>(0, 0);
+        put_keys(gpu_shared_at(room) + KEYS, *gdn_kept_keys(g, slot, kh, pos + i, octet));
         __syncthreads();
-        fold_kept(g, slot, room, h, pos);
+        fold_kept(g, slot, room, gpu_shared_at(room) + KEYS, h, pos);
         __syncthreads();
     }
     products_of_row<LANES>(room, m);
@@ -373,29 +299,10 @@ static __global__ void __launch_bounds__(SINGLE_THREADS, 3)
         put_norm(to + 64 * n, x[n], z[n], weight[n], inv);
 }
 
-void sv_cuda_gdn_single(struct sv_dev *dev, const struct sv_p_gdn *p)
+bool sv_gdn_single(struct sv_cuda *cu, const struct sv_p_gdn *p)
 {
-    struct sv_cuda *cu = sv_cuda_of(dev);
-    const struct sv_gdn_shape &s = p->conv.shape;
     if constexpr (GPU_WAVE == 32)
-        if (cu->act == SV_BF16 && s.k_dim == GDN_KEY && s.v_dim == GDN_KEY &&
-            cu->smem_block >= SINGLE_BYTES + sizeof(struct single_shared)) {
-            void (*const kernel)(struct single_args) = single_kernel<GPU_WAVE>;
-            const struct single_args a = {conv_args_of(cu, &p->conv), norm_args_of(cu, &p->norm),
-                                          p->scan.out, (const __nv_bfloat16 *)p->norm.z,
-                                          (__nv_bfloat16 *)p->norm.out};
-            SV_REQUIRE(p->conv.ldx % 2 == 0 && p->norm.ldz % 2 == 0);
-            if (sv_cuda_check(cu,
-                              cudaFuncSetAttribute((const void *)kernel,
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   SINGLE_BYTES),
-                              "gdn_single"))
-                sv_cuda_launch_in_pass(cu, "gdn_single", kernel,
-                                       dim3((unsigned)s.n_v_heads, (unsigned)p->conv.rows.n_segs),
-                                       SINGLE_THREADS, SINGLE_BYTES, a);
-            return;
-        }
-    sv_cuda_gdn_conv(dev, &p->conv);
-    sv_cuda_gdn_scan(dev, &p->scan);
-    sv_cuda_gdn_norm(dev, &p->norm);
+        return launch_whole(cu, "gdn_single", single_kernel<GPU_WAVE>, SINGLE_BYTES,
+                            sizeof(struct single_shared), p);
+    return false;
 }

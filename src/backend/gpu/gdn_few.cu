@@ -1,0 +1,405 @@
+/*
+ * gdn_few.cu - the gated delta rule of verify blocks: convolution, scan and norm in one launch.
+ *
+ * Entered through the table in device.cu; for single rows: gdn_single.cu. A thread block has a
+ * value head of a segment of at most a chunk's rows, which lie in one chunk or two. Its state is on
+ * its way to shared memory while queries, keys, values, gates and the products of keys are made;
+ * then each wave takes its columns through the chunks by itself, tile by tile out of shared memory,
+ * which holds the state behind the first chunk meanwhile. What several thread blocks of the segment
+ * read, keys and rows before the convolution, is written by the last of them to come. Arithmetic:
+ * gdn_row.cuh, gdn_scan.cuh.
+ */
+#include "backend/gpu/gdn_whole.cuh"
+
+enum {
+    KEY_TILE = GDN_CHUNK * LINE,
+    KEYS = STATE,               /* of the first row's chunk, of the next one, */
+    FULL = KEYS + 2 * KEY_TILE, /* and of one that is full by now */
+    QUERIES = FULL + KEY_TILE,  /* by their lines in either chunk, as values are */
+    VALUES = QUERIES + KEY_TILE,
+    HALF = GDN_CHUNK * 4 * COLS, /* of the columns */
+    FEW_BYTES = VALUES + 2 * HALF,
+    CONV_WARPS = 6, /* two each for queries, keys, values */
+    GATES = CONV_WARPS,
+    BATCH = 8
+};
+
+struct few_shared {
+    struct chunk_shared of[2];
+    float g[2][GDN_CHUNK];
+    uint32_t before; /* thread blocks of the key head */
+};
+
+/* Rows of the pass by places from the first one's chunk on: row i has place line + i. */
+struct few {
+    struct gdn_seg seg;
+    int32_t h, kh, line, chunk; /* position of place 0 */
+};
+
+/* The first chunk, or the next one. */
+static __device__ __forceinline__ struct chunk few_chunk(const struct few &f, int32_t n)
+{
+    struct chunk c = {};
+    c.first = f.chunk + n * GDN_CHUNK;
+    c.lo = n ? 0 : f.line;
+    c.hi = min(f.line + f.seg.n - n * GDN_CHUNK, GDN_CHUNK);
+    c.folds = n == 0 && f.line + f.seg.n > GDN_CHUNK;
+    return c;
+}
+
+/* Four numbers of a line of values: column col and on. */
+static __device__ __forceinline__ float *value_at(uint8_t *room, int32_t place, int32_t col)
+{
+    return (float *)(room + VALUES + col / COLS * HALF +
+                     gpu_place<4 * COLS>(place % GDN_CHUNK, col % COLS / 4)) +
+           col % 4;
+}
+
+/* Convolution of two channels; queries and keys stay f32 in the places of their parts. */
+struct pair_taps {
+    float2 w[SV_GDN_TAPS], older[OLDER];
+};
+static __device__ __forceinline__ void convolve_few(const struct conv_args &a, const struct few &f,
+                                                    const struct gdn_slot &slot, int32_t part,
+                                                    int32_t pair, int32_t channel,
+                                                    const struct pair_taps &t, uint8_t *room)
+{
+    const __nv_bfloat16 *const from = (const __nv_bfloat16 *)a.x + f.seg.row0 * a.ldx + channel;
+    float2 x0 = t.older[0], x1 = t.older[1], x2 = t.older[2];
+#pragma unroll 1
+    for (int32_t i0 = 0; i0 < f.seg.n; i0 += BATCH) {
+        uint32_t in[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (i0 + i < f.seg.n)
+                in[i] = *(const uint32_t *)(from + (i0 + i) * a.ldx);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            if (i0 + i >= f.seg.n)
+                break;
+            const int32_t place = f.line + i0 + i;
+            const float2 x3 = load2((const __nv_bfloat16 *)&in[i]);
+            float2 y;
+            y.x = conv_silu(t.w[0].x, t.w[1].x, t.w[2].x, t.w[3].x, x0.x, x1.x, x2.x, x3.x);
+            y.y = conv_silu(t.w[0].y, t.w[1].y, t.w[2].y, t.w[3].y, x0.y, x1.y, x2.y, x3.y);
+            x0 = x1, x1 = x2, x2 = x3;
+            if (part == 2) {
+                *(float2 *)value_at(room, place, 2 * pair) = y;
+                put_conv_row(a, slot, f.seg.base + i0 + i, channel, in[i]);
+            } else {
+                *(float2 *)(room +
+                            (part ? KEYS + place * LINE : QUERIES + place % GDN_CHUNK * LINE) +
+                            8 * pair) = y;
+            }
+        }
+    }
+}
+
+/* Rows' queries and keys to unit length, in parts; a warp each. */
+static __device__ __forceinline__ void to_length(const struct conv_args &a, const struct few &f,
+                                                 uint8_t *room)
+{
+    enum { EACH = 2 * GDN_CHUNK / WHOLE_WAVES };
+    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int n = 0; n < EACH; n++) {
+        const int32_t r = warp + WHOLE_WAVES * n, place = f.line + r / 2;
+        const bool key = r % 2;
+        if (r >= 2 * f.seg.n)
+            break;
+        uint8_t *const tile = room + (key ? KEYS + place / GDN_CHUNK * KEY_TILE : (int32_t)QUERIES);
+        const float *const from = (const float *)(tile + place % GDN_CHUNK * LINE) + 2 * lane;
+        const float2 x[2] = {load2(from), load2(from + 64)};
+        const float inv = to_unit(sum_of_squares(x), key ? 1.0f : a.q_length);
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            float2 y = make_float2(__fmul_rn(x[m].x, inv), __fmul_rn(x[m].y, inv));
+            uint32_t part[2];
+            if (key)
+                y = make_float2(gdn_to_steps(y.x), gdn_to_steps(y.y));
+            gdn_cut<2>(part, y.x, y.y);
+#pragma unroll
+            for (int p = 0; p < 2; p++)
+                gpu_store4(gpu_shared_at(tile) +
+                               gpu_place<LINE>(place % GDN_CHUNK, p * OCTETS + lane / 4 + 8 * m) +
+                               lane % 4 * 4,
+                           part[p]);
+        }
+    }
+}
+
+/* beta, G and what is made of it, by a warp: lane l for place l, and for row l. Returns G of that
+ * row. own: its log decay; beta: likewise; kept: G of place l, of a row before the pass. */
+static __device__ __forceinline__ float put_gates(const struct few &f, float own, float beta,
+                                                  float kept, struct few_shared &m)
+{
+    const int32_t lane = threadIdx.x % 32, from = max(lane - f.line, 0);
+    float sum = __shfl_sync(0xffffffffu, kept, max(f.line - 1, 0)), mine = 0;
+#pragma unroll
+    for (int r = 0; r < GDN_CHUNK; r++) {
+        const float x = __shfl_sync(0xffffffffu, own, r);
+        sum = (f.line + r) % GDN_CHUNK ? __fadd_rn(sum, x) : x;
+        if (lane == r)
+            mine = sum;
+    }
+    const bool before = lane < f.line, there = lane < f.line + f.seg.n;
+    const float new_g = __shfl_sync(0xffffffffu, mine, from),
+                new_beta = __shfl_sync(0xffffffffu, beta, from),
+                g = before  ? kept
+                    : there ? new_g
+                            : 0,
+                last = __shfl_sync(0xffffffffu, g, lane | (GDN_CHUNK - 1));
+    struct chunk_shared &c = m.of[lane / GDN_CHUNK];
+    const int32_t i = lane % GDN_CHUNK;
+    m.g[lane / GDN_CHUNK][i] = g;
+    c.beta[i] = before || !there ? 1 : new_beta;
+    c.decay[i] = expf(g);
+    c.to_end[i] = expf(__fsub_rn(last, g));
+    return mine;
+}
+
+/* Products of a chunk's keys, or of its queries, with its keys, as weights: by a wave. */
+template <int LANES>
+static __device__ __forceinline__ void put_dots(const struct chunk &c, bool of_query, uint32_t keys,
+                                                uint32_t rows, const float (&g)[GDN_CHUNK],
+                                                struct chunk_shared &m)
+{
+    float sum[2][256 / LANES] = {}; /* of even and odd tiles */
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        uint32_t x[2][128 / LANES], k[2][128 / LANES];
+#pragma unroll
+        for (int p = 0; p < 2; p++) {
+            gpu_load_p<LINE>(x[p], rows, 0, p * GDN_KEY + t * 16);
+            gpu_load_n<LINE>(k[p], keys, 0, p * GDN_KEY + t * 16);
+        }
+        gpu_mma_t(sum[t % 2], x[1], k[1]);
+        gpu_mma_t(sum[t % 2], x[1], k[0]);
+        gpu_mma_t(sum[t % 2], x[0], k[1]);
+        gpu_mma_t(sum[t % 2], x[0], k[0]);
+    }
+#pragma unroll
+    for (int e = 0; e < SUMS; e++) {
+        const int32_t i = gpu_run_row(gpu_lane()) + 8 * (e % 4 / GPU_RUN),
+                      j = e / 4 * GPU_COLS + gpu_run_col(gpu_lane()) + e % GPU_RUN;
+        const bool new_row = i >= c.lo && i < c.hi;
+        const float dot = __fadd_rn(sum[0][e], sum[1][e]),
+                    weight = new_row && j < i ? __fmul_rn(expf(__fsub_rn(g[i], g[j])), dot) : 0;
+        struct weight_pair &to = m.by[j][i / 2];
+        (of_query ? to.qk : to.kk)[i % 2] = weight;
+        if (of_query && i == j)
+            m.own[i] = dot;
+    }
+}
+
+/* The wave's columns through a chunk. u: of the lines before its first row. */
+template <int LANES>
+static __device__ __forceinline__ void take_chunk(const struct whole_args &a, const struct few &f,
+                                                  const struct gdn_slot &slot, uint8_t *room,
+                                                  const struct chunk &c, uint32_t keys,
+                                                  const struct chunk_shared &m, float (&u)[SUMS])
+{
+    const struct gdn_args &g = a.c.g;
+    const int32_t col = col_of_lane(), nv = g.shape.n_v_heads, ring = g.block.ring;
+    const uint32_t queries = gpu_shared_at(room) + QUERIES;
+    struct two_sums of = {}, odd = {};
+#pragma unroll 1
+    for (int t = 0; t < TILES; t += 2) {
+        float s[SUMS];
+        move_tile<false>(room, t, s);
+        add_tile<2>(s, keys, queries, t, of);
+        move_tile<false>(room, t + 1, s);
+        add_tile<2>(s, keys, queries, t + 1, odd);
+    }
+    add_sums(of, odd);
+#pragma unroll
+    for (int l = 0; l < LINES; l++)
+        if (line_of(l) >= c.lo)
+            get_cols(value_at(room, line_of(l), col), u, l);
+    solve(c, m, of.keys, of.queries, u);
+#pragma unroll
+    for (int l = 0; l < LINES; l++) {
+        const int32_t i = line_of(l), pos = c.first + i;
+        if (i < c.lo || i >= c.hi)
+            continue;
+        put_cols(value_at(room, i, col), of.queries, l);
+        put_cols(a.out + ((int64_t)(f.seg.row0 + pos - f.seg.base) * nv + f.h) * GDN_KEY + col,
+                 of.queries, l);
+        put_cols(slot.u + ((int64_t)f.h * ring + pos % ring) * GDN_KEY + col, u, l);
+    }
+    if (!c.folds)
+        return;
+    uint32_t part[2][PAIRS];
+    cut_u<2>(part, u, [&](int l) { return m.to_end[line_of(l)]; });
+#pragma unroll 2
+    for (int t = 0; t < TILES; t++) {
+        float s[SUMS];
+        move_tile<false>(room, t, s);
+        fold_tile<2>(s, part, keys, t, m.decay[GDN_CHUNK - 1]);
+        move_tile<true>(room, t, s);
+    }
+}
+
+/* Keys, and rows before the convolution in the channels of queries and keys. */
+static __device__ __forceinline__ void keep_shared(const struct conv_args &a, const struct few &f,
+                                                   const struct gdn_slot &slot, uint32_t room)
+{
+    const int32_t nk = a.g.shape.n_k_heads;
+    for (int32_t n = threadIdx.x; n < f.seg.n * OCTETS; n += WHOLE_THREADS) {
+        const int32_t i = n / OCTETS, octet = n % OCTETS, place = f.line + i;
+        const uint32_t tile = room + KEYS + place / GDN_CHUNK * KEY_TILE;
+        const uint4 hi = gpu_load16(tile + gpu_place<LINE>(place % GDN_CHUNK, octet)),
+                    lo = gpu_load16(tile + gpu_place<LINE>(place % GDN_CHUNK, OCTETS + octet));
+        *(uint4 *)gdn_kept_keys(a.g, slot, f.kh, f.seg.base + i, octet) =
+            make_uint4(gdn_steps_of(hi.x, lo.x), gdn_steps_of(hi.y, lo.y), gdn_steps_of(hi.z, lo.z),
+                       gdn_steps_of(hi.w, lo.w));
+    }
+    for (int32_t n = threadIdx.x; n < f.seg.n * GDN_KEY; n += WHOLE_THREADS) {
+        const int32_t i = n / GDN_KEY, two = n % GDN_KEY,
+                      channel = 2 * (two % (GDN_KEY / 2)) +
+                                GDN_KEY * (two < GDN_KEY / 2 ? f.kh : nk + f.kh);
+        put_conv_row(
+            a, slot, f.seg.base + i, channel,
+            *(const uint32_t *)((const __nv_bfloat16 *)a.x + (f.seg.row0 + i) * a.ldx + channel));
+    }
+}
+
+/* LANES: of a wave; there is one for 32 alone. */
+template <int LANES>
+static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
+    few_kernel(const __grid_constant__ struct whole_args a)
+{
+    GPU_SHARED(room);
+    __shared__ __align__(16) struct few_shared m;
+    const struct gdn_args &g = a.c.g;
+    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, nk = g.shape.n_k_heads,
+                  nv = g.shape.n_v_heads, each = nv / nk, ring = g.block.ring;
+    const uint32_t at = gpu_shared_at(room);
+    sv_pdl_launch();
+    if (!g.early)
+        sv_pdl_wait();
+    struct few f;
+    f.seg = gdn_seg_at(g, (int32_t)blockIdx.y);
+    if (f.seg.n == 0) {
+        sv_pdl_wait();
+        return;
+    }
+    f.h = (int32_t)blockIdx.x;
+    f.kh = f.h / each;
+    f.line = f.seg.base % GDN_CHUNK;
+    f.chunk = f.seg.base - f.line;
+    const struct gdn_slot slot = gdn_slot_at(g, f.seg.slot);
+    bring_state(slot, f.h, at);
+    const int32_t pos = state_pos(g, slot, f.seg, f.h), i = threadIdx.x / OCTETS,
+                  octet = threadIdx.x % OCTETS;
+    const bool full = pos < f.chunk; /* a chunk before this one */
+    uint4 kept = make_uint4(0, 0, 0, 0), before = kept;
+    if (i < f.line)
+        kept = *gdn_kept_keys(g, slot, f.kh, f.chunk + i, octet);
+    if (full)
+        before = *gdn_kept_keys(g, slot, f.kh, pos + i, octet);
+    float u[SUMS];
+#pragma unroll
+    for (int l = 0; l < LINES; l++)
+        if (line_of(l) < f.line)
+            get_cols(slot.u + ((int64_t)f.h * ring + (f.chunk + line_of(l)) % ring) * GDN_KEY +
+                         col_of_lane(),
+                     u, l);
+
+    const int32_t part = warp / 2, pair = warp % 2 * 32 + lane,
+                  channel = 2 * pair + GDN_KEY * (part == 0   ? f.kh
+                                                  : part == 1 ? nk + f.kh
+                                                              : 2 * nk + f.h);
+    struct pair_taps taps;
+    float gate = 0;
+    if (warp < CONV_WARPS) {
+        const struct group first = {f.seg, f.seg.row0, f.seg.n, f.seg.base, f.line};
+#pragma unroll
+        for (int n = 0; n < SV_GDN_TAPS; n++)
+            taps.w[n] = load2(a.c.conv + (int64_t)n * g.channels + channel);
+#pragma unroll
+        for (int back = 1; back <= OLDER; back++)
+            taps.older[OLDER - back] = tap<__nv_bfloat16>(a.c, first, slot, back, channel);
+    } else if (warp == GATES && lane < f.line) {
+        gate = slot.g[(int64_t)f.h * ring + (f.chunk + lane) % ring];
+    }
+    sv_pdl_wait(); /* no-op after the one above */
+    if (warp < CONV_WARPS) {
+        convolve_few(a.c, f, slot, part, pair, channel, taps, room);
+    } else if (warp == GATES) {
+        float own = 0, beta = 0;
+        if (lane < f.seg.n) {
+            const int64_t row = (f.seg.row0 + lane) * a.c.ldx + f.h;
+            own = log_decay(sv_load((const __nv_bfloat16 *)a.c.a + row), a.c.dt_bias[f.h],
+                            a.c.decay[f.h]);
+            beta = sv_sigmoid(sv_load((const __nv_bfloat16 *)a.c.b + row));
+        }
+        gate = put_gates(f, own, beta, gate, m);
+    }
+    __syncthreads();
+    to_length(a.c, f, room);
+    if (i < f.line)
+        put_keys(at + KEYS, kept);
+    if (full)
+        put_keys(at + FULL, before);
+    __syncthreads(); /* all that others write later is read */
+    if (threadIdx.x == 0)
+        m.before = each > 1 ? gpu_arrive(slot.arrived + f.kh) : 0;
+    const bool two = f.line + f.seg.n > GDN_CHUNK;
+    if (warp < 2 || (warp < 4 && two)) {
+        const uint32_t keys = at + KEYS + warp / 2 * KEY_TILE;
+        put_dots<LANES>(few_chunk(f, warp / 2), warp % 2, keys, warp % 2 ? at + QUERIES : keys,
+                        m.g[warp / 2], m.of[warp / 2]);
+    }
+    gpu_copy_wait<0>(0, 0);
+    __syncthreads(); /* the state is there */
+    if (full)
+        fold_kept(g, slot, room, at + FULL, f.h, pos);
+    take_chunk<LANES>(a, f, slot, room, few_chunk(f, 0), at + KEYS, m.of[0], u);
+    if (two)
+        take_chunk<LANES>(a, f, slot, room, few_chunk(f, 1), at + KEYS + KEY_TILE, m.of[1], u);
+    __syncthreads();
+#pragma unroll 1
+    for (int32_t r = warp; r < f.seg.n; r += WHOLE_WAVES) {
+        const int64_t row = f.seg.row0 + r, head = (int64_t)f.h * GDN_KEY + 2 * lane;
+        float2 x[2], z[2];
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            x[n] = *(const float2 *)value_at(room, f.line + r, 2 * lane + 64 * n);
+            z[n] = load2(a.z + row * a.n.ldz + head + 64 * n);
+        }
+        const float inv = to_norm(a.n, sum_of_squares(x));
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            put_norm(a.normed + row * nv * GDN_KEY + head + 64 * n, x[n], z[n],
+                     norm_weights(a.n, 2 * lane + 64 * n), inv);
+    }
+    if (warp == GATES && lane < f.seg.n)
+        slot.g[(int64_t)f.h * ring + (f.seg.base + lane) % ring] = gate;
+    if (threadIdx.x == 0)
+        slot.pos[f.h] = f.chunk;
+    if (m.before != (uint32_t)each - 1 && each > 1)
+        return;
+    if (threadIdx.x == 0 && each > 1)
+        slot.arrived[f.kh] = 0;
+    keep_shared(a.c, f, slot, at);
+}
+
+static bool launch_few(struct sv_cuda *cu, const struct sv_p_gdn *p)
+{
+    if constexpr (GPU_WAVE == 32)
+        return p->conv.shape.max_block <= GDN_CHUNK &&
+               launch_whole(cu, "gdn_few", few_kernel<GPU_WAVE>, FEW_BYTES,
+                            sizeof(struct few_shared), p);
+    return false;
+}
+
+void sv_cuda_gdn_few(struct sv_dev *dev, const struct sv_p_gdn *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    if (p->most == 1 ? sv_gdn_single(cu, p) : launch_few(cu, p))
+        return;
+    sv_cuda_gdn_conv(dev, &p->conv);
+    sv_cuda_gdn_scan(dev, &p->scan);
+    sv_cuda_gdn_norm(dev, &p->norm);
+}

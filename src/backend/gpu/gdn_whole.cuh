@@ -1,0 +1,127 @@
+/*
+ * gdn_whole.cuh - the pieces of kernels that take a value head's whole state to shared memory:
+ * convolution, scan and norm of a segment's few rows in one launch.
+ *
+ * Included by gdn_single.cu and gdn_few.cu; for waves of 32, whose chips have room for it. A wave
+ * has 16 columns of the state and all of the keys' numbers, as in gdn_scan.cuh. Must not: write
+ * what another thread block of the segment reads.
+ */
+#ifndef SV_GPU_GDN_WHOLE_CUH
+#define SV_GPU_GDN_WHOLE_CUH
+
+#include "backend/gpu/gdn_row.cuh"
+#include "backend/gpu/gdn_scan.cuh"
+
+enum {
+    WHOLE_WAVES = GDN_KEY / 16,
+    WHOLE_THREADS = WHOLE_WAVES * 32,
+    LINE = tiles<2>::LINE, /* bytes of a key's two parts */
+    STATE_LINE = GDN_KEY * 4,
+    STATE = GDN_KEY * STATE_LINE, /* and what lies behind it */
+    OCTETS = GDN_KEY / 8
+};
+
+struct whole_args {
+    struct conv_args c; /* first: gpu.h's parameters of a kernel */
+    struct gated_norm_args n;
+    float *out;
+    const __nv_bfloat16 *z;
+    __nv_bfloat16 *normed;
+};
+
+/* Whether there is a launch for it: of single rows (gdn_single.cu). */
+bool sv_gdn_single(struct sv_cuda *cu, const struct sv_p_gdn *p);
+
+/* smem: dynamic shared memory; fixed: the rest of a thread block's. Returns whether it fits. */
+static inline bool launch_whole(struct sv_cuda *cu, const char *what,
+                                void (*kernel)(struct whole_args), size_t smem, size_t fixed,
+                                const struct sv_p_gdn *p)
+{
+    const struct sv_gdn_shape &s = p->conv.shape;
+    const struct whole_args a = {conv_args_of(cu, &p->conv), norm_args_of(cu, &p->norm),
+                                 p->scan.out, (const __nv_bfloat16 *)p->norm.z,
+                                 (__nv_bfloat16 *)p->norm.out};
+    if (cu->act != SV_BF16 || s.k_dim != GDN_KEY || s.v_dim != GDN_KEY ||
+        cu->smem_block < smem + fixed)
+        return false;
+    SV_REQUIRE(p->conv.ldx % 2 == 0 && p->norm.ldz % 2 == 0);
+    if (sv_cuda_check(cu,
+                      cudaFuncSetAttribute((const void *)kernel,
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
+                      what))
+        sv_cuda_launch_in_pass(cu, what, kernel,
+                               dim3((unsigned)s.n_v_heads, (unsigned)p->conv.rows.n_segs),
+                               WHOLE_THREADS, smem, a);
+    return true;
+}
+
+/* On its way to the start of `room`. */
+static __device__ __forceinline__ void bring_state(const struct gdn_slot &slot, int32_t h,
+                                                   uint32_t room)
+{
+#pragma unroll
+    for (int32_t d = 0; d < GDN_KEY; d += WHOLE_WAVES)
+        gpu_copy_rows<STATE_LINE, false>(room, d + gpu_wave(), [&](uint32_t i, uint32_t at) {
+            return gpu_source{slot.state + ((int64_t)h * GDN_KEY + (int32_t)i) * GDN_KEY + at * 4,
+                              true};
+        });
+    gpu_copy_commit();
+}
+
+/* Eight kept keys of each thread, of line threadIdx.x / OCTETS, to a chunk's keys. */
+static __device__ __forceinline__ void put_keys(uint32_t keys, uint4 kept)
+{
+    uint4 part[2];
+    gdn_parts_of(kept, part[0], part[1]);
+#pragma unroll
+    for (int p = 0; p < 2; p++)
+        gpu_store16(keys + gpu_place<LINE>(threadIdx.x / OCTETS, p * OCTETS + threadIdx.x % OCTETS),
+                    part[p]);
+}
+
+/* A lane's numbers of tile t of its wave's columns in shared memory. */
+template <bool STORE>
+static __device__ __forceinline__ void move_tile(uint8_t *room, int t, float (&s)[SUMS])
+{
+    const int32_t col = col_of_lane();
+#pragma unroll
+    for (int l = 0; l < LINES; l++) {
+        const int32_t d = t * 16 + line_of(l);
+        float *const at = (float *)(room + gpu_place<STATE_LINE>(d, col / 4)) + col % 4;
+        if (STORE)
+            put_cols(at, s, l);
+        else
+            get_cols(at, s, l);
+    }
+}
+
+/* Folds a chunk that is full by now, whose keys are there, into the state, here and in the slot's
+ * block. */
+static __device__ __forceinline__ void fold_kept(const struct gdn_args &g,
+                                                 const struct gdn_slot &slot, uint8_t *room,
+                                                 uint32_t keys, int32_t h, int32_t first)
+{
+    const int32_t ring = g.block.ring, col = col_of_lane();
+    const float *const gs = slot.g + (int64_t)h * ring, last = gs[(first + GDN_CHUNK - 1) % ring];
+    float *const state = slot.state + (int64_t)h * GDN_KEY * GDN_KEY + col;
+    float u[SUMS];
+    uint32_t part[2][PAIRS];
+#pragma unroll
+    for (int l = 0; l < LINES; l++)
+        get_cols(slot.u + ((int64_t)h * ring + (first + line_of(l)) % ring) * GDN_KEY + col, u, l);
+    cut_u<2>(part, u,
+             [&](int l) { return expf(__fsub_rn(last, gs[(first + line_of(l)) % ring])); });
+    const float decay = expf(last);
+#pragma unroll 1
+    for (int t = 0; t < TILES; t++) {
+        float s[SUMS];
+        move_tile<false>(room, t, s);
+        fold_tile<2>(s, part, keys, t, decay);
+        move_tile<true>(room, t, s);
+#pragma unroll
+        for (int l = 0; l < LINES; l++)
+            put_cols(state + (t * 16 + line_of(l)) * GDN_KEY, s, l);
+    }
+}
+
+#endif
