@@ -148,7 +148,7 @@ void sv_acts_close(struct sv_acts *a, struct sv_dev *dev);
 struct sv_taps {
     int32_t n;
     const int32_t *id;
-    void *out; /* (rows, n * hidden) act, NULL when n is 0 */
+    void *out;          /* (rows, n * hidden) act, NULL when n is 0 */
     const int32_t *row; /* (rows) where each row's go, < 0: nowhere; NULL. See sv_p_add_rms_norm */
 };
 
