@@ -77,7 +77,7 @@ count_products() { # ARCH NAME EXPECTED
 }
 
 # Static shared memory of each kernel, and the most that the host code asks for at its launches (shared_emulated.cpp).
-launched=$'src/backend/cuda/attention.cu\nsrc/backend/gpu/attention_latent.cu\nsrc/backend/gpu/attention_portable.cu\nsrc/backend/gpu/gdn.cu\nsrc/backend/gpu/gdn_few.cu\nsrc/backend/gpu/gdn_scan.cu\nsrc/backend/gpu/gdn_single.cu\nsrc/backend/gpu/gemm_portable.cu\nsrc/backend/gpu/mla.cu\nsrc/backend/gpu/moe.cu'
+launched=$'src/backend/cuda/attention.cu\nsrc/backend/gpu/attention_latent.cu\nsrc/backend/gpu/attention_portable.cu\nsrc/backend/gpu/gdn.cu\nsrc/backend/gpu/gdn_few.cu\nsrc/backend/gpu/gdn_long.cu\nsrc/backend/gpu/gdn_scan.cu\nsrc/backend/gpu/gdn_single.cu\nsrc/backend/gpu/gemm_portable.cu\nsrc/backend/gpu/mla.cu\nsrc/backend/gpu/moe.cu'
 # No kernel runs there, so none is optimized.
 ask_shared() { # ARCH EMU_FLAGS
     EMU_FLAGS="$2 -O0" tests/cuda/emulated/run.sh tests/hip/shared_emulated.cpp $launched src/backend/gpu/{attention_plain,gemm_portable_codes}.cu \

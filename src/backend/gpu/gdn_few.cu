@@ -202,16 +202,16 @@ static __device__ __forceinline__ void take_chunk(const struct whole_args &a, co
     const struct gdn_args &g = a.c.g;
     const int32_t col = col_of_lane(), nv = g.shape.n_v_heads, ring = g.block.ring;
     const uint32_t queries = gpu_shared_at(room) + QUERIES;
-    struct two_sums of = {}, odd = {};
+    struct two_sums of = {}, last = {};
 #pragma unroll 1
-    for (int t = 0; t < TILES; t += 2) {
+    for (int t = 0; t < TILES / 2; t++) {
         float s[SUMS];
         move_tile<false>(room, t, s);
         add_tile<2>(s, keys, queries, t, of);
-        move_tile<false>(room, t + 1, s);
-        add_tile<2>(s, keys, queries, t + 1, odd);
+        move_tile<false>(room, t + TILES / 2, s);
+        add_tile<2>(s, keys, queries, t + TILES / 2, last);
     }
-    add_sums(of, odd);
+    add_sums(of, last);
 #pragma unroll
     for (int l = 0; l < LINES; l++)
         if (line_of(l) >= c.lo)

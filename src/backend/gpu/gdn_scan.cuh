@@ -191,13 +191,13 @@ template <int PARTS> struct tiles {
 
 /* What all of a chunk's keys, queries and values are copied with; by all waves. Lines that nothing
  * is made of are left out. */
-template <int PARTS, bool WHOLE>
+template <int PARTS, bool WHOLE, int COLS_OF = COLS>
 static __device__ __forceinline__ void bring(const struct scan_args &a, const struct work &w,
                                              const struct chunk &c, int wave, uint32_t keys,
                                              uint32_t queries, uint32_t values)
 {
     enum { LINE = PARTS * GDN_KEY * 2, OCTETS = GDN_KEY / 8, COPY = GPU_WAVE * 16 };
-    enum { VALUES_AT_ONCE = COPY / (4 * COLS) };
+    enum { VALUES_AT_ONCE = COPY / (4 * COLS_OF) };
     if (!GPU_AFRESH && PARTS == 2 && WHOLE && c.lo == 0 && c.hi == GDN_CHUNK) {
         enum { AT_ONCE = COPY / (2 * GDN_KEY * 2) };
         const struct gdn_args &g = gpu_args(a).g;
@@ -217,8 +217,8 @@ static __device__ __forceinline__ void bring(const struct scan_args &a, const st
 #pragma unroll
         for (int32_t n = 0; n < GDN_CHUNK; n += VALUES_AT_ONCE * WAVES)
             if (n + wave * VALUES_AT_ONCE < GDN_CHUNK)
-                gpu_copy_rows<4 * COLS, false>(values, n + wave * VALUES_AT_ONCE,
-                                               from((2 * nk + w.h) * GDN_KEY + w.col0));
+                gpu_copy_rows<4 * COLS_OF, false>(values, n + wave * VALUES_AT_ONCE,
+                                                  from((2 * nk + w.h) * GDN_KEY + w.col0));
         gpu_copy_commit();
         return;
     }
@@ -288,7 +288,7 @@ static __device__ __forceinline__ void bring(const struct scan_args &a, const st
     for (int32_t n = 0; n < GDN_CHUNK; n += VALUES_AT_ONCE * WAVES) {
         const int32_t i0 = gpu_afresh(n + wave * VALUES_AT_ONCE);
         if (i0 < GDN_CHUNK && i0 < c.hi)
-            gpu_copy_rows<4 * COLS, false>(values, i0, [&](uint32_t line, uint32_t chunk) {
+            gpu_copy_rows<4 * COLS_OF, false>(values, i0, [&](uint32_t line, uint32_t chunk) {
                 const int32_t i = (int32_t)line;
                 const struct scan_args &now = gpu_args(a);
                 const int32_t vd = v_dim<WHOLE>(now);
@@ -396,8 +396,8 @@ static __device__ __forceinline__ void move_state(const struct scan_args &a, con
     }
 }
 
-/* Of lines of keys and of queries times this wave's columns of the state: tiles with even and with
- * odd numbers have sums of their own. */
+/* Of lines of keys and of queries times this wave's columns of the state. The first and the second
+ * half of a key's numbers have sums of their own, which are added at the end. */
 struct two_sums {
     float keys[SUMS], queries[SUMS];
 };
@@ -429,27 +429,28 @@ static __device__ __forceinline__ void add_tile(const float (&tile)[SUMS], uint3
             }
     }
 }
-static __device__ __forceinline__ void add_sums(struct two_sums &even, const struct two_sums &odd)
+static __device__ __forceinline__ void add_sums(struct two_sums &first, const struct two_sums &last)
 {
 #pragma unroll
     for (int e = 0; e < SUMS; e++) {
-        even.keys[e] = __fadd_rn(even.keys[e], odd.keys[e]);
-        even.queries[e] = __fadd_rn(even.queries[e], odd.queries[e]);
+        first.keys[e] = __fadd_rn(first.keys[e], last.keys[e]);
+        first.queries[e] = __fadd_rn(first.queries[e], last.queries[e]);
     }
 }
 template <int PARTS, bool WHOLE>
 static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], uint32_t keys,
                                                 uint32_t queries, int32_t kd, struct two_sums &of)
 {
-    struct two_sums odd = {};
-    of = odd;
+    struct two_sums last = {};
+    of = last;
 #pragma unroll
-    for (int t = 0; t < TILES; t++) {
-        if (!WHOLE && t * 16 >= kd)
-            break;
-        add_tile<PARTS>(s[t], keys, queries, t, t % 2 ? odd : of);
+    for (int t = 0; t < TILES / 2; t++) {
+        if (WHOLE || t * 16 < kd)
+            add_tile<PARTS>(s[t], keys, queries, t, of);
+        if (WHOLE || (t + TILES / 2) * 16 < kd)
+            add_tile<PARTS>(s[t + TILES / 2], keys, queries, t + TILES / 2, last);
     }
-    add_sums(of, odd);
+    add_sums(of, last);
 }
 
 /* What a chunk's rows add to a state: exp(G_last - G_i) u_i in parts. to_end(line): the former. */
@@ -631,5 +632,8 @@ static inline void launch_scan(struct sv_cuda *cu, void (*kernel)(struct scan_ar
                       "gdn_scan"))
         sv_cuda_launch_in_pass(cu, "gdn_scan", kernel, grid, threads, (size_t)smem, a);
 }
+
+/* gdn_long.cu: whether it takes such segments. */
+bool sv_gdn_long(struct sv_cuda *cu, const struct scan_args &a);
 
 #endif

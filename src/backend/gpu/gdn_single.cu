@@ -130,30 +130,33 @@ static __device__ __forceinline__ void dots_of_row(uint32_t room, int eight,
 template <int LANES>
 static __device__ __forceinline__ void products_of_row(uint8_t *room, struct single_shared &m)
 {
-    float sum[2][4] = {}; /* of even and odd tiles */
+    float sum[2][4] = {}; /* of the first and the last tiles */
     const int32_t lane = gpu_lane();
 #pragma unroll
-    for (int t = 0; t < TILES; t += 2) {
-        uint32_t k[2][4];
+    for (int t = 0; t < TILES / 2; t += 2) {
+        uint32_t k[2][2][4];
 #pragma unroll
-        for (int p = 0; p < 2; p++)
-            gpu_load_b8(k[p],
-                        gpu_shared_at(room) + ROW +
-                            gpu_place<LINE>(lane % 2, p * GDN_KEY / 8 + 2 * t + gpu_b8_chunk()));
+        for (int half = 0; half < 2; half++)
 #pragma unroll
-        for (int odd = 0; odd < 2; odd++) {
+            for (int p = 0; p < 2; p++)
+                gpu_load_b8(k[half][p], gpu_shared_at(room) + ROW +
+                                            gpu_place<LINE>(lane % 2, p * OCTETS + half * TILES +
+                                                                          2 * t + gpu_b8_chunk()));
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const int half = n % 2, odd = n / 2;
             float s[SUMS];
             uint32_t part[2][128 / LANES];
-            move_tile<false>(room, t + odd, s);
+            move_tile<false>(room, half * TILES / 2 + t + odd, s);
 #pragma unroll
             for (int e = 0; e < 128 / LANES; e++) {
                 uint32_t two[2];
                 gdn_cut<2>(two, s[2 * e], s[2 * e + 1]);
                 part[0][e] = two[0], part[1][e] = two[1];
             }
-            gpu_mma8(sum[odd], part[0], k[0], odd);
-            gpu_mma8(sum[odd], part[1], k[0], odd);
-            gpu_mma8(sum[odd], part[0], k[1], odd);
+            gpu_mma8(sum[half], part[0], k[half][0], odd);
+            gpu_mma8(sum[half], part[1], k[half][0], odd);
+            gpu_mma8(sum[half], part[0], k[half][1], odd);
         }
     }
     if (gpu_run_col(lane) == 0)

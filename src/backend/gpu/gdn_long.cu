@@ -1,0 +1,223 @@
+/*
+ * gdn_long.cu - the gated delta rule's scan over long segments whose thread blocks are few: a
+ * prompt's chunks come one after the other, so what counts is how long one takes.
+ *
+ * Entered from gdn_scan.cu. A thread block has 32 columns of a value head's state: four waves have
+ * 16 of them and half of the keys' numbers each, in registers. Their sums meet in shared memory,
+ * where a lane has a column to itself: one wave makes u of a chunk while nothing else is to be
+ * done. Four more waves bring the chunk after the next and make its weights, and one of them the
+ * outputs of the last chunk. Arithmetic: gdn_scan.cuh. Must not: be taken where rows are not whole
+ * keys and values, or in waves of 64.
+ */
+#include "backend/gpu/gdn_scan.cuh"
+
+enum {
+    LONG_COLS = 32,
+    HALF_TILES = TILES / 2,
+    STAGES = 3,
+    QUERIES = tiles<2>::BYTES,
+    VALUES = 2 * QUERIES,
+    STAGE = VALUES + GDN_CHUNK * LONG_COLS * 4,
+    PITCH = LONG_COLS + 4 /* floats: neither lines nor columns meet a bank twice */
+};
+typedef float long_lines[GDN_CHUNK][PITCH];
+
+struct long_shared {
+    struct chunk_shared of[STAGES];
+    long_lines keys[2], queries[2][2]; /* of halves of a key; of two chunks: their products */
+    long_lines u[2];                   /* of two chunks */
+};
+
+/* Of a column: a lane each. */
+static __device__ __forceinline__ void long_solve(const struct chunk &c,
+                                                  const struct chunk_shared &m,
+                                                  const uint8_t *values,
+                                                  const long_lines (&keys)[2], long_lines &to)
+{
+    const int32_t col = gpu_lane();
+    float u[GDN_CHUNK], sum[GDN_CHUNK];
+#pragma unroll
+    for (int i = 0; i < GDN_CHUNK; i++) {
+        const float v = *((const float *)(values + gpu_place<4 * LONG_COLS>(i, col / 4)) + col % 4),
+                    of_keys = __fadd_rn(keys[0][i][col], keys[1][i][col]);
+        sum[i] = 0;
+        u[i] = i < c.lo ? v : __fmaf_rn(-m.decay[i], of_keys, v);
+    }
+#pragma unroll
+    for (int j = 0; j < GDN_CHUNK; j++) {
+        const float known = __fmul_rn(m.beta[j], __fsub_rn(u[j], sum[j]));
+        to[j][col] = known;
+#pragma unroll
+        for (int i = j / 2 * 2; i < GDN_CHUNK; i += 2) {
+            const float2 by = *(const float2 *)m.by[j][i / 2].kk;
+            if (i > j)
+                sum[i] = __fmaf_rn(by.x, known, sum[i]);
+            if (i + 1 > j)
+                sum[i + 1] = __fmaf_rn(by.y, known, sum[i + 1]);
+        }
+    }
+}
+
+/* Outputs of a column, and what is kept of u. */
+static __device__ __forceinline__ void
+long_outputs(const struct scan_args &a, const struct work &w, const struct chunk &c,
+             const struct chunk_shared &m, const long_lines (&queries)[2], const long_lines &u)
+{
+    const int32_t col = gpu_lane(), nv = a.g.shape.n_v_heads, kept = gdn_kept_from(w.seg) - c.first;
+    float out[GDN_CHUNK];
+#pragma unroll
+    for (int i = 0; i < GDN_CHUNK; i++)
+        out[i] = __fmul_rn(m.decay[i], __fadd_rn(queries[0][i][col], queries[1][i][col]));
+#pragma unroll
+    for (int j = 0; j < GDN_CHUNK; j++) {
+        const float known = u[j][col];
+        out[j] = __fmaf_rn(m.own[j], known, out[j]);
+#pragma unroll
+        for (int i = j / 2 * 2; i < GDN_CHUNK; i += 2) {
+            const float2 by = *(const float2 *)m.by[j][i / 2].qk;
+            if (i > j)
+                out[i] = __fmaf_rn(by.x, known, out[i]);
+            if (i + 1 > j)
+                out[i + 1] = __fmaf_rn(by.y, known, out[i + 1]);
+        }
+    }
+    float *const to = a.out + (row_of(w, c, 0) * nv + w.h) * GDN_KEY + w.col0 + col;
+#pragma unroll
+    for (int i = 0; i < GDN_CHUNK; i++) {
+        if (i < c.lo || i >= c.hi)
+            continue;
+        to[i * nv * GDN_KEY] = out[i];
+        if (i >= kept)
+            (slot_of(a, w).u + (int64_t)w.h * a.g.block.ring * GDN_KEY + w.col0 +
+             col)[ring_row(a, c, i) * GDN_KEY] = u[i][col];
+    }
+}
+
+/* A wave's part of the state: its columns, half of the keys' numbers. */
+struct part {
+    int32_t col, half; /* first of the columns of its lane, of the thread block's */
+};
+template <bool STORE>
+static __device__ __forceinline__ void move_part(const struct scan_args &a, const struct work &w,
+                                                 const struct part &p, float (&s)[HALF_TILES][SUMS])
+{
+    float *const at = slot_of(a, w).state + (int64_t)w.h * GDN_KEY * GDN_KEY + w.col0 + p.col;
+#pragma unroll
+    for (int t = 0; t < HALF_TILES; t++)
+#pragma unroll
+        for (int l = 0; l < LINES; l++) {
+            float *const two = at + ((p.half * HALF_TILES + t) * 16 + line_of(l)) * GDN_KEY;
+            if (STORE)
+                put_cols(two, s[t], l);
+            else
+                get_cols(two, s[t], l);
+        }
+}
+
+/* BLOCKS: of a multiprocessor. */
+template <int BLOCKS>
+static __global__ void __launch_bounds__(2 * THREADS, BLOCKS)
+    long_kernel(const __grid_constant__ struct scan_args a)
+{
+    GPU_SHARED(stages);
+    __shared__ __align__(16) struct long_shared m;
+    const int wave = gpu_wave();
+    const bool helps = wave >= WAVES;
+    const auto number = [](const struct chunk &c) { return c.first / GDN_CHUNK; };
+    const auto stage_of = [&](const struct chunk &c) {
+        return stages + number(c) % STAGES * STAGE;
+    };
+    const auto prepare = [&](const struct work &w, const struct chunk &c) {
+        const uint32_t at = gpu_shared_at(stage_of(c));
+        struct weights f;
+        bring<2, true, LONG_COLS>(a, w, c, wave % WAVES, at, at + QUERIES, at + VALUES);
+        fetch_weights(a, w, c, f);
+        put_weights(f, m.of[number(c) % STAGES]);
+        gpu_copy_wait<0>(0, 0);
+        put_kept<true>(a, w, c, wave % WAVES, at);
+    };
+    sv_pdl_launch();
+    if (!a.g.early)
+        sv_pdl_wait();
+    struct work w;
+    w.seg = gdn_seg_at(a.g, (int32_t)blockIdx.y);
+    if (w.seg.n == 0) {
+        sv_pdl_wait();
+        return;
+    }
+    w.h = (int32_t)blockIdx.x / (GDN_KEY / LONG_COLS);
+    w.kh = w.h / (a.g.shape.n_v_heads / a.g.shape.n_k_heads);
+    w.col0 = (int32_t)blockIdx.x % (GDN_KEY / LONG_COLS) * LONG_COLS;
+    const struct part p = {wave % 2 * 16 + gpu_run_row(gpu_lane()) * GPU_LINES, wave / 2};
+    float s[HALF_TILES][SUMS];
+    if (!helps)
+        move_part<false>(a, w, p, s);
+    bool changed = false;
+    sv_pdl_wait(); /* no-op after the one above */
+    const int32_t pos = state_pos(a.g, slot_of(a, w), w.seg, w.h);
+    struct chunk c = chunk_at(a, w, pos);
+    if (helps)
+        prepare(w, c);
+    __syncthreads();
+    if (helps && pos + GDN_CHUNK < w.seg.end)
+        prepare(w, chunk_at(a, w, pos + GDN_CHUNK));
+    for (;;) {
+        const int32_t next = c.first + GDN_CHUNK, turn = number(c) % 2;
+        const struct chunk_shared &mine = m.of[number(c) % STAGES];
+        const uint32_t keys = gpu_shared_at(stage_of(c));
+        if (!helps) {
+            struct two_sums of = {};
+#pragma unroll
+            for (int t = 0; t < HALF_TILES; t++)
+                add_tile<2>(s[t], keys, keys + QUERIES, p.half * HALF_TILES + t, of);
+#pragma unroll
+            for (int l = 0; l < LINES; l++) {
+                put_cols(&m.keys[p.half][line_of(l)][p.col], of.keys, l);
+                put_cols(&m.queries[turn][p.half][line_of(l)][p.col], of.queries, l);
+            }
+            gpu_group_sync(0);
+            if (wave == 0)
+                long_solve(c, mine, stage_of(c) + VALUES, m.keys, m.u[turn]);
+        }
+        __syncthreads(); /* u is there, and the next chunk */
+        if (helps) {
+            if (wave == WAVES)
+                long_outputs(a, w, c, mine, m.queries[turn], m.u[turn]);
+            if (next + GDN_CHUNK < w.seg.end)
+                prepare(w, chunk_at(a, w, next + GDN_CHUNK));
+        } else if (c.folds) {
+            float u[SUMS];
+            uint32_t parts[2][PAIRS];
+            if (!c.committed && changed)
+                move_part<true>(a, w, p, s);
+#pragma unroll
+            for (int l = 0; l < LINES; l++)
+                get_cols(&m.u[turn][line_of(l)][p.col], u, l);
+            cut_u<2>(parts, u, [&](int l) { return mine.to_end[line_of(l)]; });
+#pragma unroll
+            for (int t = 0; t < HALF_TILES; t++)
+                fold_tile<2>(s[t], parts, keys, p.half * HALF_TILES + t, mine.decay[GDN_CHUNK - 1]);
+            changed = c.committed;
+        }
+        if (next >= w.seg.end)
+            break;
+        c = chunk_at(a, w, next);
+    }
+    if (changed)
+        move_part<true>(a, w, p, s);
+}
+
+bool sv_gdn_long(struct sv_cuda *cu, const struct scan_args &a)
+{
+    const struct sv_gdn_shape &s = a.g.shape;
+    const dim3 grid((unsigned)(s.n_v_heads * (GDN_KEY / LONG_COLS)), (unsigned)a.g.rows.n_segs);
+    if constexpr (GPU_WAVE == 32)
+        if (s.k_dim == GDN_KEY && s.v_dim == GDN_KEY && cu->act == SV_BF16 &&
+            cu->smem_block >= STAGES * STAGE + sizeof(struct long_shared)) {
+            launch_scan(cu,
+                        grid.x * grid.y <= (unsigned)cu->n_sms ? long_kernel<1> : long_kernel<2>,
+                        grid, 2 * THREADS, STAGES * STAGE, a);
+            return true;
+        }
+    return false;
+}
