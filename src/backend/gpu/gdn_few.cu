@@ -37,7 +37,8 @@ struct few {
 };
 
 /* The first chunk, or the next one. */
-static __device__ __forceinline__ struct chunk few_chunk(const struct few &f, int32_t n)
+[[maybe_unused]] static __device__ __forceinline__ struct chunk few_chunk(const struct few &f,
+                                                                          int32_t n)
 {
     struct chunk c = {};
     c.first = f.chunk + n * GDN_CHUNK;
@@ -48,7 +49,8 @@ static __device__ __forceinline__ struct chunk few_chunk(const struct few &f, in
 }
 
 /* Four numbers of a line of values: column col and on. */
-static __device__ __forceinline__ float *value_at(uint8_t *room, int32_t place, int32_t col)
+[[maybe_unused]] static __device__ __forceinline__ float *value_at(uint8_t *room, int32_t place,
+                                                                   int32_t col)
 {
     return (float *)(room + VALUES + col / COLS * HALF +
                      gpu_place<4 * COLS>(place % GDN_CHUNK, col % COLS / 4)) +
@@ -59,10 +61,9 @@ static __device__ __forceinline__ float *value_at(uint8_t *room, int32_t place, 
 struct pair_taps {
     float2 w[SV_GDN_TAPS], older[OLDER];
 };
-static __device__ __forceinline__ void convolve_few(const struct conv_args &a, const struct few &f,
-                                                    const struct gdn_slot &slot, int32_t part,
-                                                    int32_t pair, int32_t channel,
-                                                    const struct pair_taps &t, uint8_t *room)
+[[maybe_unused]] static __device__ __forceinline__ void
+convolve_few(const struct conv_args &a, const struct few &f, const struct gdn_slot &slot,
+             int32_t part, int32_t pair, int32_t channel, const struct pair_taps &t, uint8_t *room)
 {
     const __nv_bfloat16 *const from = (const __nv_bfloat16 *)a.x + f.seg.row0 * a.ldx + channel;
     float2 x0 = t.older[0], x1 = t.older[1], x2 = t.older[2];
@@ -96,8 +97,8 @@ static __device__ __forceinline__ void convolve_few(const struct conv_args &a, c
 }
 
 /* Rows' queries and keys to unit length, in parts; a warp each. */
-static __device__ __forceinline__ void to_length(const struct conv_args &a, const struct few &f,
-                                                 uint8_t *room)
+[[maybe_unused]] static __device__ __forceinline__ void
+to_length(const struct conv_args &a, const struct few &f, uint8_t *room)
 {
     enum { EACH = 2 * GDN_CHUNK / WHOLE_WAVES };
     const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -130,8 +131,8 @@ static __device__ __forceinline__ void to_length(const struct conv_args &a, cons
 
 /* beta, G and what is made of it, by a warp: lane l for place l, and for row l. Returns G of that
  * row. own: its log decay; beta: likewise; kept: G of place l, of a row before the pass. */
-static __device__ __forceinline__ float put_gates(const struct few &f, float own, float beta,
-                                                  float kept, struct few_shared &m)
+[[maybe_unused]] static __device__ __forceinline__ float
+put_gates(const struct few &f, float own, float beta, float kept, struct few_shared &m)
 {
     const int32_t lane = threadIdx.x % 32, from = max(lane - f.line, 0);
     float sum = __shfl_sync(0xffffffffu, kept, max(f.line - 1, 0)), mine = 0;
@@ -241,8 +242,10 @@ static __device__ __forceinline__ void take_chunk(const struct whole_args &a, co
 }
 
 /* Keys, and rows before the convolution in the channels of queries and keys. */
-static __device__ __forceinline__ void keep_shared(const struct conv_args &a, const struct few &f,
-                                                   const struct gdn_slot &slot, uint32_t room)
+[[maybe_unused]] static __device__ __forceinline__ void keep_shared(const struct conv_args &a,
+                                                                    const struct few &f,
+                                                                    const struct gdn_slot &slot,
+                                                                    uint32_t room)
 {
     const int32_t nk = a.g.shape.n_k_heads;
     for (int32_t n = threadIdx.x; n < f.seg.n * OCTETS; n += WHOLE_THREADS) {

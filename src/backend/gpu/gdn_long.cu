@@ -29,10 +29,9 @@ struct long_shared {
 };
 
 /* Of a column: a lane each. */
-static __device__ __forceinline__ void long_solve(const struct chunk &c,
-                                                  const struct chunk_shared &m,
-                                                  const uint8_t *values,
-                                                  const long_lines (&keys)[2], long_lines &to)
+[[maybe_unused]] static __device__ __forceinline__ void
+long_solve(const struct chunk &c, const struct chunk_shared &m, const uint8_t *values,
+           const long_lines (&keys)[2], long_lines &to)
 {
     const int32_t col = gpu_lane();
     float u[GDN_CHUNK], sum[GDN_CHUNK];
@@ -59,7 +58,7 @@ static __device__ __forceinline__ void long_solve(const struct chunk &c,
 }
 
 /* Outputs of a column, and what is kept of u. */
-static __device__ __forceinline__ void
+[[maybe_unused]] static __device__ __forceinline__ void
 long_outputs(const struct scan_args &a, const struct work &w, const struct chunk &c,
              const struct chunk_shared &m, const long_lines (&queries)[2], const long_lines &u)
 {

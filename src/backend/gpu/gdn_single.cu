@@ -30,9 +30,9 @@ struct single_shared {
 struct two_taps {
     float2 w[2][SV_GDN_TAPS], older[2][OLDER];
 };
-static __device__ __forceinline__ void take_taps(const struct conv_args &a, const struct group &g,
-                                                 const struct gdn_slot &slot, int32_t channel,
-                                                 struct two_taps &t)
+[[maybe_unused]] static __device__ __forceinline__ void
+take_taps(const struct conv_args &a, const struct group &g, const struct gdn_slot &slot,
+          int32_t channel, struct two_taps &t)
 {
 #pragma unroll
     for (int m = 0; m < 2; m++) {
@@ -45,7 +45,7 @@ static __device__ __forceinline__ void take_taps(const struct conv_args &a, cons
     }
 }
 /* keeps: this thread block keeps the row. */
-static __device__ __forceinline__ void
+[[maybe_unused]] static __device__ __forceinline__ void
 convolve_two(const struct conv_args &a, const struct group &g, const struct gdn_slot &slot,
              int32_t channel, bool keeps, const struct two_taps &t, float2 (&y)[2])
 {
@@ -67,8 +67,10 @@ convolve_two(const struct conv_args &a, const struct group &g, const struct gdn_
 
 /* The row's key (line 0) or query (line 1) in parts; the key, in whole steps, among its chunk's as
  * well, and, where `kept` is given, to the slot's block. */
-static __device__ __forceinline__ void put_parts(const struct group &g, uint32_t room, int line,
-                                                 const float2 (&y)[2], float inv, uint32_t *kept)
+[[maybe_unused]] static __device__ __forceinline__ void put_parts(const struct group &g,
+                                                                  uint32_t room, int line,
+                                                                  const float2 (&y)[2], float inv,
+                                                                  uint32_t *kept)
 {
     const int32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -91,8 +93,8 @@ static __device__ __forceinline__ void put_parts(const struct group &g, uint32_t
 }
 
 /* Products of the row's key and query with eight keys of its chunk. */
-static __device__ __forceinline__ void dots_of_row(uint32_t room, int eight,
-                                                   struct single_shared &m)
+[[maybe_unused]] static __device__ __forceinline__ void dots_of_row(uint32_t room, int eight,
+                                                                    struct single_shared &m)
 {
     float sum[2][4] = {}; /* of even and odd tiles */
     const int32_t lane = gpu_lane();
@@ -169,9 +171,9 @@ static __device__ __forceinline__ void products_of_row(uint8_t *room, struct sin
 }
 
 /* One column of the row: u, which is kept, and the output. u: of the chunk's rows before it. */
-static __device__ __forceinline__ float finish_column(int32_t col, int32_t line,
-                                                      const float (&u)[GDN_CHUNK - 1], float *kept,
-                                                      const struct single_shared &m)
+[[maybe_unused]] static __device__ __forceinline__ float
+finish_column(int32_t col, int32_t line, const float (&u)[GDN_CHUNK - 1], float *kept,
+              const struct single_shared &m)
 {
     float sum = 0, out = __fmul_rn(m.decay, m.of[1][col]);
 #pragma unroll
