@@ -313,6 +313,7 @@ static __device__ __forceinline__ void put_kept(const struct scan_args &a, const
     enum { OCTETS = GDN_KEY / 8, AT_ONCE = GPU_WAVE * 16 / (2 * GDN_KEY * 2) };
     if (!c.folds || c.lo == 0)
         return;
+    gpu_wave_sync(); /* each lane waits for its own copies */
 #pragma unroll 1
     for (int32_t n = gpu_lane(); n < GDN_CHUNK / WAVES * OCTETS; n += GPU_WAVE) {
         const int32_t own = n / OCTETS, octet = n % OCTETS,
