@@ -21,7 +21,7 @@ struct gdn_args {
     struct sv_gdn_rows mid;
     int32_t channels;
     /* Segments, tables and what slots keep may be read before the launch before has ended
-     * (cu->settled): a pass's last writer of a slot's block is the norm of its own layer. */
+     * (cu->settled): a pass's last writer of a slot's block is a launch of its own layer. */
     bool early;
 };
 static inline struct gdn_args gdn_args_of(const struct sv_cuda *cu, const struct sv_rows *rows,
