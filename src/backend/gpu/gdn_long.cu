@@ -5,16 +5,17 @@
  * Entered from gdn_scan.cu. A thread block has 32 columns of a value head's state: four waves have
  * 16 of them and half of the keys' numbers each, in registers. Their sums meet in shared memory,
  * where a lane has a column to itself: one wave makes u of a chunk while nothing else is to be
- * done. Four more waves bring the chunk after the next and make its weights, and one of them the
- * outputs of the last chunk. Arithmetic: gdn_scan.cuh. Must not: be taken where rows are not whole
- * keys and values, or in waves of 64.
+ * done. Four more waves bring chunks and make their weights, two and three chunks ahead, and one
+ * makes the outputs of the last chunk. Arithmetic: gdn_scan.cuh. Must not: be taken where rows are
+ * not whole keys and values, or in waves of 64.
  */
 #include "backend/gpu/gdn_scan.cuh"
 
 enum {
     LONG_COLS = 32,
     HALF_TILES = TILES / 2,
-    STAGES = 3,
+    STAGES = 4,
+    LONG_WAVES = 2 * WAVES + 1,
     QUERIES = tiles<2>::BYTES,
     VALUES = 2 * QUERIES,
     STAGE = VALUES + GDN_CHUNK * LONG_COLS * 4,
@@ -23,7 +24,7 @@ enum {
 typedef float long_lines[GDN_CHUNK][PITCH];
 
 struct long_shared {
-    struct chunk_shared of[STAGES];
+    struct chunk_shared of[3];
     long_lines keys[2], queries[2][2]; /* of halves of a key; of two chunks: their products */
     long_lines u[2];                   /* of two chunks */
 };
@@ -115,25 +116,43 @@ static __device__ __forceinline__ void move_part(const struct scan_args &a, cons
 
 /* BLOCKS: of a multiprocessor. */
 template <int BLOCKS>
-static __global__ void __launch_bounds__(2 * THREADS, BLOCKS)
+static __global__ void __launch_bounds__(LONG_WAVES * 32, BLOCKS)
     long_kernel(const __grid_constant__ struct scan_args a)
 {
     GPU_SHARED(stages);
     __shared__ __align__(16) struct long_shared m;
     const int wave = gpu_wave();
-    const bool helps = wave >= WAVES;
+    const bool computes = wave < WAVES, brings = !computes && wave < 2 * WAVES;
     const auto number = [](const struct chunk &c) { return c.first / GDN_CHUNK; };
     const auto stage_of = [&](const struct chunk &c) {
         return stages + number(c) % STAGES * STAGE;
     };
-    const auto prepare = [&](const struct work &w, const struct chunk &c) {
+    const auto weights_of = [&](const struct chunk &c) -> struct chunk_shared &
+    {
+        return m.of[number(c) % 3];
+    };
+    struct weights f;
+    /* A chunk's copies and weights on their way, if there is such a chunk; */
+    const auto begin = [&](const struct work &w, int32_t first) {
+        if (first >= w.seg.end)
+            return;
+        const struct chunk c = chunk_at(a, w, first);
         const uint32_t at = gpu_shared_at(stage_of(c));
-        struct weights f;
         bring<2, true, LONG_COLS>(a, w, c, wave % WAVES, at, at + QUERIES, at + VALUES);
         fetch_weights(a, w, c, f);
-        put_weights(f, m.of[number(c) % STAGES]);
-        gpu_copy_wait<0>(0, 0);
-        put_kept<true>(a, w, c, wave % WAVES, at);
+    };
+    /* in their places, while those of the next begin. */
+    const auto end = [&](const struct work &w, int32_t first) {
+        if (first >= w.seg.end)
+            return;
+        const struct chunk c = chunk_at(a, w, first);
+        put_weights(f, weights_of(c));
+        begin(w, first + GDN_CHUNK);
+        if (first + GDN_CHUNK < w.seg.end)
+            gpu_copy_wait<1>(1, 0);
+        else
+            gpu_copy_wait<0>(0, 0);
+        put_kept<true>(a, w, c, wave % WAVES, gpu_shared_at(stage_of(c)));
     };
     sv_pdl_launch();
     if (!a.g.early)
@@ -149,22 +168,24 @@ static __global__ void __launch_bounds__(2 * THREADS, BLOCKS)
     w.col0 = (int32_t)blockIdx.x % (GDN_KEY / LONG_COLS) * LONG_COLS;
     const struct part p = {wave % 2 * 16 + gpu_run_row(gpu_lane()) * GPU_LINES, wave / 2};
     float s[HALF_TILES][SUMS];
-    if (!helps)
+    if (computes)
         move_part<false>(a, w, p, s);
     bool changed = false;
     sv_pdl_wait(); /* no-op after the one above */
     const int32_t pos = state_pos(a.g, slot_of(a, w), w.seg, w.h);
     struct chunk c = chunk_at(a, w, pos);
-    if (helps)
-        prepare(w, c);
+    if (brings) {
+        begin(w, pos);
+        end(w, pos);
+    }
     __syncthreads();
-    if (helps && pos + GDN_CHUNK < w.seg.end)
-        prepare(w, chunk_at(a, w, pos + GDN_CHUNK));
+    if (brings)
+        end(w, pos + GDN_CHUNK);
     for (;;) {
         const int32_t next = c.first + GDN_CHUNK, turn = number(c) % 2;
-        const struct chunk_shared &mine = m.of[number(c) % STAGES];
+        const struct chunk_shared &mine = weights_of(c);
         const uint32_t keys = gpu_shared_at(stage_of(c));
-        if (!helps) {
+        if (computes) {
             struct two_sums of = {};
 #pragma unroll
             for (int t = 0; t < HALF_TILES; t++)
@@ -179,11 +200,10 @@ static __global__ void __launch_bounds__(2 * THREADS, BLOCKS)
                 long_solve(c, mine, stage_of(c) + VALUES, m.keys, m.u[turn]);
         }
         __syncthreads(); /* u is there, and the next chunk */
-        if (helps) {
-            if (wave == WAVES)
-                long_outputs(a, w, c, mine, m.queries[turn], m.u[turn]);
-            if (next + GDN_CHUNK < w.seg.end)
-                prepare(w, chunk_at(a, w, next + GDN_CHUNK));
+        if (brings) {
+            end(w, next + GDN_CHUNK);
+        } else if (!computes) {
+            long_outputs(a, w, c, mine, m.queries[turn], m.u[turn]);
         } else if (c.folds) {
             float u[SUMS];
             uint32_t parts[2][PAIRS];
@@ -215,7 +235,7 @@ bool sv_gdn_long(struct sv_cuda *cu, const struct scan_args &a)
             cu->smem_block >= STAGES * STAGE + sizeof(struct long_shared)) {
             launch_scan(cu,
                         grid.x * grid.y <= (unsigned)cu->n_sms ? long_kernel<1> : long_kernel<2>,
-                        grid, 2 * THREADS, STAGES * STAGE, a);
+                        grid, LONG_WAVES * 32, STAGES * STAGE, a);
             return true;
         }
     return false;

@@ -9,7 +9,7 @@
  */
 #include "backend/gpu/gdn_scan.cuh"
 
-enum { VALUES = GDN_CHUNK * COLS * 4, LONG = 2 * GDN_CHUNK, /* rows a segment */ LONG_BLOCKS = 4 };
+enum { VALUES = GDN_CHUNK * COLS * 4, LONG = 2 * GDN_CHUNK /* rows a segment */ };
 
 /* A chunk's keys, queries and values: of two chunks where they are copied ahead. */
 template <int PARTS> struct stage {
@@ -134,8 +134,8 @@ void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
     const bool half = cu->act == SV_BF16, whole = s.k_dim == GDN_KEY && s.v_dim == GDN_KEY;
     void (*kernel)(struct scan_args) = whole ? scan_kernel<2, true> : scan_kernel<2, false>;
     /* Where thread blocks are few and segments long, what counts is the time of a chunk. */
-    if (p->rows.n_rows > LONG * p->rows.n_segs &&
-        (int64_t)grid.x * grid.y <= LONG_BLOCKS * cu->n_sms && sv_gdn_long(cu, a))
+    if (p->rows.n_rows > LONG * p->rows.n_segs && (int64_t)grid.x * grid.y <= cu->n_sms &&
+        sv_gdn_long(cu, a))
         return;
     if (half)
         launch_scan(cu, kernel, grid, THREADS, stage<2>::ALL, a);

@@ -15,8 +15,8 @@
 enum {
     KEYS = STATE,                  /* place of the chunk's keys */
     ROW = KEYS + GDN_CHUNK * LINE, /* of the row's own key and query */
-    SINGLE_BYTES = ROW + 2 * LINE,
-    COLUMNS = 4 * 32 /* first thread with a column */
+    MORE = ROW + 2 * LINE,         /* of struct single_shared */
+    COLUMNS = 4 * 32               /* first thread with a column */
 };
 
 struct single_shared {
@@ -194,7 +194,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
     single_kernel(const __grid_constant__ struct whole_args a)
 {
     GPU_SHARED(room);
-    __shared__ __align__(16) struct single_shared m;
+    struct single_shared &m = *(struct single_shared *)(room + MORE);
     const struct gdn_args &g = a.c.g;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = (int32_t)blockIdx.x,
                   nk = g.shape.n_k_heads, nv = g.shape.n_v_heads, kh = h / (nv / nk),
@@ -307,7 +307,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
 bool sv_gdn_single(struct sv_cuda *cu, const struct sv_p_gdn *p)
 {
     if constexpr (GPU_WAVE == 32)
-        return launch_whole(cu, "gdn_single", single_kernel<GPU_WAVE>, SINGLE_BYTES,
-                            sizeof(struct single_shared), p);
+        return launch_whole(cu, "gdn_single", single_kernel<GPU_WAVE>,
+                            MORE + sizeof(struct single_shared), 0, p);
     return false;
 }
