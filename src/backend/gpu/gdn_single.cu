@@ -22,7 +22,7 @@ enum {
 struct single_shared {
     float of[2][GDN_KEY]; /* the state times key and query; then the output in the first */
     float v[GDN_KEY];
-    float kk[GDN_CHUNK], qk[GDN_CHUNK], weight[GDN_CHUNK]; /* by the chunk's rows */
+    alignas(16) float kk[GDN_CHUNK], qk[GDN_CHUNK], weight[GDN_CHUNK]; /* by the chunk's rows */
     float decay, beta;
 };
 
@@ -177,11 +177,21 @@ finish_column(int32_t col, int32_t line, const float (&u)[GDN_CHUNK - 1], float 
 {
     float sum = 0, out = __fmul_rn(m.decay, m.of[1][col]);
 #pragma unroll
-    for (int j = 0; j < GDN_CHUNK - 1; j++)
-        if (j < line) {
-            sum = __fmaf_rn(__fmul_rn(m.weight[j], m.kk[j]), u[j], sum);
-            out = __fmaf_rn(__fmul_rn(m.weight[j], m.qk[j]), u[j], out);
+    for (int four = 0; four < GDN_CHUNK; four += 4) {
+        const float4 w = *(const float4 *)&m.weight[four], k = *(const float4 *)&m.kk[four],
+                     q = *(const float4 *)&m.qk[four];
+        const float kk[] = {__fmul_rn(w.x, k.x), __fmul_rn(w.y, k.y), __fmul_rn(w.z, k.z),
+                            __fmul_rn(w.w, k.w)},
+                    qk[] = {__fmul_rn(w.x, q.x), __fmul_rn(w.y, q.y), __fmul_rn(w.z, q.z),
+                            __fmul_rn(w.w, q.w)};
+#pragma unroll
+        for (int n = 0; n < 4 && four + n < GDN_CHUNK - 1; n++) {
+            const float of_u = __fmaf_rn(kk[n], u[four + n], sum),
+                        of_out = __fmaf_rn(qk[n], u[four + n], out);
+            sum = four + n < line ? of_u : sum; /* no branches */
+            out = four + n < line ? of_out : out;
         }
+    }
     const float own =
         __fmul_rn(m.beta, __fsub_rn(__fmaf_rn(-m.decay, m.of[0][col], m.v[col]), sum));
     *kept = own;
