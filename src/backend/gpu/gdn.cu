@@ -215,7 +215,7 @@ static __device__ __forceinline__ void take_keys(const struct gdn_args &a, const
         const int32_t line = i / n, at = (first + line) % a.block.k_ring, d = i % n;
         if constexpr (sizeof(T) == 2) {
             uint4 hi, lo;
-            gdn_parts_of(*gdn_kept_keys(a, slot, kh, first + line, d), hi, lo);
+            gdn_parts_of(*gdn_kept_keys(a, slot, kh, at, d), hi, lo);
             gpu_store16(parts_of(K) + gpu_place<PARTS_LINE>(line, d), hi);
             gpu_store16(parts_of(K) + gpu_place<PARTS_LINE>(line, GDN_KEY / 8 + d), lo);
         } else {

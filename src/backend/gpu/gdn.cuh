@@ -19,7 +19,7 @@ struct gdn_args {
     struct sv_gdn_slots slots;
     struct sv_gdn_block block;
     struct sv_gdn_rows mid;
-    int32_t channels;
+    int32_t channels, each; /* of a row; value heads of a key head */
     /* Segments, tables and what slots keep may be read before the launch before has ended
      * (cu->settled): a pass's last writer of a slot's block is a launch of its own layer. */
     bool early;
@@ -29,7 +29,13 @@ static inline struct gdn_args gdn_args_of(const struct sv_cuda *cu, const struct
                                           const struct sv_gdn_slots *slots,
                                           const struct sv_gdn_rows *mid)
 {
-    return {*rows,      *shape, *slots, sv_gdn_block_of(shape), *mid, sv_gdn_channels(shape),
+    return {*rows,
+            *shape,
+            *slots,
+            sv_gdn_block_of(shape),
+            *mid,
+            sv_gdn_channels(shape),
+            shape->n_v_heads / shape->n_k_heads,
             cu->settled};
 }
 
@@ -108,14 +114,18 @@ static __device__ __forceinline__ void gdn_parts_of(uint4 kept, uint4 &hi, uint4
     hi = make_uint4(part[0][0], part[1][0], part[2][0], part[3][0]);
     lo = make_uint4(part[0][1], part[1][1], part[2][1], part[3][1]);
 }
-/* Eight keys of one row in a key head: octet n. */
+/* Row of a ring: no more than once around it. */
+static __device__ __forceinline__ int32_t gdn_around(int32_t row, int32_t ring)
+{
+    return row < ring ? row : row - ring;
+}
+/* Eight keys of one row of the ring in a key head: octet n. */
 static __device__ __forceinline__ const uint4 *gdn_kept_keys(const struct gdn_args &a,
                                                              const struct gdn_slot &slot,
-                                                             int32_t kh, int32_t pos, int32_t n)
+                                                             int32_t kh, int32_t row, int32_t n)
 {
-    const int32_t k_ring = a.block.k_ring;
     return (const uint4 *)((const int16_t *)slot.k +
-                           ((int64_t)kh * k_ring + pos % k_ring) * a.shape.k_dim) +
+                           ((int64_t)kh * a.block.k_ring + row) * a.shape.k_dim) +
            n;
 }
 /* The sums of two such parts, without a rounding. */

@@ -34,6 +34,7 @@ struct few_shared {
 struct few {
     struct gdn_seg seg;
     int32_t h, kh, line, chunk; /* position of place 0 */
+    int32_t u0, k0;             /* rows of the rings that it has */
 };
 
 /* The first chunk, or the next one. */
@@ -66,6 +67,7 @@ convolve_few(const struct conv_args &a, const struct few &f, const struct gdn_sl
              int32_t part, int32_t pair, int32_t channel, const struct pair_taps &t, uint8_t *room)
 {
     const __nv_bfloat16 *const from = (const __nv_bfloat16 *)a.x + f.seg.row0 * a.ldx + channel;
+    const int32_t conv0 = f.seg.base % a.g.block.conv_ring;
     float2 x0 = t.older[0], x1 = t.older[1], x2 = t.older[2];
 #pragma unroll 1
     for (int32_t i0 = 0; i0 < f.seg.n; i0 += BATCH) {
@@ -86,7 +88,8 @@ convolve_few(const struct conv_args &a, const struct few &f, const struct gdn_sl
             x0 = x1, x1 = x2, x2 = x3;
             if (part == 2) {
                 *(float2 *)value_at(room, place, 2 * pair) = y;
-                put_conv_row(a, slot, f.seg.base + i0 + i, channel, in[i]);
+                put_conv_row(a, slot, gdn_around(conv0 + i0 + i, a.g.block.conv_ring), channel,
+                             in[i]);
             } else {
                 *(float2 *)(room +
                             (part ? KEYS + place * LINE : QUERIES + place % GDN_CHUNK * LINE) +
@@ -220,13 +223,14 @@ static __device__ __forceinline__ void take_chunk(const struct whole_args &a, co
     solve(c, m, of.keys, of.queries, u);
 #pragma unroll
     for (int l = 0; l < LINES; l++) {
-        const int32_t i = line_of(l), pos = c.first + i;
+        const int32_t i = line_of(l), place = c.first - f.chunk + i;
         if (i < c.lo || i >= c.hi)
             continue;
         put_cols(value_at(room, i, col), of.queries, l);
-        put_cols(a.out + ((int64_t)(f.seg.row0 + pos - f.seg.base) * nv + f.h) * GDN_KEY + col,
+        put_cols(a.out + ((int64_t)(f.seg.row0 + place - f.line) * nv + f.h) * GDN_KEY + col,
                  of.queries, l);
-        put_cols(slot.u + ((int64_t)f.h * ring + pos % ring) * GDN_KEY + col, u, l);
+        put_cols(slot.u + ((int64_t)f.h * ring + gdn_around(f.u0 + place, ring)) * GDN_KEY + col, u,
+                 l);
     }
     if (!c.folds)
         return;
@@ -247,13 +251,14 @@ static __device__ __forceinline__ void take_chunk(const struct whole_args &a, co
                                                                     const struct gdn_slot &slot,
                                                                     uint32_t room)
 {
-    const int32_t nk = a.g.shape.n_k_heads;
+    const int32_t nk = a.g.shape.n_k_heads, conv0 = f.seg.base % a.g.block.conv_ring;
     for (int32_t n = threadIdx.x; n < f.seg.n * OCTETS; n += WHOLE_THREADS) {
         const int32_t i = n / OCTETS, octet = n % OCTETS, place = f.line + i;
         const uint32_t tile = room + KEYS + place / GDN_CHUNK * KEY_TILE;
         const uint4 hi = gpu_load16(tile + gpu_place<LINE>(place % GDN_CHUNK, octet)),
                     lo = gpu_load16(tile + gpu_place<LINE>(place % GDN_CHUNK, OCTETS + octet));
-        *(uint4 *)gdn_kept_keys(a.g, slot, f.kh, f.seg.base + i, octet) =
+        *(uint4 *)gdn_kept_keys(a.g, slot, f.kh, gdn_around(f.k0 + place, a.g.block.k_ring),
+                                octet) =
             make_uint4(gdn_steps_of(hi.x, lo.x), gdn_steps_of(hi.y, lo.y), gdn_steps_of(hi.z, lo.z),
                        gdn_steps_of(hi.w, lo.w));
     }
@@ -262,7 +267,7 @@ static __device__ __forceinline__ void take_chunk(const struct whole_args &a, co
                       channel = 2 * (two % (GDN_KEY / 2)) +
                                 GDN_KEY * (two < GDN_KEY / 2 ? f.kh : nk + f.kh);
         put_conv_row(
-            a, slot, f.seg.base + i, channel,
+            a, slot, gdn_around(conv0 + i, a.g.block.conv_ring), channel,
             *(const uint32_t *)((const __nv_bfloat16 *)a.x + (f.seg.row0 + i) * a.ldx + channel));
     }
 }
@@ -276,7 +281,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     __shared__ __align__(16) struct few_shared m;
     const struct gdn_args &g = a.c.g;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, nk = g.shape.n_k_heads,
-                  nv = g.shape.n_v_heads, each = nv / nk, ring = g.block.ring;
+                  nv = g.shape.n_v_heads, each = g.each, ring = g.block.ring;
     const uint32_t at = gpu_shared_at(room);
     sv_pdl_launch();
     if (!g.early)
@@ -291,6 +296,8 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     f.kh = f.h / each;
     f.line = f.seg.base % GDN_CHUNK;
     f.chunk = f.seg.base - f.line;
+    f.u0 = f.chunk % ring;
+    f.k0 = f.chunk % g.block.k_ring;
     const struct gdn_slot slot = gdn_slot_at(g, f.seg.slot);
     bring_state(slot, f.h, at);
     const int32_t pos = state_pos(g, slot, f.seg, f.h), i = threadIdx.x / OCTETS,
@@ -298,14 +305,16 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     const bool full = pos < f.chunk; /* a chunk before this one */
     uint4 kept = make_uint4(0, 0, 0, 0), before = kept;
     if (i < f.line)
-        kept = *gdn_kept_keys(g, slot, f.kh, f.chunk + i, octet);
+        kept = *gdn_kept_keys(g, slot, f.kh, gdn_around(f.k0 + i, g.block.k_ring), octet);
     if (full)
-        before = *gdn_kept_keys(g, slot, f.kh, pos + i, octet);
+        before = *gdn_kept_keys(g, slot, f.kh, gdn_around(pos % g.block.k_ring + i, g.block.k_ring),
+                                octet);
     float u[SUMS];
 #pragma unroll
     for (int l = 0; l < LINES; l++)
         if (line_of(l) < f.line)
-            get_cols(slot.u + ((int64_t)f.h * ring + (f.chunk + line_of(l)) % ring) * GDN_KEY +
+            get_cols(slot.u +
+                         ((int64_t)f.h * ring + gdn_around(f.u0 + line_of(l), ring)) * GDN_KEY +
                          col_of_lane(),
                      u, l);
 
@@ -324,7 +333,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
         for (int back = 1; back <= OLDER; back++)
             taps.older[OLDER - back] = tap<__nv_bfloat16>(a.c, first, slot, back, channel);
     } else if (warp == GATES && lane < f.line) {
-        gate = slot.g[(int64_t)f.h * ring + (f.chunk + lane) % ring];
+        gate = slot.g[(int64_t)f.h * ring + gdn_around(f.u0 + lane, ring)];
     }
     sv_pdl_wait(); /* no-op after the one above */
     if (warp < CONV_WARPS) {
@@ -358,9 +367,9 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     __syncthreads(); /* the state is there */
     if (full)
         fold_kept(g, slot, room, at + FULL, f.h, pos);
-    take_chunk<LANES>(a, f, slot, room, few_chunk(f, 0), at + KEYS, m.of[0], u);
-    if (two)
-        take_chunk<LANES>(a, f, slot, room, few_chunk(f, 1), at + KEYS + KEY_TILE, m.of[1], u);
+#pragma unroll 1
+    for (int32_t n = 0; n < 1 + two; n++)
+        take_chunk<LANES>(a, f, slot, room, few_chunk(f, n), at + KEYS + n * KEY_TILE, m.of[n], u);
     __syncthreads();
 #pragma unroll 1
     for (int32_t r = warp; r < f.seg.n; r += WHOLE_WAVES) {
@@ -378,7 +387,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
                      norm_weights(a.n, 2 * lane + 64 * n), inv);
     }
     if (warp == GATES && lane < f.seg.n)
-        slot.g[(int64_t)f.h * ring + (f.seg.base + lane) % ring] = gate;
+        slot.g[(int64_t)f.h * ring + gdn_around(f.u0 + f.line + lane, ring)] = gate;
     if (threadIdx.x == 0)
         slot.pos[f.h] = f.chunk;
     if (m.before != (uint32_t)each - 1 && each > 1)

@@ -84,12 +84,12 @@ static __device__ __forceinline__ float2 tap(const struct conv_args &a, const st
                        : load2((const float *)slot.conv + at);
 }
 
-/* Keeps two channels of a row as they are in bf16. */
+/* Keeps two channels of a row, which are bf16, in a row of the ring. */
 static __device__ __forceinline__ void put_conv_row(const struct conv_args &a,
-                                                    const struct gdn_slot &slot, int32_t pos,
+                                                    const struct gdn_slot &slot, int32_t ring_row,
                                                     int32_t channel, uint32_t x)
 {
-    const int64_t at = (int64_t)(pos % a.g.block.conv_ring) * a.g.channels + channel;
+    const int64_t at = (int64_t)ring_row * a.g.channels + channel;
     if (a.kept_bf16)
         *(uint32_t *)((__nv_bfloat16 *)slot.conv + at) = x;
     else

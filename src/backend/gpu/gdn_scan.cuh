@@ -321,9 +321,9 @@ static __device__ __forceinline__ void put_kept(const struct scan_args &a, const
         uint4 hi, lo;
         if (i >= c.lo || (!WHOLE && octet * 8 >= gpu_args(a).g.shape.k_dim))
             continue;
-        gdn_parts_of(
-            *gdn_kept_keys(gpu_args(a).g, slot_of(gpu_args(a), w), w.kh, c.first + i, octet), hi,
-            lo);
+        gdn_parts_of(*gdn_kept_keys(gpu_args(a).g, slot_of(gpu_args(a), w), w.kh,
+                                    k_ring_row(gpu_args(a), c, i), octet),
+                     hi, lo);
         gpu_store16(keys + gpu_place<tiles<2>::LINE>(i, octet), hi);
         gpu_store16(keys + gpu_place<tiles<2>::LINE>(i, OCTETS + octet), lo);
     }

@@ -44,10 +44,11 @@ take_taps(const struct conv_args &a, const struct group &g, const struct gdn_slo
             t.older[m][OLDER - back] = tap<__nv_bfloat16>(a, g, slot, back, channel + 64 * m);
     }
 }
-/* keeps: this thread block keeps the row. */
+/* keeps: this thread block keeps the row, in ring_row. */
 [[maybe_unused]] static __device__ __forceinline__ void
 convolve_two(const struct conv_args &a, const struct group &g, const struct gdn_slot &slot,
-             int32_t channel, bool keeps, const struct two_taps &t, float2 (&y)[2])
+             int32_t channel, bool keeps, int32_t ring_row, const struct two_taps &t,
+             float2 (&y)[2])
 {
     const __nv_bfloat16 *const from = (const __nv_bfloat16 *)a.x + g.row0 * a.ldx + channel;
     uint32_t in[2];
@@ -59,7 +60,7 @@ convolve_two(const struct conv_args &a, const struct group &g, const struct gdn_
         const float2 *const w = t.w[m], *const o = t.older[m];
         const float2 x = load2((const __nv_bfloat16 *)&in[m]);
         if (keeps)
-            put_conv_row(a, slot, g.pos, channel + 64 * m, in[m]);
+            put_conv_row(a, slot, ring_row, channel + 64 * m, in[m]);
         y[m].x = conv_silu(w[0].x, w[1].x, w[2].x, w[3].x, o[0].x, o[1].x, o[2].x, x.x);
         y[m].y = conv_silu(w[0].y, w[1].y, w[2].y, w[3].y, o[0].y, o[1].y, o[2].y, x.y);
     }
@@ -207,9 +208,9 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
     struct single_shared &m = *(struct single_shared *)(room + MORE);
     const struct gdn_args &g = a.c.g;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = (int32_t)blockIdx.x,
-                  nk = g.shape.n_k_heads, nv = g.shape.n_v_heads, kh = h / (nv / nk),
+                  nk = g.shape.n_k_heads, nv = g.shape.n_v_heads, kh = h / g.each,
                   col = (int32_t)threadIdx.x - COLUMNS, ring = g.block.ring;
-    const bool first = h % (nv / nk) == 0; /* of its key head */
+    const bool first = h == kh * g.each; /* of its key head */
     sv_pdl_launch();
     if (!g.early)
         sv_pdl_wait();
@@ -220,11 +221,12 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
     }
     const struct gdn_slot slot = gdn_slot_at(g, seg.slot);
     const struct group now = {seg, seg.row0, 1, seg.base, seg.base % GDN_CHUNK};
-    const int32_t chunk = now.pos - now.line;
+    const int32_t chunk = now.pos - now.line, row0 = chunk % ring, k_ring = g.block.k_ring,
+                  k_row0 = chunk % k_ring;
     const int32_t i = threadIdx.x / OCTETS, octet = threadIdx.x % OCTETS;
     uint4 kept = make_uint4(0, 0, 0, 0);
     if (i < now.line)
-        kept = *gdn_kept_keys(g, slot, kh, chunk + i, octet);
+        kept = *gdn_kept_keys(g, slot, kh, gdn_around(k_row0 + i, k_ring), octet);
     bring_state(slot, h, gpu_shared_at(room));
     int32_t pos = state_pos(g, slot, seg, h);
 
@@ -238,25 +240,29 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
     if (warp < 3)
         take_taps(a.c, now, slot, channel, taps);
     else if (warp == 3)
-        gate = lane < now.line ? slot.g[(int64_t)h * ring + (chunk + lane) % ring] : 0;
+        gate = lane < now.line ? slot.g[(int64_t)h * ring + gdn_around(row0 + lane, ring)] : 0;
     else if (col >= 0)
 #pragma unroll
         for (int j = 0; j < GDN_CHUNK - 1; j++)
-            u[j] =
-                j < now.line ? slot.u[((int64_t)h * ring + (chunk + j) % ring) * GDN_KEY + col] : 0;
+            u[j] = j < now.line
+                       ? slot.u[((int64_t)h * ring + gdn_around(row0 + j, ring)) * GDN_KEY + col]
+                       : 0;
     sv_pdl_wait(); /* no-op after the one above */
     float G = 0;
     if (warp < 3) {
         float2 y[2];
-        convolve_two(a.c, now, slot, channel, warp == 2 || first, taps, y);
+        convolve_two(a.c, now, slot, channel, warp == 2 || first, now.pos % g.block.conv_ring, taps,
+                     y);
         if (warp == 2) {
             *(float2 *)&m.v[2 * lane] = y[0];
             *(float2 *)&m.v[2 * lane + 64] = y[1];
         } else {
             const float inv = to_unit(sum_of_squares(y), warp == 0 ? a.c.q_length : 1.0f);
             put_parts(now, gpu_shared_at(room), warp == 0, y, inv,
-                      warp == 1 && first ? (uint32_t *)gdn_kept_keys(g, slot, kh, now.pos, 0)
-                                         : NULL);
+                      warp == 1 && first
+                          ? (uint32_t *)gdn_kept_keys(g, slot, kh,
+                                                      gdn_around(k_row0 + now.line, k_ring), 0)
+                          : NULL);
         }
         if (warp == 0)
 #pragma unroll
@@ -285,7 +291,8 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
     gpu_copy_wait<0>(0, 0);
     __syncthreads(); /* and the state */
     for (; pos + GDN_CHUNK <= now.pos; pos += GDN_CHUNK) {
-        put_keys(gpu_shared_at(room) + KEYS, *gdn_kept_keys(g, slot, kh, pos + i, octet));
+        put_keys(gpu_shared_at(room) + KEYS,
+                 *gdn_kept_keys(g, slot, kh, (pos + i) % k_ring, octet));
         __syncthreads();
         fold_kept(g, slot, room, gpu_shared_at(room) + KEYS, h, pos);
         __syncthreads();
@@ -294,10 +301,11 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
     __syncthreads();
     if (col >= 0) {
         const float out = finish_column(
-            col, now.line, u, slot.u + ((int64_t)h * ring + now.pos % ring) * GDN_KEY + col, m);
+            col, now.line, u,
+            slot.u + ((int64_t)h * ring + gdn_around(row0 + now.line, ring)) * GDN_KEY + col, m);
         a.out[((int64_t)now.row0 * nv + h) * GDN_KEY + col] = m.of[0][col] = out;
     } else if (warp == 3 && lane == 0) {
-        slot.g[(int64_t)h * ring + now.pos % ring] = G;
+        slot.g[(int64_t)h * ring + gdn_around(row0 + now.line, ring)] = G;
         slot.pos[h] = pos;
     }
     __syncthreads();

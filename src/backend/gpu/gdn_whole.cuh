@@ -101,16 +101,19 @@ static __device__ __forceinline__ void fold_kept(const struct gdn_args &g,
                                                  const struct gdn_slot &slot, uint8_t *room,
                                                  uint32_t keys, int32_t h, int32_t first)
 {
-    const int32_t ring = g.block.ring, col = col_of_lane();
-    const float *const gs = slot.g + (int64_t)h * ring, last = gs[(first + GDN_CHUNK - 1) % ring];
+    const int32_t ring = g.block.ring, col = col_of_lane(), row0 = first % ring;
+    const float *const gs = slot.g + (int64_t)h * ring,
+                       last = gs[gdn_around(row0 + GDN_CHUNK - 1, ring)];
     float *const state = slot.state + (int64_t)h * GDN_KEY * GDN_KEY + col;
-    float u[SUMS];
+    float u[SUMS], to_end[LINES];
     uint32_t part[2][PAIRS];
 #pragma unroll
-    for (int l = 0; l < LINES; l++)
-        get_cols(slot.u + ((int64_t)h * ring + (first + line_of(l)) % ring) * GDN_KEY + col, u, l);
-    cut_u<2>(part, u,
-             [&](int l) { return expf(__fsub_rn(last, gs[(first + line_of(l)) % ring])); });
+    for (int l = 0; l < LINES; l++) {
+        const int32_t row = gdn_around(row0 + line_of(l), ring);
+        get_cols(slot.u + ((int64_t)h * ring + row) * GDN_KEY + col, u, l);
+        to_end[l] = expf(__fsub_rn(last, gs[row]));
+    }
+    cut_u<2>(part, u, [&](int l) { return to_end[l]; });
     const float decay = expf(last);
 #pragma unroll 1
     for (int t = 0; t < TILES; t++) {
