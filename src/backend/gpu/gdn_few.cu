@@ -162,30 +162,37 @@ put_gates(const struct few &f, float own, float beta, float kept, struct few_sha
     return mine;
 }
 
-/* Products of a chunk's keys, or of its queries, with its keys, as weights: by a wave. */
+/* Products of a chunk's keys, or of its queries, with eight of its keys, as weights: by a wave. */
 template <int LANES>
-static __device__ __forceinline__ void put_dots(const struct chunk &c, bool of_query, uint32_t keys,
-                                                uint32_t rows, const float (&g)[GDN_CHUNK],
-                                                struct chunk_shared &m)
+static __device__ __forceinline__ void put_dots(const struct chunk &c, bool of_query, int eight,
+                                                uint32_t keys, uint32_t rows,
+                                                const float (&g)[GDN_CHUNK], struct chunk_shared &m)
 {
-    float sum[2][256 / LANES] = {}; /* of even and odd tiles */
+    float sum[2][128 / LANES] = {}; /* of even and odd tiles */
+    const int32_t lane = gpu_lane();
+#pragma unroll 2
+    for (int t = 0; t < TILES; t += 2) {
+        uint32_t k[2][4];
 #pragma unroll
-    for (int t = 0; t < TILES; t++) {
-        uint32_t x[2][128 / LANES], k[2][128 / LANES];
+        for (int p = 0; p < 2; p++)
+            gpu_load_b8(k[p], keys + gpu_place<LINE>(eight * 8 + lane % 8,
+                                                     p * OCTETS + 2 * t + gpu_b8_chunk()));
 #pragma unroll
-        for (int p = 0; p < 2; p++) {
-            gpu_load_p<LINE>(x[p], rows, 0, p * GDN_KEY + t * 16);
-            gpu_load_n<LINE>(k[p], keys, 0, p * GDN_KEY + t * 16);
+        for (int odd = 0; odd < 2; odd++) {
+            uint32_t x[2][128 / LANES];
+#pragma unroll
+            for (int p = 0; p < 2; p++)
+                gpu_load_p<LINE>(x[p], rows, 0, p * GDN_KEY + (t + odd) * 16);
+            gpu_mma8(sum[odd], x[1], k[1], odd);
+            gpu_mma8(sum[odd], x[1], k[0], odd);
+            gpu_mma8(sum[odd], x[0], k[1], odd);
+            gpu_mma8(sum[odd], x[0], k[0], odd);
         }
-        gpu_mma_t(sum[t % 2], x[1], k[1]);
-        gpu_mma_t(sum[t % 2], x[1], k[0]);
-        gpu_mma_t(sum[t % 2], x[0], k[1]);
-        gpu_mma_t(sum[t % 2], x[0], k[0]);
     }
 #pragma unroll
-    for (int e = 0; e < SUMS; e++) {
-        const int32_t i = gpu_run_row(gpu_lane()) + 8 * (e % 4 / GPU_RUN),
-                      j = e / 4 * GPU_COLS + gpu_run_col(gpu_lane()) + e % GPU_RUN;
+    for (int e = 0; e < 128 / LANES; e++) {
+        const int32_t i = gpu_run_row(lane) + 8 * (e / GPU_RUN),
+                      j = eight * 8 + gpu_run_col(lane) + e % GPU_RUN;
         const bool new_row = i >= c.lo && i < c.hi;
         const float dot = __fadd_rn(sum[0][e], sum[1][e]),
                     weight = new_row && j < i ? __fmul_rn(expf(__fsub_rn(g[i], g[j])), dot) : 0;
@@ -262,14 +269,22 @@ static __device__ __forceinline__ void take_chunk(const struct whole_args &a, co
             make_uint4(gdn_steps_of(hi.x, lo.x), gdn_steps_of(hi.y, lo.y), gdn_steps_of(hi.z, lo.z),
                        gdn_steps_of(hi.w, lo.w));
     }
-    for (int32_t n = threadIdx.x; n < f.seg.n * GDN_KEY; n += WHOLE_THREADS) {
-        const int32_t i = n / GDN_KEY, two = n % GDN_KEY,
-                      channel = 2 * (two % (GDN_KEY / 2)) +
-                                GDN_KEY * (two < GDN_KEY / 2 ? f.kh : nk + f.kh);
-        put_conv_row(
-            a, slot, gdn_around(conv0 + i, a.g.block.conv_ring), channel,
-            *(const uint32_t *)((const __nv_bfloat16 *)a.x + (f.seg.row0 + i) * a.ldx + channel));
-    }
+    /* Two channels of every other row of a thread. */
+    enum { EACH = GDN_CHUNK * GDN_KEY / WHOLE_THREADS, APART = WHOLE_THREADS / GDN_KEY };
+    const int32_t first = threadIdx.x / GDN_KEY, two = threadIdx.x % GDN_KEY,
+                  channel =
+                      2 * (two % (GDN_KEY / 2)) + GDN_KEY * (two < GDN_KEY / 2 ? f.kh : nk + f.kh);
+    const __nv_bfloat16 *const from = (const __nv_bfloat16 *)a.x + f.seg.row0 * a.ldx + channel;
+    uint32_t x[EACH];
+#pragma unroll
+    for (int n = 0; n < EACH; n++)
+        if (first + n * APART < f.seg.n)
+            x[n] = *(const uint32_t *)(from + (first + n * APART) * a.ldx);
+#pragma unroll
+    for (int n = 0; n < EACH; n++)
+        if (first + n * APART < f.seg.n)
+            put_conv_row(a, slot, gdn_around(conv0 + first + n * APART, a.g.block.conv_ring),
+                         channel, x[n]);
 }
 
 /* LANES: of a wave; there is one for 32 alone. */
@@ -299,7 +314,6 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     f.u0 = f.chunk % ring;
     f.k0 = f.chunk % g.block.k_ring;
     const struct gdn_slot slot = gdn_slot_at(g, f.seg.slot);
-    bring_state(slot, f.h, at);
     const int32_t pos = state_pos(g, slot, f.seg, f.h), i = threadIdx.x / OCTETS,
                   octet = threadIdx.x % OCTETS;
     const bool full = pos < f.chunk; /* a chunk before this one */
@@ -309,15 +323,6 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     if (full)
         before = *gdn_kept_keys(g, slot, f.kh, gdn_around(pos % g.block.k_ring + i, g.block.k_ring),
                                 octet);
-    float u[SUMS];
-#pragma unroll
-    for (int l = 0; l < LINES; l++)
-        if (line_of(l) < f.line)
-            get_cols(slot.u +
-                         ((int64_t)f.h * ring + gdn_around(f.u0 + line_of(l), ring)) * GDN_KEY +
-                         col_of_lane(),
-                     u, l);
-
     const int32_t part = warp / 2, pair = warp % 2 * 32 + lane,
                   channel = 2 * pair + GDN_KEY * (part == 0   ? f.kh
                                                   : part == 1 ? nk + f.kh
@@ -335,6 +340,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     } else if (warp == GATES && lane < f.line) {
         gate = slot.g[(int64_t)f.h * ring + gdn_around(f.u0 + lane, ring)];
     }
+    bring_state<WHOLE_WAVES - CONV_WARPS>(slot, f.h, at);
     sv_pdl_wait(); /* no-op after the one above */
     if (warp < CONV_WARPS) {
         convolve_few(a.c, f, slot, part, pair, channel, taps, room);
@@ -357,11 +363,20 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     __syncthreads(); /* all that others write later is read */
     if (threadIdx.x == 0)
         m.before = each > 1 ? gpu_arrive(slot.arrived + f.kh) : 0;
+    float u[SUMS];
+#pragma unroll
+    for (int l = 0; l < LINES; l++)
+        if (line_of(l) < f.line)
+            get_cols(slot.u +
+                         ((int64_t)f.h * ring + gdn_around(f.u0 + line_of(l), ring)) * GDN_KEY +
+                         col_of_lane(),
+                     u, l);
     const bool two = f.line + f.seg.n > GDN_CHUNK;
-    if (warp < 2 || (warp < 4 && two)) {
-        const uint32_t keys = at + KEYS + warp / 2 * KEY_TILE;
-        put_dots<LANES>(few_chunk(f, warp / 2), warp % 2, keys, warp % 2 ? at + QUERIES : keys,
-                        m.g[warp / 2], m.of[warp / 2]);
+    if (warp < 4 || two) {
+        const int32_t n = warp / 4;
+        const uint32_t keys = at + KEYS + n * KEY_TILE;
+        put_dots<LANES>(few_chunk(f, n), warp % 2, warp / 2 % 2, keys,
+                        warp % 2 ? at + QUERIES : keys, m.g[n], m.of[n]);
     }
     gpu_copy_wait<0>(0, 0);
     __syncthreads(); /* the state is there */
@@ -371,20 +386,30 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     for (int32_t n = 0; n < 1 + two; n++)
         take_chunk<LANES>(a, f, slot, room, few_chunk(f, n), at + KEYS + n * KEY_TILE, m.of[n], u);
     __syncthreads();
-#pragma unroll 1
-    for (int32_t r = warp; r < f.seg.n; r += WHOLE_WAVES) {
-        const int64_t row = f.seg.row0 + r, head = (int64_t)f.h * GDN_KEY + 2 * lane;
-        float2 x[2], z[2];
+    enum { EACH = GDN_CHUNK / WHOLE_WAVES };
+    const int64_t head = (int64_t)f.h * GDN_KEY + 2 * lane;
+    float2 z[EACH][2], weight[2];
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
-            x[n] = *(const float2 *)value_at(room, f.line + r, 2 * lane + 64 * n);
-            z[n] = load2(a.z + row * a.n.ldz + head + 64 * n);
-        }
+    for (int n = 0; n < 2; n++) {
+        weight[n] = norm_weights(a.n, 2 * lane + 64 * n);
+#pragma unroll
+        for (int r = 0; r < EACH; r++)
+            if (warp + r * WHOLE_WAVES < f.seg.n)
+                z[r][n] =
+                    load2(a.z + (f.seg.row0 + warp + r * WHOLE_WAVES) * a.n.ldz + head + 64 * n);
+    }
+#pragma unroll
+    for (int r = 0; r < EACH; r++) {
+        const int32_t row = warp + r * WHOLE_WAVES;
+        if (row >= f.seg.n)
+            break;
+        const float2 x[2] = {*(const float2 *)value_at(room, f.line + row, 2 * lane),
+                             *(const float2 *)value_at(room, f.line + row, 2 * lane + 64)};
         const float inv = to_norm(a.n, sum_of_squares(x));
 #pragma unroll
         for (int n = 0; n < 2; n++)
-            put_norm(a.normed + row * nv * GDN_KEY + head + 64 * n, x[n], z[n],
-                     norm_weights(a.n, 2 * lane + 64 * n), inv);
+            put_norm(a.normed + (int64_t)(f.seg.row0 + row) * nv * GDN_KEY + head + 64 * n, x[n],
+                     z[r][n], weight[n], inv);
     }
     if (warp == GATES && lane < f.seg.n)
         slot.g[(int64_t)f.h * ring + gdn_around(f.u0 + f.line + lane, ring)] = gate;

@@ -46,7 +46,7 @@ long_solve(const struct chunk &c, const struct chunk_shared &m, const uint8_t *v
 #pragma unroll
     for (int j = 0; j < GDN_CHUNK; j++) {
         const float known = __fmul_rn(m.beta[j], __fsub_rn(u[j], sum[j]));
-        to[j][col] = known;
+        u[j] = known;
 #pragma unroll
         for (int i = j / 2 * 2; i < GDN_CHUNK; i += 2) {
             const float2 by = *(const float2 *)m.by[j][i / 2].kk;
@@ -56,6 +56,10 @@ long_solve(const struct chunk &c, const struct chunk_shared &m, const uint8_t *v
                 sum[i + 1] = __fmaf_rn(by.y, known, sum[i + 1]);
         }
     }
+    /* Behind all loads, which would wait for stores in between. */
+#pragma unroll
+    for (int j = 0; j < GDN_CHUNK; j++)
+        to[j][col] = u[j];
 }
 
 /* Outputs of a column, and what is kept of u. */
@@ -82,12 +86,17 @@ long_outputs(const struct scan_args &a, const struct work &w, const struct chunk
         }
     }
     float *const to = a.out + (row_of(w, c, 0) * nv + w.h) * GDN_KEY + w.col0 + col;
+    if (c.lo == 0 && c.hi == GDN_CHUNK && kept >= GDN_CHUNK) {
+#pragma unroll
+        for (int i = 0; i < GDN_CHUNK; i++)
+            to[i * nv * GDN_KEY] = out[i];
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < GDN_CHUNK; i++) {
-        if (i < c.lo || i >= c.hi)
-            continue;
-        to[i * nv * GDN_KEY] = out[i];
-        if (i >= kept)
+        if (i >= c.lo && i < c.hi)
+            to[i * nv * GDN_KEY] = out[i];
+        if (i >= c.lo && i < c.hi && i >= kept)
             (slot_of(a, w).u + (int64_t)w.h * a.g.block.ring * GDN_KEY + w.col0 +
              col)[ring_row(a, c, i) * GDN_KEY] = u[i][col];
     }
@@ -196,7 +205,7 @@ static __global__ void __launch_bounds__(LONG_WAVES * 32, BLOCKS)
                 put_cols(&m.queries[turn][p.half][line_of(l)][p.col], of.queries, l);
             }
             gpu_group_sync(0);
-            if (wave == 0)
+            if (wave == 1) /* not beside the wave of outputs */
                 long_solve(c, mine, stage_of(c) + VALUES, m.keys, m.u[turn]);
         }
         __syncthreads(); /* u is there, and the next chunk */

@@ -227,7 +227,6 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
     uint4 kept = make_uint4(0, 0, 0, 0);
     if (i < now.line)
         kept = *gdn_kept_keys(g, slot, kh, gdn_around(k_row0 + i, k_ring), octet);
-    bring_state(slot, h, gpu_shared_at(room));
     int32_t pos = state_pos(g, slot, seg, h);
 
     /* Queries, keys, values; gates; kept u. */
@@ -247,6 +246,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
             u[j] = j < now.line
                        ? slot.u[((int64_t)h * ring + gdn_around(row0 + j, ring)) * GDN_KEY + col]
                        : 0;
+    bring_state<4>(slot, h, gpu_shared_at(room));
     sv_pdl_wait(); /* no-op after the one above */
     float G = 0;
     if (warp < 3) {

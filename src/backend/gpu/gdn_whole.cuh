@@ -55,13 +55,19 @@ static inline bool launch_whole(struct sv_cuda *cu, const char *what,
     return true;
 }
 
-/* On its way to the start of `room`. */
+/* On its way to the start of `room`, by the last N warps, behind whose backs the others fetch what
+ * is wanted first: copies and loads of a multiprocessor come in the order in which they are asked
+ * for. */
+template <int N>
 static __device__ __forceinline__ void bring_state(const struct gdn_slot &slot, int32_t h,
                                                    uint32_t room)
 {
+    const int32_t first = (int32_t)threadIdx.x / 32 - (WHOLE_WAVES - N);
+    if (first < 0)
+        return;
 #pragma unroll
-    for (int32_t d = 0; d < GDN_KEY; d += WHOLE_WAVES)
-        gpu_copy_rows<STATE_LINE, false>(room, d + gpu_wave(), [&](uint32_t i, uint32_t at) {
+    for (int32_t d = 0; d < GDN_KEY; d += N)
+        gpu_copy_rows<STATE_LINE, false>(room, d + first, [&](uint32_t i, uint32_t at) {
             return gpu_source{slot.state + ((int64_t)h * GDN_KEY + (int32_t)i) * GDN_KEY + at * 4,
                               true};
         });
@@ -115,7 +121,7 @@ static __device__ __forceinline__ void fold_kept(const struct gdn_args &g,
     }
     cut_u<2>(part, u, [&](int l) { return to_end[l]; });
     const float decay = expf(last);
-#pragma unroll 1
+#pragma unroll 2
     for (int t = 0; t < TILES; t++) {
         float s[SUMS];
         move_tile<false>(room, t, s);
