@@ -4,9 +4,9 @@
  *
  * Entered from gdn_scan.cu. A thread block has 32 columns of a value head's state: four waves have
  * 16 of them and half of the keys' numbers each, in registers. Their sums meet in shared memory,
- * where a lane has a column to itself: one wave makes u of a chunk while nothing else is to be
- * done. Four more waves bring chunks and make their weights, two and three chunks ahead, and one
- * makes the outputs of the last chunk. Arithmetic: gdn_scan.cuh. Must not: be taken where rows are
+ * where a lane has a column to itself: one wave makes u of a chunk, of products with keys, while
+ * those with queries are made; two make the outputs of the last chunk. Four more bring chunks,
+ * three ahead, and make their weights. Arithmetic: gdn_scan.cuh. Must not: be taken where rows are
  * not whole keys and values, or in waves of 64.
  */
 #include "backend/gpu/gdn_scan.cuh"
@@ -15,7 +15,10 @@ enum {
     LONG_COLS = 32,
     HALF_TILES = TILES / 2,
     STAGES = 4,
-    LONG_WAVES = 2 * WAVES + 1,
+    OUTPUTS = 2 * WAVES,  /* two waves of outputs, */
+    SOLVES = OUTPUTS + 2, /* one of u */
+    LONG_WAVES = SOLVES + 1,
+    FEW_LINES = 11 /* of a chunk, as many products as the others */,
     QUERIES = tiles<2>::BYTES,
     VALUES = 2 * QUERIES,
     STAGE = VALUES + GDN_CHUNK * LONG_COLS * 4,
@@ -25,8 +28,8 @@ typedef float long_lines[GDN_CHUNK][PITCH];
 
 struct long_shared {
     struct chunk_shared of[3];
-    long_lines keys[2], queries[2][2]; /* of halves of a key; of two chunks: their products */
-    long_lines u[2];                   /* of two chunks */
+    long_lines keys[2], queries[2]; /* of halves of a key: their products */
+    long_lines u;
 };
 
 /* Of a column: a lane each. */
@@ -62,44 +65,67 @@ long_solve(const struct chunk &c, const struct chunk_shared &m, const uint8_t *v
         to[j][col] = u[j];
 }
 
-/* Outputs of a column, and what is kept of u. */
-[[maybe_unused]] static __device__ __forceinline__ void
+/* Outputs of a column in lines from FROM to TO, and what is kept of u. */
+template <int FROM, int TO>
+static __device__ __forceinline__ void
 long_outputs(const struct scan_args &a, const struct work &w, const struct chunk &c,
              const struct chunk_shared &m, const long_lines (&queries)[2], const long_lines &u)
 {
     const int32_t col = gpu_lane(), nv = a.g.shape.n_v_heads, kept = gdn_kept_from(w.seg) - c.first;
-    float out[GDN_CHUNK];
+    float out[TO - FROM];
 #pragma unroll
-    for (int i = 0; i < GDN_CHUNK; i++)
-        out[i] = __fmul_rn(m.decay[i], __fadd_rn(queries[0][i][col], queries[1][i][col]));
+    for (int i = FROM; i < TO; i++)
+        out[i - FROM] = __fmul_rn(m.decay[i], __fadd_rn(queries[0][i][col], queries[1][i][col]));
 #pragma unroll
-    for (int j = 0; j < GDN_CHUNK; j++) {
+    for (int j = 0; j < TO; j++) {
         const float known = u[j][col];
-        out[j] = __fmaf_rn(m.own[j], known, out[j]);
+        if (j >= FROM)
+            out[j - FROM] = __fmaf_rn(m.own[j], known, out[j - FROM]);
 #pragma unroll
-        for (int i = j / 2 * 2; i < GDN_CHUNK; i += 2) {
+        for (int i = (j < FROM ? FROM : j) / 2 * 2; i < TO; i += 2) {
             const float2 by = *(const float2 *)m.by[j][i / 2].qk;
-            if (i > j)
-                out[i] = __fmaf_rn(by.x, known, out[i]);
-            if (i + 1 > j)
-                out[i + 1] = __fmaf_rn(by.y, known, out[i + 1]);
+            if (i > j && i >= FROM)
+                out[i - FROM] = __fmaf_rn(by.x, known, out[i - FROM]);
+            if (i + 1 > j && i + 1 < TO)
+                out[i + 1 - FROM] = __fmaf_rn(by.y, known, out[i + 1 - FROM]);
         }
     }
     float *const to = a.out + (row_of(w, c, 0) * nv + w.h) * GDN_KEY + w.col0 + col;
     if (c.lo == 0 && c.hi == GDN_CHUNK && kept >= GDN_CHUNK) {
 #pragma unroll
-        for (int i = 0; i < GDN_CHUNK; i++)
-            to[i * nv * GDN_KEY] = out[i];
+        for (int i = FROM; i < TO; i++)
+            to[i * nv * GDN_KEY] = out[i - FROM];
         return;
     }
 #pragma unroll
-    for (int i = 0; i < GDN_CHUNK; i++) {
+    for (int i = FROM; i < TO; i++) {
         if (i >= c.lo && i < c.hi)
-            to[i * nv * GDN_KEY] = out[i];
+            to[i * nv * GDN_KEY] = out[i - FROM];
         if (i >= c.lo && i < c.hi && i >= kept)
             (slot_of(a, w).u + (int64_t)w.h * a.g.block.ring * GDN_KEY + w.col0 +
              col)[ring_row(a, c, i) * GDN_KEY] = u[i][col];
     }
+}
+
+/* Lines of keys or of queries times half of a state's rows, which is in parts, to shared memory. */
+[[maybe_unused]] static __device__ __forceinline__ void
+long_products(const uint32_t (&s)[HALF_TILES][2][PAIRS], uint32_t lines, int tile0, int32_t col,
+              long_lines &to)
+{
+    float sum[SUMS] = {};
+#pragma unroll
+    for (int t = 0; t < HALF_TILES; t++)
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            uint32_t k[PAIRS];
+            gpu_load_n<tiles<2>::LINE>(k, lines + q * GDN_KEY * 2, 0, (tile0 + t) * 16);
+#pragma unroll
+            for (int p = 0; p + q < 2; p++)
+                gpu_mma_t(sum, s[t][p], k);
+        }
+#pragma unroll
+    for (int l = 0; l < LINES; l++)
+        put_cols(&to[line_of(l)][col], sum, l);
 }
 
 /* A wave's part of the state: its columns, half of the keys' numbers. */
@@ -123,9 +149,9 @@ static __device__ __forceinline__ void move_part(const struct scan_args &a, cons
         }
 }
 
-/* BLOCKS: of a multiprocessor. */
-template <int BLOCKS>
-static __global__ void __launch_bounds__(LONG_WAVES * 32, BLOCKS)
+/* LANES: of a wave; there is one for 32 alone. */
+template <int LANES>
+static __global__ void __launch_bounds__(LONG_WAVES * 32, 1)
     long_kernel(const __grid_constant__ struct scan_args a)
 {
     GPU_SHARED(stages);
@@ -150,13 +176,16 @@ static __global__ void __launch_bounds__(LONG_WAVES * 32, BLOCKS)
         bring<2, true, LONG_COLS>(a, w, c, wave % WAVES, at, at + QUERIES, at + VALUES);
         fetch_weights(a, w, c, f);
     };
-    /* in their places, while those of the next begin. */
+    /* its weights in their places; */
+    const auto put = [&](const struct work &w, int32_t first) {
+        if (first < w.seg.end)
+            put_weights(f, weights_of(chunk_at(a, w, first)));
+    };
+    /* and its copies, of which those of the next chunk need not be there. */
     const auto end = [&](const struct work &w, int32_t first) {
         if (first >= w.seg.end)
             return;
         const struct chunk c = chunk_at(a, w, first);
-        put_weights(f, weights_of(c));
-        begin(w, first + GDN_CHUNK);
         if (first + GDN_CHUNK < w.seg.end)
             gpu_copy_wait<1>(1, 0);
         else
@@ -185,42 +214,53 @@ static __global__ void __launch_bounds__(LONG_WAVES * 32, BLOCKS)
     struct chunk c = chunk_at(a, w, pos);
     if (brings) {
         begin(w, pos);
+        put(w, pos);
+        begin(w, pos + GDN_CHUNK);
         end(w, pos);
+        put(w, pos + GDN_CHUNK);
+        begin(w, pos + 2 * GDN_CHUNK);
     }
     __syncthreads();
-    if (brings)
-        end(w, pos + GDN_CHUNK);
     for (;;) {
-        const int32_t next = c.first + GDN_CHUNK, turn = number(c) % 2;
+        const int32_t next = c.first + GDN_CHUNK;
         const struct chunk_shared &mine = weights_of(c);
         const uint32_t keys = gpu_shared_at(stage_of(c));
+        uint32_t cut[HALF_TILES][2][PAIRS];
         if (computes) {
-            struct two_sums of = {};
 #pragma unroll
             for (int t = 0; t < HALF_TILES; t++)
-                add_tile<2>(s[t], keys, keys + QUERIES, p.half * HALF_TILES + t, of);
 #pragma unroll
-            for (int l = 0; l < LINES; l++) {
-                put_cols(&m.keys[p.half][line_of(l)][p.col], of.keys, l);
-                put_cols(&m.queries[turn][p.half][line_of(l)][p.col], of.queries, l);
-            }
-            gpu_group_sync(0);
-            if (wave == 1) /* not beside the wave of outputs */
-                long_solve(c, mine, stage_of(c) + VALUES, m.keys, m.u[turn]);
+                for (int e = 0; e < PAIRS; e++) {
+                    uint32_t two[2];
+                    gdn_cut<2>(two, s[t][2 * e], s[t][2 * e + 1]);
+                    cut[t][0][e] = two[0], cut[t][1][e] = two[1];
+                }
+            long_products(cut, keys, p.half * HALF_TILES, p.col, m.keys[p.half]);
+        }
+        __syncthreads(); /* products of keys are there, outputs of the last chunk are done */
+        if (computes) {
+            long_products(cut, keys + QUERIES, p.half * HALF_TILES, p.col, m.queries[p.half]);
+        } else if (brings) {
+            put(w, next + GDN_CHUNK);
+            end(w, next);
+        } else if (wave == SOLVES) {
+            long_solve(c, mine, stage_of(c) + VALUES, m.keys, m.u);
         }
         __syncthreads(); /* u is there, and the next chunk */
         if (brings) {
-            end(w, next + GDN_CHUNK);
-        } else if (!computes) {
-            long_outputs(a, w, c, mine, m.queries[turn], m.u[turn]);
-        } else if (c.folds) {
+            begin(w, next + 2 * GDN_CHUNK);
+        } else if (wave == OUTPUTS) {
+            long_outputs<0, FEW_LINES>(a, w, c, mine, m.queries, m.u);
+        } else if (wave == OUTPUTS + 1) {
+            long_outputs<FEW_LINES, GDN_CHUNK>(a, w, c, mine, m.queries, m.u);
+        } else if (computes && c.folds) {
             float u[SUMS];
             uint32_t parts[2][PAIRS];
             if (!c.committed && changed)
                 move_part<true>(a, w, p, s);
 #pragma unroll
             for (int l = 0; l < LINES; l++)
-                get_cols(&m.u[turn][line_of(l)][p.col], u, l);
+                get_cols(&m.u[line_of(l)][p.col], u, l);
             cut_u<2>(parts, u, [&](int l) { return mine.to_end[line_of(l)]; });
 #pragma unroll
             for (int t = 0; t < HALF_TILES; t++)
@@ -242,9 +282,7 @@ bool sv_gdn_long(struct sv_cuda *cu, const struct scan_args &a)
     if constexpr (GPU_WAVE == 32)
         if (s.k_dim == GDN_KEY && s.v_dim == GDN_KEY && cu->act == SV_BF16 &&
             cu->smem_block >= STAGES * STAGE + sizeof(struct long_shared)) {
-            launch_scan(cu,
-                        grid.x * grid.y <= (unsigned)cu->n_sms ? long_kernel<1> : long_kernel<2>,
-                        grid, LONG_WAVES * 32, STAGES * STAGE, a);
+            launch_scan(cu, long_kernel<GPU_WAVE>, grid, LONG_WAVES * 32, STAGES * STAGE, a);
             return true;
         }
     return false;
