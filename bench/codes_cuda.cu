@@ -1,13 +1,14 @@
 /*
- * codes_cuda.cu - checks and measures products from codes of 8 and 4 bits (codes.cuh) beside the
+ * codes_cuda.cu - checks and measures products from codes of 4 to 8 bits (codes.cuh) beside the
  * same products from packed bf16, on a GPU machine.
  *
  * codes_cuda check: Qwen3-8B's shapes and odd ones in every kind of codes, bits against the packed
  * matrix that they expand to; codes_cuda bench [CSV [ROWS...]]: fewer counts, then captured graphs
- * of 36 layers; codes_cuda time: these alone; codes_cuda fp8: those of FP8 weights with activations
- * in fp8 alone, the kernels that round in it. Stands on gemm_cuda.cu, whose stack of layers and
- * timing it takes in. Exit status 1 when a check fails. Must not: compare figures of different
- * runs.
+ * of 36 layers; codes_cuda time: these alone; "portable check" and so on: the portable kernels;
+ * codes_cuda fp8: those of FP8 weights with activations in fp8 alone, the kernels that round in it.
+ * KINDS in the environment: names, with commas, of the only kinds. Stands on gemm_cuda.cu, whose
+ * stack of layers and timing it takes in. Exit status 1 when a check fails. Must not: compare
+ * figures of different runs.
  */
 #define main gemm_cuda_main
 #include "bench/gemm_cuda.cu"
@@ -25,11 +26,13 @@ static const struct {
     const char *name;
     enum sv_codes_code code;
     enum sv_dtype elem, scale;
+    int32_t block_cols;
 } kinds[] = {
     {"f8", SV_CODES_F8, SV_F8, SV_BF16},           {"f8 wide", SV_CODES_F8_WIDE, SV_F8, SV_F32},
     {"int8", SV_CODES_I8, SV_I8, SV_F32},          {"int4", SV_CODES_I4, SV_U8, SV_BF16},
     {"int4 f16", SV_CODES_I4_HALF, SV_U8, SV_F16}, {"mxfp4", SV_CODES_MX4, SV_U8, SV_U8},
-    {"nvfp4", SV_CODES_NV4, SV_U8, SV_F8},
+    {"nvfp4", SV_CODES_NV4, SV_U8, SV_F8},         {"q4_k", SV_CODES_K4, SV_U8, SV_I8, 32},
+    {"q5_k", SV_CODES_K5, SV_I8, SV_I8, 32},       {"q6_k", SV_CODES_K6, SV_I8, SV_I8, 16},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -45,7 +48,7 @@ static __global__ void codes_kernel(uint8_t *tiles, size_t n_strips, uint64_t se
         uint8_t *strip = tiles + s * SV_CODES_STRIP_BYTES(bits);
         for (int i = threadIdx.x; i < n_bytes; i += blockDim.x) {
             const float v = random_at(seed, s * n_bytes + (size_t)i, 1.0f / 3.5f);
-            strip[i] = bits == 4             ? (uint8_t)mix(seed * 977 + s * n_bytes + (size_t)i)
+            strip[i] = bits < 8              ? (uint8_t)mix(seed * 977 + s * n_bytes + (size_t)i)
                        : code == SV_CODES_I8 ? (uint8_t)(128 + (int)(v * 127))
                                              : sv_fp8_of(v * SV_FP8_MAX);
         }
@@ -72,6 +75,17 @@ static __global__ void codes_kernel(uint8_t *tiles, size_t n_strips, uint64_t se
                 for (uint32_t i = 0; i < 4; i++)
                     word |= sv_codes_e5m3((s * 5 + own * 11 + i * 37) % 127) << 8 * i;
             }
+            if (code >= SV_CODES_K4) { /* a minimum takes about the middle off */
+                const float d = f / (code == SV_CODES_K4   ? 75
+                                     : code == SV_CODES_K5 ? 150
+                                                           : 600),
+                            dmin = d * (code == SV_CODES_K4 ? 8 : 16);
+                uint32_t *const two = (uint32_t *)(strip + n_bytes) + own % 8 * 4 + own / 8 * 2;
+                two[0] = __half_as_ushort(__float2half_rn(d)) |
+                         (uint32_t)__half_as_ushort(__float2half_rn(dmin)) << 16;
+                two[1] = mix(seed * 31 + s * 16 + own) & (code == SV_CODES_K6 ? ~0u : 0x3f3f3f3fu);
+                continue;
+            }
             ((uint32_t *)(strip + n_bytes))[threadIdx.x] = word;
         }
     }
@@ -89,10 +103,24 @@ static void fill_codes(struct sv_cuda *cu, void *tiles, int32_t rows, int32_t co
 
 /* ---------------------------------------------------------------- checks */
 
-/* What docs/formats.md says that a code and its row's word are worth in columns 16 step to 16 step
- * + 15 of a tile, in bf16. */
-static uint16_t worth(enum sv_codes_code code, uint32_t c, uint32_t word, int step, float factor)
+static float half_of(uint32_t word)
 {
+    return __half2float(__ushort_as_half((unsigned short)word));
+}
+
+/* What docs/formats.md says that a code and its row's words are worth in columns 16 step to 16 step
+ * + 15 of a tile, in bf16. */
+static uint16_t worth(enum sv_codes_code code, uint32_t c, uint32_t word, uint32_t bytes, int step,
+                      float factor)
+{
+    if (code == SV_CODES_K6)
+        return sv_f32_to_bf16(half_of(word) * ((float)(bytes >> 8 * step & 255) - 128) *
+                              ((float)c - 32));
+    if (code >= SV_CODES_K4) {
+        const uint32_t half = bytes >> 16 * (step / 2);
+        volatile float product = half_of(word) * (float)(half & 255) * (float)c;
+        return sv_f32_to_bf16(product - half_of(word >> 16) * (float)(half >> 8 & 255));
+    }
     static const float e2m1[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
     const float high = sv_bf16_to_f32((uint16_t)(word >> 16));
     const float small = e2m1[c & 7] * (c & 8 ? -1.0f : 1.0f);
@@ -109,8 +137,7 @@ static uint16_t worth(enum sv_codes_code code, uint32_t c, uint32_t word, int st
     case SV_CODES_I4:
         return sv_f32_to_bf16(((float)c - (high - 128)) * sv_bf16_to_f32((uint16_t)word));
     case SV_CODES_I4_HALF:
-        return sv_f32_to_bf16(((float)c - (high - 128)) *
-                              __half2float(__ushort_as_half((unsigned short)word)));
+        return sv_f32_to_bf16(((float)c - (high - 128)) * half_of(word));
     case SV_CODES_MX4:
         return sv_f32_to_bf16(
             small * (sv_bf16_to_f32((uint16_t)(step < 2 ? word : word >> 16)) * 0x1p-126f));
@@ -143,17 +170,24 @@ static long check_values(struct sv_cuda *cu, int kind)
         const size_t strip = i / 1024, tile = strip / 4;
         const uint8_t *from = t + strip * SV_CODES_STRIP_BYTES(bits);
         const int32_t row = sv_wcomp_row(lane, pair), col = sv_wcomp_col(lane, pair) + column;
-        uint32_t codes, word;
+        const bool k = code >= SV_CODES_K4;
+        uint32_t codes, upper, word[2];
         uint16_t got;
-        memcpy(&codes, from + sv_codes_word_at(lane, sv_codes_word(pair, bits)), 4);
-        memcpy(&word, from + SV_CODES_SCALES_AT(bits) + 4 * row, 4);
+        memcpy(&codes, from + sv_codes_word_at(lane, sv_codes_word(pair, bits), bits), 4);
+        memcpy(word, from + SV_CODES_SCALES_AT(bits) + (k ? row % 8 * 16 + row / 8 * 8 : 4 * row),
+               k ? 8 : 4);
         memcpy(&got, p + tile * SV_TILE_BYTES + 2 * sv_tile_at((int)(strip % 4) * 16 + row, col),
                2);
-        codes = codes >> sv_codes_shift(pair, column, bits) & ((1u << bits) - 1);
-        const uint16_t want = worth(code, codes, word, col / 16, factor);
+        codes = codes >> sv_codes_shift(pair, column, bits) & (bits == 8 ? 255 : 15);
+        if (bits == 6 || bits == 7) {
+            const int32_t bit = sv_codes_upper(pair, column, bits);
+            memcpy(&upper, from + sv_codes_word_at(lane, 4 + bit / 32, bits), 4);
+            codes |= (upper >> bit % 32 & ((1u << (bits - 5)) - 1)) << 4;
+        }
+        const uint16_t want = worth(code, codes, word[0], word[1], col / 16, factor);
         if (got != want && (got | want) != 0x8000 && failed++ < 3)
-            printf("%s: code %x, word %08x: %04x, not %04x\n", kinds[kind].name, codes, word, got,
-                   want);
+            printf("%s: code %x, word %08x: %04x, not %04x\n", kinds[kind].name, codes, word[0],
+                   got, want);
     }
     printf("%s, values: %s\n", kinds[kind].name, failed ? "FAILED" : "ok");
     cudaFree(tiles), cudaFree(packed);
@@ -233,6 +267,7 @@ static long check_product(struct sv_cuda *cu, const struct stack *s, int which, 
         w->data = tiles;
         w->fmt.elem = kinds[kind].elem;
         w->fmt.scale = kinds[kind].scale;
+        w->fmt.block_cols = kinds[kind].block_cols;
         packed.part[i].w.data = expanded;
     }
     for (int i = 0; i < FEW + N_MANY; i++) {
@@ -286,6 +321,7 @@ static void to_codes(struct sv_cuda *cu, const struct stack *s, int kind)
     OK(cudaStreamSynchronize(cu->stream));
     format.fmt.elem = kinds[kind].elem;
     format.fmt.scale = kinds[kind].scale;
+    format.fmt.block_cols = kinds[kind].block_cols;
     in_codes = &format;
 }
 
@@ -326,14 +362,25 @@ static void to_fp8(struct sv_cuda *cu, const struct stack *s)
     in_codes = &format;
 }
 
+static bool is_wanted(int kind)
+{
+    const char *names = getenv("KINDS");
+    char list[256], name[32];
+    snprintf(list, sizeof list, ",%s,", names ? names : "");
+    snprintf(name, sizeof name, ",%s,", kinds[kind].name);
+    return !names || strstr(list, name);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "check";
     int32_t counts[32] = {1, 8, 16, 64, 128, 2048};
     int n_counts = 6;
-    struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
+    const bool portable = !strncmp(what, "portable ", 9);
+    struct sv_cuda cu = open_device(portable ? SV_CUDA_PORTABLE : SV_CUDA_SM90, true);
     static struct stack s;
     long failed = 0;
+    what += portable ? 9 : 0;
     for (int i = 3; i < argc && i < 32; i++)
         counts[i - 3] = atoi(argv[i]), n_counts = i - 2;
     csv = argc > 2 && strcmp(argv[2], "-") ? fopen(argv[2], "w") : NULL;
@@ -356,9 +403,11 @@ int main(int argc, char **argv)
         return 0;
     }
     for (int i = 0; i < N_KINDS; i++)
-        failed += check_values(&cu, i);
+        failed += is_wanted(i) ? check_values(&cu, i) : 0;
     for (int i = 0; strcmp(what, "time") && i < N_CHECKS * N_KINDS; i++)
-        failed += check_product(&cu, &s, i % N_CHECKS, i / N_CHECKS, strcmp(what, "check"));
+        failed += !is_wanted(i / N_CHECKS)
+                      ? 0
+                      : check_product(&cu, &s, i % N_CHECKS, i / N_CHECKS, strcmp(what, "check"));
     printf("%ld failed\n", failed);
     if (strcmp(what, "check") && strcmp(what, "brief")) {
         read_gbs = read_bandwidth(&s);
@@ -369,6 +418,8 @@ int main(int argc, char **argv)
         for (int i = 0; i < n_counts; i++)
             columns_line(&cu, &s, counts[i], "bf16");
         for (int k = 0; k < N_KINDS; k++) {
+            if (!is_wanted(k))
+                continue;
             to_codes(&cu, &s, k);
             for (int i = 0; i < n_counts; i++)
                 columns_line(&cu, &s, counts[i], kinds[k].name);

@@ -516,13 +516,14 @@ static double read_gbs;
 static void row(const char *set, const char *what, const char *variant, int32_t n, double us,
                 int bits, int layers)
 {
-    const double gbs =
-                     bytes_of(bits, layers) / us / 1e3 *
-                     (in_bytes ? 0.5
-                      : in_codes
-                          ? (sv_cuda_is_w8a8(in_codes) ? 8.25 : sv_cuda_code_bits(in_codes) + 0.5) /
-                                16
-                          : 1),
+    const double gbs = bytes_of(bits, layers) / us / 1e3 *
+                       (in_bytes   ? 0.5
+                        : in_codes ? (sv_cuda_is_w8a8(in_codes) ? 8.25
+                                      : sv_cuda_code_bits(in_codes) % 4
+                                          ? sv_cuda_code_bits(in_codes)
+                                          : sv_cuda_code_bits(in_codes) + 0.5) /
+                                         16
+                                   : 1),
                  tflops = bytes_of(bits, layers) * n / us / 1e6;
     if (csv)
         fprintf(csv, "%s,%s,%s,%d,%.2f,%.1f,%.4f,%.1f,%.1f\n", set, what, variant, n, us / layers,

@@ -108,7 +108,7 @@ for device in cuda cuda-portable cuda-eager; do
     export SALVO_TEST_DEVICE=$device
     for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16 moe_auto_f32 moe_auto_bf16 \
         gptoss_auto_f32 gptoss_auto_bf16 hybrid_auto_f32 hybrid_auto_bf16 hybrid_experts_auto hybrid_fp8_auto_bf16 \
-        latent_auto_f32 latent_auto_bf16 quantized_auto_bf16 formats_auto_bf16 formats_auto_f32 moe_fp8_auto_bf16 fp8_target fp8_auto_bf16 fp8_latents activations_fp8_on_hopper \
+        latent_auto_f32 latent_auto_bf16 quantized_auto_bf16 k_quants_auto_bf16 formats_auto_bf16 formats_auto_f32 moe_fp8_auto_bf16 fp8_target fp8_auto_bf16 fp8_latents activations_fp8_on_hopper \
         images_auto_f32 images_auto_bf16 images_and_states; do
         [ $device != cuda ] && [[ $test != *_auto_bf16 || $test = sampled* ]] && continue
         start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"

@@ -233,10 +233,21 @@ static void small_scales(struct cross *c, enum sv_quant_code code, uint8_t *scal
     }
 }
 
-static void put_block_scale(uint8_t *block, uint16_t h)
+/* Scales of GGUF blocks: of those of 32 2^-11 to 2^-9, of super-blocks as much less as their own
+ * scales and codes are larger; what minima are times is between 2^-1 and 2^6 times as much. */
+static void block_scales(struct cross *c, enum sv_quant_code code, uint8_t *blocks, size_t n)
 {
-    block[0] = (uint8_t)h;
-    block[1] = (uint8_t)(h >> 8);
+    const size_t each = (size_t)sv_quant_block_bytes(code);
+    const bool k = sv_quant_block(code) > 32, six = code == SV_CODE_Q6_K;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t r = (uint32_t)(sv_rng_next(&c->rng) >> 20);
+        const uint16_t d = (uint16_t)(k ? (six ? 0x100 : 0x280) + r % 0x200 : 0x1000 + r % 0x800),
+                       dmin = (uint16_t)(0x200 + r % 7 * 0x400 + r / 7 % 0x200);
+        uint8_t *at = blocks + i * each + (six ? 208 : 0);
+        memcpy(at, &d, sizeof d);
+        if (k && !six)
+            memcpy(at + 2, &dmin, sizeof dmin);
+    }
 }
 
 struct sv_quant cross_quant(struct cross *c, const struct cross_form *f, int32_t rows, int32_t cols)
@@ -268,9 +279,8 @@ struct sv_quant cross_quant(struct cross *c, const struct cross_form *f, int32_t
         if (f->scale == SV_F16) /* 2^-11 to 2^-9 */
             ((uint16_t *)scales)[i] = (uint16_t)(0x1000 + sv_rng_next(&c->rng) % 0x800);
     }
-    for (size_t i = 0; sv_quant_block(f->code) && i < n_scales; i++) /* 2^-11 to 2^-9 */
-        put_block_scale(codes + i * (size_t)sv_quant_block_bytes(f->code),
-                        (uint16_t)(0x1000 + sv_rng_next(&c->rng) % 0x800));
+    if (sv_quant_block(f->code))
+        block_scales(c, f->code, codes, n / (size_t)sv_quant_block(f->code));
     q.data = codes;
     q.scales = scales;
     if (f->code == SV_CODE_AWQ || f->code == SV_CODE_GPTQ4) { /* any nibbles will do */

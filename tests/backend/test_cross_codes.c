@@ -26,6 +26,10 @@ static const struct cross_form forms[] = {
     {"int4 in groups of 32, f16", SV_CODE_INT4, SV_F16, 1, 32},
     {"q4_0", SV_CODE_Q4_0, SV_F16, 1, 32},
     {"q8_0", SV_CODE_Q8_0, SV_F16, 1, 32},
+    {"q4_k", SV_CODE_Q4_K, SV_F16, 1, 256},
+    {"q5_k", SV_CODE_Q5_K, SV_F16, 1, 256},
+    {"q6_k", SV_CODE_Q6_K, SV_F16, 1, 256},
+    {"iq4_nl", SV_CODE_IQ4_NL, SV_F16, 1, 32},
     {"awq", SV_CODE_AWQ, SV_F16, 1, 64},
     {"gptq", SV_CODE_GPTQ4, SV_BF16, 1, 64},
     {"mxfp4", SV_CODE_MXFP4, SV_U8, 1, 32},
@@ -46,6 +50,34 @@ static struct matrix matrix_new(struct cross *c, const struct cross_form *f, int
     m.values = malloc((size_t)rows * (size_t)cols * sizeof(float));
     sv_quant_expand(&m.q, 0, rows, sv_dev_compute_dtype(c->dut), m.values, row);
     free(row);
+    return m;
+}
+
+/* A rank's part of a larger matrix: two ranges of rows, columns from the second block on. */
+static struct matrix part_new(struct cross *c, const struct cross_form *f, int32_t rows,
+                              int32_t cols)
+{
+    enum { APART = 40 };
+    const int32_t col0 = f->block_cols, half = rows / 2;
+    const struct sv_slice range[2] = {{APART, half}, {2 * APART + half, rows - half}};
+    struct matrix whole = matrix_new(c, f, rows + 3 * APART, cols + 2 * col0), m = {0};
+    const size_t elem = sv_dtype_bytes(sv_dev_compute_dtype(c->dut)), line = (size_t)cols * elem;
+    const struct sv_slice inputs = {col0, cols};
+    const int64_t n_bytes = sv_quant_part(&m.q, &whole.q, range, 2, inputs, NULL);
+    assert_true(n_bytes > 0);
+    assert_int_equal(sv_quant_part(&m.q, &whole.q, range, 2, inputs, malloc((size_t)n_bytes)),
+                     n_bytes);
+    m.values = malloc((size_t)rows * line);
+    for (int32_t r = 0; r < rows; r++) {
+        const int32_t from = r < half ? APART + r : 2 * APART + r;
+        memcpy((uint8_t *)m.values + (size_t)r * line,
+               (uint8_t *)whole.values +
+                   ((size_t)from * (size_t)whole.q.cols + (size_t)col0) * elem,
+               line);
+    }
+    m.q.scales = m.q.zeros = NULL; /* GGUF blocks have none */
+    cross_quant_free(&whole.q);
+    free(whole.values);
     return m;
 }
 
@@ -78,7 +110,7 @@ static void upload(struct cross *c, const struct matrix *m, enum sv_role role,
 
 struct product {
     int32_t k, n_parts, rows[3];
-    bool gated, f32;
+    bool gated, f32, cut, mixed; /* cut: of larger matrices; mixed: every other part is Q6_K */
 };
 
 static void multiply(struct cross *c, const struct product *s, const struct sv_gemm_part *part,
@@ -133,6 +165,7 @@ static void compare(struct cross *c, const char *name, const struct product *s,
 
 static void product_case(struct cross *c, const struct cross_form *f, const struct product *s)
 {
+    static const struct cross_form six = {"q6_k", SV_CODE_Q6_K, SV_F16, 1, 256};
     static const int32_t counts[] = {1, 5, 16, 33, 64, 100, 128, 129, 257, MOST_ROWS};
     struct sv_gemm_part part[2][3] = {0};
     struct matrix m[3];
@@ -140,7 +173,7 @@ static void product_case(struct cross *c, const struct cross_form *f, const stru
     struct sv_err err = {0};
     for (int i = 0; i < s->n_parts; i++) {
         struct sv_weight w[2];
-        m[i] = matrix_new(c, f, s->rows[i], s->k);
+        m[i] = (s->cut ? part_new : matrix_new)(c, s->mixed && i % 2 ? &six : f, s->rows[i], s->k);
         assert_true(sv_dev_takes_codes(c->dut, &m[i].q, SV_ROLE_Q));
         upload(c, &m[i], s->gated ? (i ? SV_ROLE_UP : SV_ROLE_GATE) : SV_ROLE_Q, w);
         part[0][i].w = w[0];
@@ -161,20 +194,31 @@ static void product_case(struct cross *c, const struct cross_form *f, const stru
 static void products_on(struct cross *c)
 {
     static const struct product shapes[] = {
-        {512, 3, {768, 128, 128}, false, false},
-        {320, 1, {1000}, false, true},
-        {256, 2, {480, 480}, true, false},
-        {1024, 2, {896, 896}, true, false},
+        {.k = 512, .n_parts = 3, .rows = {768, 128, 128}},
+        {.k = 320, .n_parts = 1, .rows = {1000}, .f32 = true},
+        {.k = 256, .n_parts = 2, .rows = {480, 480}, .gated = true},
+        {.k = 1024, .n_parts = 2, .rows = {896, 896}, .gated = true},
+        /* GGUF's alone */
+        {.k = 768, .n_parts = 2, .rows = {200, 72}, .cut = true},
+        {.k = 512, .n_parts = 3, .rows = {192, 64, 64}, .mixed = true},
+        {.k = 512, .n_parts = 2, .rows = {160, 160}, .gated = true, .mixed = true},
     };
+    enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_COMMON = 4 };
     const struct sv_quant probe = {
         .code = SV_CODE_F8, .rows = 64, .cols = 64, .block_rows = 64, .block_cols = 64};
     if (!sv_dev_takes_codes(c->dut, &probe, SV_ROLE_Q)) {
         print_message("%s takes no codes\n", c->name);
         return;
     }
-    for (int f = 0; f < N_FORMS; f++)
-        for (int i = 0; i < (c->quick ? 2 : 4); i++)
-            product_case(c, &forms[f], &shapes[i]);
+    for (int f = 0; f < N_FORMS; f++) {
+        const int32_t block = sv_quant_block(forms[f].code);
+        for (int i = 0; i < N_SHAPES; i++) {
+            struct product s = shapes[i];
+            s.k = block && s.k % block ? s.k / block * block + block : s.k;
+            if (i < N_COMMON ? i < 2 || !c->quick : block > 0)
+                product_case(c, &forms[f], &s);
+        }
+    }
 }
 
 static void products(void **state)

@@ -20,7 +20,7 @@ extern "C" {
 struct drawn_codes {
     int32_t code = -1;           /* enum sv_codes_code; -1: none are drawn */
     float global = 0.00123f;     /* NVFP4's factor */
-    std::vector<uint8_t> codes;  /* (rows, cols) of `bits` each */
+    std::vector<uint8_t> codes;  /* (rows, cols) of `bits` each; of K-quants super-blocks */
     std::vector<uint32_t> words; /* (rows, tiles of cols) */
 
     static uint32_t bits_of(float f)
@@ -35,6 +35,45 @@ struct drawn_codes {
                         (sv_rng_below(&rng, 9) ? 1 : -1);
         return half ? sv_bf16_to_f32(sv_f32_to_bf16(f)) : f;
     }
+    static uint16_t half_of(float f) /* from 2^-24 on, to a nearby number */
+    {
+        int e;
+        const float m = std::frexp(f, &e);
+        return (uint16_t)(e < -13 ? (int)(f * 0x1p24f)
+                                  : (e + 14) << 10 | (int)((m * 2 - 1) * 1024));
+    }
+    /* Super-blocks of any bytes, d of either sign and dmin from 2^-6 to 2^9 times it. */
+    void draw_k(sv_rng &rng, int32_t cols, std::vector<float> &value)
+    {
+        const int32_t n = sv_codes_k_bytes((sv_codes_code)code),
+                      n_blocks = (int32_t)value.size() / SV_K_COLS;
+        codes.resize((size_t)n_blocks * n);
+        for (uint8_t &c : codes)
+            c = (uint8_t)sv_rng_below(&rng, 256);
+        for (int32_t b = 0; b < n_blocks; b++) {
+            const float d =
+                0.002f / std::sqrt((float)cols) * (0.5f + (float)sv_rng_below(&rng, 1000) / 1000);
+            const uint32_t odd = sv_rng_below(&rng, 16);
+            uint16_t h = half_of(d),
+                     m = half_of(std::ldexp(d, odd > 9 ? 3 : (int)sv_rng_below(&rng, 16) - 6));
+            h = odd == 1 ? 0 : (uint16_t)(h | (odd < 4) << 15);
+            m = odd == 2 ? 0 : (uint16_t)(m | (odd == 3) << 15);
+            uint8_t *block = &codes[(size_t)b * n];
+            memcpy(block + (code == SV_CODES_K6 ? 208 : 0), &h, 2);
+            if (code != SV_CODES_K6)
+                memcpy(block + 2, &m, 2);
+        }
+        sv_quant q = {};
+        q.code = code == SV_CODES_K4   ? SV_CODE_Q4_K
+                 : code == SV_CODES_K5 ? SV_CODE_Q5_K
+                                       : SV_CODE_Q6_K;
+        q.rows = (int32_t)(value.size() / cols);
+        q.cols = cols;
+        q.data = codes.data();
+        sv_quant_rows(&q, 0, q.rows, value.data());
+        for (float &v : value)
+            v = sv_bf16_to_f32(sv_f32_to_bf16(v));
+    }
     /* value: (rows, cols), in bf16 */
     void draw(sv_rng &rng, int32_t of, int32_t cols, std::vector<float> &value)
     {
@@ -45,6 +84,10 @@ struct drawn_codes {
                              : of < SV_CODES_I4     ? 75
                                                     : 5);
         code = of;
+        if (of >= SV_CODES_K4) {
+            draw_k(rng, cols, value);
+            return;
+        }
         codes.assign(value.size() * bits / 8, 0);
         words.resize(rows * n_k);
         for (uint8_t &c : codes) {
@@ -131,6 +174,13 @@ struct drawn_codes {
     {
         const int32_t bits = sv_codes_bits((sv_codes_code)code);
         const float factor = 256 * global;
+        if (code >= SV_CODES_K4) {
+            sv_cuda_codes_pack_k(cu,
+                                 &codes[(size_t)which * rows * cols / SV_K_COLS *
+                                        sv_codes_k_bytes((sv_codes_code)code)],
+                                 0, rows, cols, (sv_codes_code)code, to);
+            return;
+        }
         sv_cuda_codes_pack(cu, &codes[(size_t)which * rows * cols * bits / 8],
                            &words[(size_t)which * rows * sv_tiles(cols)], 0, rows, cols,
                            (sv_codes_code)code, to);

@@ -235,7 +235,10 @@ int check_codes(void)
            check(SV_GEMM_F32, 456, {136}, {SV_CODES_F8}) || check(SV_GEMM_GATED, 512, {96, 96}, {SV_CODES_F8, SV_CODES_F8}) ||
            check(SV_GEMM_ACT, 512, {128, 64, 64}, {SV_CODES_I4, SV_CODES_I4_HALF, SV_CODES_I4_TWO}) ||
            check(SV_GEMM_F32, 456, {136}, {SV_CODES_I4}) || check(SV_GEMM_GATED, 320, {72, 72}, {SV_CODES_MX4, SV_CODES_NV4}) ||
-           check(SV_GEMM_F32, 1280, {72}, {SV_CODES_NV4}) || check(SV_GEMM_F32, 1280, {72}, {SV_CODES_I8});
+           check(SV_GEMM_F32, 1280, {72}, {SV_CODES_NV4}) || check(SV_GEMM_F32, 1280, {72}, {SV_CODES_I8}) ||
+           check(SV_GEMM_ACT, 512, {128, 72}, {SV_CODES_K4, SV_CODES_K4}) || check(SV_GEMM_F32, 1280, {72}, {SV_CODES_K4}) ||
+           check(SV_GEMM_F32, 768, {136}, {SV_CODES_K5}) || check(SV_GEMM_GATED, 512, {72, 72}, {SV_CODES_K5, SV_CODES_K5}) ||
+           check(SV_GEMM_GATED, 512, {160, 160}, {SV_CODES_K6, SV_CODES_K6}) || check(SV_GEMM_F32, 1280, {72}, {SV_CODES_K6});
 }
 }
 

@@ -16,6 +16,7 @@
 #include "engine/pictures.h"
 #include "engine/run.h"
 #include "engine/toy.h"
+#include "load/gguf_write.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -305,6 +306,23 @@ static void formats_avx2_bf16(void **state)
 {
     (void)state;
     on_formats(SV_ISA_AVX2, SV_TYPE_BF16, true, 2);
+}
+
+/* Q4_K, Q5_K, Q6_K and IQ4_NL in turn, so that parts of a product are of several types. */
+static void k_quants_auto_bf16(void **state)
+{
+    (void)state;
+    static const int types[] = {12, 13, 14, 20};
+    const char *target = gguf_random(
+        "{\"architectures\":[\"Qwen3ForCausalLM\"],\"num_hidden_layers\":3,"
+        "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,\"hidden_size\":256,"
+        "\"intermediate_size\":512,\"vocab_size\":300,\"eos_token_id\":2,\"bos_token_id\":1,"
+        "\"max_position_embeddings\":512,\"rope_theta\":10000}",
+        types, 4, false);
+    if (lacks(SV_ISA_AUTO))
+        skip();
+    const struct run_pair pair = toy_pair_at(target, 0, 0);
+    all_arrangements(&pair, SV_ISA_AUTO, SV_TYPE_BF16, false, run_few(20));
 }
 
 /* Activations in int8: another text than exact ones give, and the same with every draft. */
@@ -722,10 +740,11 @@ SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_auto_bf16),
              cmocka_unit_test(moe_avx2_bf16), cmocka_unit_test(moe_fp8_auto_bf16),
              cmocka_unit_test(moe_plain_f32), cmocka_unit_test(quantized_auto_f32),
              cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_draft),
-             cmocka_unit_test(quantized_avx2_bf16), cmocka_unit_test(formats_auto_bf16),
-             cmocka_unit_test(formats_auto_f32), cmocka_unit_test(formats_avx2_bf16),
-             cmocka_unit_test(int8_auto), cmocka_unit_test(int8_avx2),
-             cmocka_unit_test(int8_experts), cmocka_unit_test(int8_and_what_it_changes),
+             cmocka_unit_test(quantized_avx2_bf16), cmocka_unit_test(k_quants_auto_bf16),
+             cmocka_unit_test(formats_auto_bf16), cmocka_unit_test(formats_auto_f32),
+             cmocka_unit_test(formats_avx2_bf16), cmocka_unit_test(int8_auto),
+             cmocka_unit_test(int8_avx2), cmocka_unit_test(int8_experts),
+             cmocka_unit_test(int8_and_what_it_changes),
              cmocka_unit_test(activations_that_are_refused),
              cmocka_unit_test(activations_fp8_on_hopper), cmocka_unit_test(gptoss_auto_bf16),
              cmocka_unit_test(gptoss_auto_f32), cmocka_unit_test(gptoss_avx2_bf16),

@@ -1,6 +1,7 @@
 /*
  * codes_host.cu - rows of quantized weights as kernels on the device want them: which formats are
- * taken as codes, codes in the order of inputs, a word of scale and zero for each tile.
+ * taken as codes, codes in the order of inputs, a word of scale and zero for each tile;
+ * super-blocks as they are.
  *
  * Called by upload.cu, whose thread pool divides the rows; the device lays them out (codes.cu).
  * Must not: touch the device.
@@ -16,7 +17,7 @@ extern "C" {
 
 #include <string.h>
 
-/* How codes of 4 bits lie in device memory; SV_CODES_F8: they are others. */
+/* How codes of less than 8 bits lie in device memory; SV_CODES_F8: they are others. */
 static enum sv_codes_code code4_of(const struct sv_quant *q)
 {
     switch (q->code) {
@@ -33,6 +34,12 @@ static enum sv_codes_code code4_of(const struct sv_quant *q)
         return SV_CODES_MX4;
     case SV_CODE_NVFP4:
         return SV_CODES_NV4;
+    case SV_CODE_Q4_K:
+        return SV_CODES_K4;
+    case SV_CODE_Q5_K:
+        return SV_CODES_K5;
+    case SV_CODE_Q6_K:
+        return SV_CODES_K6;
     default:
         return SV_CODES_F8;
     }
@@ -64,7 +71,12 @@ static bool small_scales_fit(const struct sv_quant *q)
 /* Blocks of a GGUF file: an f16 scale and 32 codes. */
 static bool is_gguf(const struct sv_quant *q)
 {
-    return q->code == SV_CODE_Q4_0 || q->code == SV_CODE_Q8_0;
+    return q->code == SV_CODE_Q4_0 || q->code == SV_CODE_Q8_0 || q->code == SV_CODE_IQ4_NL;
+}
+
+bool sv_codes_are_k(const struct sv_quant *q)
+{
+    return code4_of(q) >= SV_CODES_K4;
 }
 
 static const uint8_t *gguf_block(const struct sv_quant *q, int32_t row, int32_t block)
@@ -90,7 +102,7 @@ bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enu
     const enum sv_codes_code four = code4_of(q);
     if (q->g_idx || q->rows < 2 || q->cols % 8)
         return false;
-    if (is_gguf(q))
+    if (is_gguf(q) || sv_codes_are_k(q))
         return dense;
     if (four == SV_CODES_MX4 || four == SV_CODES_NV4)
         return q->block_rows == 1 && q->block_cols == (four == SV_CODES_MX4 ? 32 : 16) &&
@@ -140,6 +152,17 @@ static void nibbles_in_order(uint8_t *to, const uint8_t *from)
     for (int i = 0; i < 8; i++) {
         to[i] = (uint8_t)((from[2 * i] & 15) | from[2 * i + 1] << 4);
         to[8 + i] = (uint8_t)(from[2 * i] >> 4 | (from[2 * i + 1] & 0xf0));
+    }
+}
+
+/* Codes of IQ4_NL as what they stand for, signed bytes. */
+static void table_in_order(uint8_t *to, const uint8_t *from)
+{
+    static const int8_t table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                     1,    13,   25,  38,  53,  69,  89,  113};
+    for (int i = 0; i < 16; i++) {
+        to[i] = (uint8_t)table[from[i] & 15];
+        to[i + 16] = (uint8_t)table[from[i] >> 4];
     }
 }
 
@@ -242,6 +265,9 @@ void sv_codes_share(void *arg, int thread, int n)
         uint8_t *to = job->codes + (size_t)r * row_bytes;
         if (row_bytes < cols)
             row_of_nibbles(q, job->row0 + r, to);
+        else if (q->code == SV_CODE_IQ4_NL)
+            for (int32_t b = 0; b < q->cols / 32; b++)
+                table_in_order(to + b * 32, gguf_block(q, job->row0 + r, b) + 2);
         else if (is_gguf(q))
             for (int32_t b = 0; b < q->cols / 32; b++)
                 memcpy(to + b * 32, gguf_block(q, job->row0 + r, b) + 2, 32);
@@ -284,8 +310,11 @@ struct sv_format sv_codes_format(const struct sv_quant *q, bool fit)
 {
     const enum sv_codes_code four = code4_of(q);
     const bool two = four == SV_CODES_I4_TWO || four == SV_CODES_I4_HALF_TWO;
-    if (q->code == SV_CODE_Q8_0)
+    if (q->code == SV_CODE_Q8_0 || q->code == SV_CODE_IQ4_NL)
         return {SV_I8, 1, SV_TILE / 2, SV_F16};
+    if (four >= SV_CODES_K4) /* 6 or 8 bits a scale */
+        return {four == SV_CODES_K4 ? SV_U8 : SV_I8, 1,
+                four == SV_CODES_K6 ? SV_TILE / 4 : SV_TILE / 2, SV_I8};
     if (four == SV_CODES_F8)
         return {q->code == SV_CODE_F8 ? SV_F8 : SV_I8, 1, SV_TILE, fit ? SV_BF16 : SV_F32};
     return {SV_U8, 1, two ? SV_TILE / 2 : SV_TILE,

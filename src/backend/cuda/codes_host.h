@@ -18,6 +18,8 @@ struct sv_code_job {
 
 void sv_codes_share(void *job, int thread, int n);
 void sv_mxfp4_share(void *job, int thread, int n); /* of experts, in their own layout */
+/* Whether these are K-quants, whose super-blocks the device lays out. */
+bool sv_codes_are_k(const struct sv_quant *q);
 /* Whether products may multiply in bf16: see SV_CODES_F8. */
 bool sv_codes_scales_fit(const struct sv_quant *q);
 /* How codes are kept (codes.cuh). fit: see sv_codes_scales_fit. */

@@ -75,6 +75,16 @@ static int reserve_codes(struct sv_cuda *cu, struct sv_err *err)
     return sv_cuda_alloc((struct sv_dev *)cu, (void **)&g->expanded, g->expanded_bytes, err);
 }
 
+/* The tuned kernels of codes of 4 bits, K-quants of 5 to 7 with their scales, and of 8 bits. */
+static const struct {
+    sv_gemm_open_fn *open;
+    sv_gemm_run_fn *run;
+} codes_sets[] = {{sv_gemm_codes4_open, sv_gemm_codes4},
+                  {sv_gemm_codes5_open, sv_gemm_codes5},
+                  {sv_gemm_codes6_open, sv_gemm_codes6},
+                  {sv_gemm_codes7_open, sv_gemm_codes7},
+                  {sv_gemm_codes_open, sv_gemm_codes}};
+
 int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
 {
     sv_cuda_gemm_close(cu);
@@ -96,10 +106,8 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
                "activations in fp8: products with %d matrices; with %d of other formats, or of "
                "experts, they are exact",
                (int)cu->n_fp8, (int)cu->n_exact);
-    if (!rc && cu->set == SV_CUDA_SM90)
-        rc = sv_gemm_codes_open(cu, err);
-    if (!rc && cu->set == SV_CUDA_SM90)
-        rc = sv_gemm_codes4_open(cu, err);
+    for (int32_t bits = 4; bits <= 8 && cu->set == SV_CUDA_SM90 && !rc; bits++)
+        rc = codes_sets[bits - 4].open(cu, err);
     if (!rc && cu->codes_packed && most > (int32_t)SV_GEMM_CODES_ROWS)
         rc = reserve_codes(cu, err);
     const size_t bands = (size_t)block_rows(cu) / SV_TILE, units = (size_t)max_units(cu);
@@ -158,10 +166,8 @@ static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
         sv_gemm_w8a8(cu, x, ldx, k, a);
     else if (a->bytes)
         sv_gemm_fp8(cu, x, ldx, k, a);
-    else if (a->codes == 8)
-        sv_gemm_codes(cu, x, ldx, k, a);
     else if (a->codes)
-        sv_gemm_codes4(cu, x, ldx, k, a);
+        codes_sets[a->codes - 4].run(cu, x, ldx, k, a);
     else if (!sv_gemm_wcomp(cu, x, ldx, k, a))
         sv_gemm_sm90(cu, x, ldx, k, a);
 }
@@ -324,13 +330,13 @@ static void run_all(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t l
     }
 }
 
-/* How a weight that tensor cores take lies in memory. */
-enum kind { PACKED, BYTES, W8A8, CODES, CODES4, KINDS };
+/* How a weight that tensor cores take lies in memory; codes by their bits, from 4 on. */
+enum kind { PACKED, BYTES, W8A8, CODES4, KINDS = CODES4 + 5 };
 
 static enum kind kind_of(const struct sv_weight *w)
 {
     if (sv_cuda_is_codes(w))
-        return sv_cuda_code_bits(w) == 8 ? CODES : CODES4;
+        return (enum kind)(CODES4 + sv_cuda_code_bits(w) - 4);
     return sv_cuda_is_w8a8(w) ? W8A8 : sv_cuda_is_bytes(w) ? BYTES : PACKED;
 }
 

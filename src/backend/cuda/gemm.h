@@ -72,7 +72,7 @@ struct sv_gemm_args {
     int32_t n_sharers;   /* sm_90, clusters of two units: of each shared block */
     int32_t bytes;       /* weights and x in 8 bits (fp8.cuh), */
     int32_t groups;      /* with scales of groups */
-    int32_t codes;       /* bits of a weight's code (codes.cuh), or 0; x in bf16 */
+    int32_t codes;       /* bits as codes.cuh says, or 0; x in bf16 */
     int32_t co_resident; /* sm_90: see sv_gemm_is_co_resident */
     int32_t x_stays; /* sm_90, whole products: x fits into L2 beside weights that leave it first */
     const float *x_scale; /* and x's scales; of groups (tiles, x_ld) */
@@ -147,6 +147,8 @@ bool sv_gemm_is_co_resident(const struct sv_cuda *cu, const struct sv_weight *w,
 static inline enum sv_codes_code sv_cuda_code_of(const struct sv_weight *w)
 {
     const bool two = w->fmt.block_cols == SV_TILE / 2;
+    if (w->fmt.scale == SV_I8)
+        return !two ? SV_CODES_K6 : w->fmt.elem == SV_U8 ? SV_CODES_K4 : SV_CODES_K5;
     if (w->fmt.elem == SV_U8)
         return w->fmt.scale == SV_BF16  ? (two ? SV_CODES_I4_TWO : SV_CODES_I4)
                : w->fmt.scale == SV_F16 ? (two ? SV_CODES_I4_HALF_TWO : SV_CODES_I4_HALF)
@@ -162,11 +164,13 @@ static inline int32_t sv_cuda_code_bits(const struct sv_weight *w)
     return sv_codes_bits(sv_cuda_code_of(w));
 }
 
-/* codes.cu: rows of codes (n_rows, cols; of 4 bits two a byte, low ones first) and words (n_rows,
- * tiles of cols; of 8 bits f32 scales), from row0 on, a multiple of 64, into tiles of codes.cuh,
- * and these to packed bf16. Signed bytes come as such. Both enqueue. */
+/* codes.cu: rows of codes (n_rows, cols; of 4 bits two a byte, low ones first; signed bytes as
+ * such) and words (n_rows, tiles of cols; of 8 bits f32 scales), or of super-blocks (_k), from row0
+ * on, a multiple of 64, into tiles of codes.cuh; and these to packed bf16. All enqueue. */
 void sv_cuda_codes_pack(struct sv_cuda *cu, const void *src, const void *words, int32_t row0,
                         int32_t n_rows, int32_t cols, enum sv_codes_code code, void *dst);
+void sv_cuda_codes_pack_k(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows,
+                          int32_t cols, enum sv_codes_code code, void *dst);
 void sv_cuda_codes_expand(struct sv_cuda *cu, const void *tiles, int32_t rows, int32_t cols,
                           enum sv_codes_code code, void *packed);
 
@@ -209,15 +213,14 @@ int sv_gemm_wcomp_open(struct sv_cuda *cu, struct sv_err *err);
 int32_t sv_gemm_wcomp_rows(const struct sv_cuda *cu); /* how many are few */
 bool sv_gemm_wcomp(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a);
-/* ---- gemm_codes_sm90.cu: up to SV_GEMM_CODES_PASS rows of x, where all parts are codes. The bits
- * of sv_gemm_sm90 on the matrix of their values. */
-int sv_gemm_codes_open(struct sv_cuda *cu, struct sv_err *err);
-void sv_gemm_codes(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
-                   struct sv_gemm_args *a);
-/* ---- gemm_codes4_sm90.cu: likewise, of codes of 4 bits */
-int sv_gemm_codes4_open(struct sv_cuda *cu, struct sv_err *err);
-void sv_gemm_codes4(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
-                    struct sv_gemm_args *a);
+/* ---- gemm_codes_sm90.cu, of codes of 8 bits, and gemm_codes4_sm90.cu to gemm_codes7_sm90.cu: up
+ * to SV_GEMM_CODES_PASS rows of x. The bits of sv_gemm_sm90 on the matrix of their values. */
+typedef int sv_gemm_open_fn(struct sv_cuda *cu, struct sv_err *err);
+typedef void sv_gemm_run_fn(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                            struct sv_gemm_args *a);
+sv_gemm_open_fn sv_gemm_codes_open, sv_gemm_codes4_open, sv_gemm_codes5_open, sv_gemm_codes6_open,
+    sv_gemm_codes7_open;
+sv_gemm_run_fn sv_gemm_codes, sv_gemm_codes4, sv_gemm_codes5, sv_gemm_codes6, sv_gemm_codes7;
 /* ---- gemm_portable.cu: blocks of 64 weight rows */
 enum {
     SV_PORTABLE_BLOCK = 64,

@@ -27,8 +27,8 @@ static __device__ __forceinline__ struct expansion expansion_of(const struct sv_
 
 /* What a lane has of a strip in shared memory; words of its rows in even and odd pairs. */
 struct coded {
-    uint32_t word[SV_GEMM_CODES];
-    uint32_t scale[2];
+    uint32_t word[SV_CODES_WORDS(SV_GEMM_CODES)];
+    sv_codes_row<SV_GEMM_CODES>::type scale[2];
 };
 
 static __device__ __forceinline__ struct coded fetch(uint32_t strip_at)
@@ -39,8 +39,18 @@ static __device__ __forceinline__ struct coded fetch(uint32_t strip_at)
 #if SV_GEMM_CODES == 8
     const uint4 b = gpu_load16(own + 512);
     return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, {gpu_load4(scale), gpu_load4(scale + 32)}};
-#else
+#elif SV_GEMM_CODES == 4
     return {{a.x, a.y, a.z, a.w}, {gpu_load4(scale), gpu_load4(scale + 32)}};
+#else
+    enum { UPPER = SV_CODES_WORDS(SV_GEMM_CODES) - 4 };
+    struct coded c = {{a.x, a.y, a.z, a.w}};
+#pragma unroll
+    for (int q = 0; q < UPPER; q++)
+        c.word[4 + q] = gpu_load4(strip_at + 512 + 4 * (UPPER * lane + q));
+    const uint4 b = gpu_load16(scale + lane / 4 * 12);
+    c.scale[0] = make_uint2(b.x, b.y);
+    c.scale[1] = make_uint2(b.z, b.w);
+    return c;
 #endif
 }
 
@@ -53,7 +63,7 @@ expand_words(uint32_t (&pair)[SV_WCOMP_PAIRS], const struct coded &c, const stru
 #pragma unroll
     for (int step = 2 * HALF; step < 2 * HALF + 2; step++) {
         uint32_t four[4];
-        sv_codes_step<CODE>(four, c.word + step * (SV_GEMM_CODES / 4), step, s, e.factor);
+        sv_codes_lane_step<CODE, 4>(four, c.word, step, step, s, e.factor);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             pair[4 * step + i] = four[i];
@@ -78,6 +88,8 @@ expand_words(uint32_t (&pair)[SV_WCOMP_PAIRS], const struct coded &c, const stru
         else                                                                                       \
             FOR_ONE_CODE(SV_CODES_F8_WIDE, call)                                                   \
     } while (0)
+#elif SV_GEMM_CODES > 4
+#define FOR_CODE(e, call) FOR_ONE_CODE(SV_CODES_K4 + SV_GEMM_CODES - 5, call)
 #else
 #define FOR_CODE(e, call)                                                                          \
     do {                                                                                           \

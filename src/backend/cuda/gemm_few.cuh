@@ -68,7 +68,7 @@ static __device__ __forceinline__ void few_half(float (&acc)[N / 2], const struc
 #pragma unroll
     for (int step = 2 * HALF; step < 2 * HALF + 2; step++) {
         uint32_t four[4];
-        sv_codes_step<CODE>(four, own.c.word + step * (SV_GEMM_CODES / 4), step, s, factor);
+        sv_codes_lane_step<CODE, 4>(four, own.c.word, step, step, s, factor);
         few_step<N>(acc, four, x, step);
     }
 }

@@ -300,7 +300,8 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, const struct s
 
 /* ---------------------------------------------------------------- codes from the host */
 
-/* Whole bands, codes and behind them words, through the landing buffers; the factor last. */
+/* Whole bands, codes and behind them words, or super-blocks, through the landing buffers; the
+ * factor last. */
 static int send_codes(struct sv_cuda *cu, const struct sv_weight *w, const struct sv_quant *q,
                       void *data, struct sv_err *err)
 {
@@ -308,8 +309,10 @@ static int send_codes(struct sv_cuda *cu, const struct sv_weight *w, const struc
     const bool w8a8 = sv_cuda_is_w8a8(w);
     const enum sv_codes_code code = w8a8 ? SV_CODES_F8_WIDE : sv_cuda_code_of(w);
     const int32_t bits = sv_codes_bits(code);
-    const size_t code_bytes = (size_t)q->cols * (size_t)bits / 8,
-                 row_bytes = code_bytes + (size_t)sv_tiles(q->cols) * sizeof(uint32_t);
+    const bool k = sv_codes_are_k(q);
+    const size_t code_bytes = k ? (size_t)(q->cols / SV_K_COLS) * (size_t)sv_codes_k_bytes(code)
+                                : (size_t)q->cols * (size_t)bits / 8,
+                 row_bytes = code_bytes + (size_t)sv_tiles(q->cols) * sizeof(uint32_t) * !k;
     const int32_t step = (int32_t)(CHUNK_BYTES / row_bytes / SV_TILE * SV_TILE);
     if (step == 0)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers", (int)q->cols);
@@ -322,13 +325,17 @@ static int send_codes(struct sv_cuda *cu, const struct sv_weight *w, const struc
             break;
         struct sv_code_job job = {q, code,          row,
                                   n, st->pinned[i], (uint32_t *)(void *)(st->pinned[i] + at)};
-        sv_pool_run(cu->pool, sv_codes_share, &job);
+        struct copy_job copy = {st->pinned[i], (const uint8_t *)q->data + (size_t)row * code_bytes,
+                                at};
+        sv_pool_run(cu->pool, k ? copy_share : sv_codes_share, k ? (void *)&copy : &job);
         rc = sv_cuda_try(cudaMemcpyAsync(st->landing[i], st->pinned[i], (size_t)n * row_bytes,
                                          cudaMemcpyHostToDevice, cu->stream),
                          err, "loading weights");
         if (!rc && w8a8)
             sv_cuda_fp8_group_pack(cu, st->landing[i], st->landing[i] + at, row, n, q->rows,
                                    q->cols, data);
+        else if (!rc && k)
+            sv_cuda_codes_pack_k(cu, st->landing[i], row, n, q->cols, code, data);
         else if (!rc)
             sv_cuda_codes_pack(cu, st->landing[i], st->landing[i] + at, row, n, q->cols, code,
                                data);

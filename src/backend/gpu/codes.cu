@@ -57,7 +57,7 @@ static __global__ void pack_kernel(const uint8_t *src, const uint32_t *words, in
 #pragma unroll
     for (int q = 0; q < 8; q++)
         if (q < bits)
-            *(uint32_t *)(to + sv_codes_word_at(lane, q)) = word[q];
+            *(uint32_t *)(to + sv_codes_word_at(lane, q, bits)) = word[q];
     for (int i = 0; i < 2; i++) {
         const int32_t own = lane / 4 + 8 * i, row = row0 + own;
         nan[i] |= __shfl_xor_sync(0xffffffff, nan[i], 1);
@@ -81,26 +81,108 @@ void sv_cuda_codes_pack(struct sv_cuda *cu, const void *src, const void *words, 
                    (uint8_t *)dst + sv_codes_factor_at(row0, cols, sv_codes_bits(code)));
 }
 
+/* ---------------------------------------------------------------- super-blocks to tiles */
+
+/* Code c of a super-block. */
+static __device__ uint32_t k_code(const uint8_t *block, int32_t c, int code)
+{
+    const int32_t j = c / 32, i = c % 32, part = j % 4; /* of Q6_K: of half a super-block */
+    if (code == SV_CODES_K6)
+        return (block[c / 128 * 64 + part % 2 * 32 + i] >> part / 2 * 4 & 15) |
+               (block[128 + c / 128 * 32 + i] >> part * 2 & 3) << 4;
+    const uint8_t *lower = block + (code == SV_CODES_K5 ? 48 : 16);
+    const uint32_t fifth = code == SV_CODES_K5 ? block[16 + i] >> j & 1 : 0;
+    return (lower[j / 2 * 32 + i] >> j % 2 * 4 & 15) | fifth << 4;
+}
+
+/* A row's two words in tile kk. */
+static __device__ uint2 k_words(const uint8_t *block, int32_t kk, int code)
+{
+    const int32_t at = code == SV_CODES_K6 ? 208 : 0, quarter = kk % (SV_K_COLS / SV_TILE);
+    uint2 word = {block[at] | (uint32_t)block[at + 1] << 8, 0};
+    if (code == SV_CODES_K6) {
+        for (int32_t i = 0; i < 4; i++)
+            word.y |= (uint32_t)(block[192 + quarter * 4 + i] ^ 0x80) << 8 * i;
+        return word;
+    }
+    word.x |= (uint32_t)block[2] << 16 | (uint32_t)block[3] << 24;
+    const uint8_t *s = block + 4; /* eight scales and minima of 6 bits */
+    for (int32_t i = 0; i < 2; i++) {
+        const int32_t j = quarter * 2 + i;
+        const uint32_t scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | s[j - 4] >> 6 << 4,
+                       min = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | s[j] >> 6 << 4;
+        word.y |= (scale | min << 8) << 16 * i;
+    }
+    return word;
+}
+
+/* As pack_kernel, of rows of super-blocks. */
+static __global__ void k_pack_kernel(const uint8_t *src, int32_t n_rows, int32_t cols, int code,
+                                     uint8_t *tiles)
+{
+    sv_pdl_wait();
+    const int32_t n_k = sv_tiles(cols), lane = threadIdx.x % 32, strip = threadIdx.x / 32,
+                  bits = sv_codes_bits((enum sv_codes_code)code),
+                  n = sv_codes_k_bytes((enum sv_codes_code)code);
+    const int32_t row0 = blockIdx.x / n_k * SV_TILE + strip * 16, kk = blockIdx.x % n_k;
+    uint8_t *to = tiles + ((size_t)blockIdx.x * 4 + (size_t)strip) * SV_CODES_STRIP_BYTES(bits);
+    const uint8_t *from = src + ((int64_t)row0 * cols + kk * SV_TILE) / SV_K_COLS * n;
+    const int64_t row_bytes = (int64_t)(cols / SV_K_COLS) * n;
+    uint32_t word[6] = {};
+#pragma unroll
+    for (int i = 0; i < 2 * SV_WCOMP_PAIRS; i++) {
+        const int32_t pair = i / 2, row = sv_wcomp_row(lane, pair),
+                      col = kk * SV_TILE % SV_K_COLS + sv_wcomp_col(lane, pair) + i % 2,
+                      upper = sv_codes_upper(pair, i % 2, bits);
+        const uint32_t c = row0 + row < n_rows ? k_code(from + row * row_bytes, col, code) : 0;
+        word[pair / 4] |= (c & 15) << sv_codes_shift(pair, i % 2, 4);
+#pragma unroll
+        for (int p = 0; p < 2; p++)
+            if (p == upper / 32)
+                word[4 + p] |= c >> 4 << upper % 32;
+    }
+#pragma unroll
+    for (int q = 0; q < 6; q++)
+        if (q < SV_CODES_WORDS(bits))
+            *(uint32_t *)(to + sv_codes_word_at(lane, q, bits)) = word[q];
+    if (lane < 16)
+        ((uint2 *)(to + SV_CODES_SCALES_AT(bits)))[lane % 8 * 2 + lane / 8] =
+            row0 + lane < n_rows ? k_words(from + lane * row_bytes, kk, code) : make_uint2(0, 0);
+}
+
+void sv_cuda_codes_pack_k(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows,
+                          int32_t cols, enum sv_codes_code code, void *dst)
+{
+    SV_REQUIRE(row0 % SV_TILE == 0 && cols % SV_K_COLS == 0);
+    sv_cuda_launch(cu, "weights in codes", k_pack_kernel,
+                   dim3((unsigned)(sv_tiles(n_rows) * sv_tiles(cols))), dim3(128), 0,
+                   (const uint8_t *)src, n_rows, cols, (int)code,
+                   (uint8_t *)dst + sv_codes_factor_at(row0, cols, sv_codes_bits(code)));
+}
+
 /* ---------------------------------------------------------------- tiles to bf16 */
 
 template <int CODE>
 static __device__ __forceinline__ void expand_lane(const uint8_t *from, uint8_t *to, int32_t strip,
                                                    int32_t lane, const float *factor)
 {
-    constexpr int BITS = CODE >= SV_CODES_I4 ? 4 : 8;
+    constexpr int BITS = SV_CODES_BITS(CODE);
     from += strip * SV_CODES_STRIP_BYTES(BITS);
-    const uint32_t *words = (const uint32_t *)(from + SV_CODES_SCALES_AT(BITS));
-    const struct sv_codes_scale s[2] = {sv_codes_scale_of<CODE>(words[lane / 4]),
-                                        sv_codes_scale_of<CODE>(words[lane / 4 + 8])};
+    typedef typename sv_codes_row<BITS>::type row;
+    const row *own =
+        (const row *)(from + SV_CODES_SCALES_AT(BITS)) + lane / 4 * SV_CODES_ROW_WORDS(BITS);
+    const struct sv_codes_scale s[2] = {
+        sv_codes_scale_of<CODE>(own[0]),
+        sv_codes_scale_of<CODE>(own[SV_CODES_ROW_WORDS(BITS) == 1 ? 8 : 1])};
     const float f = CODE == SV_CODES_NV4 ? *factor : 0.0f;
-    uint32_t word[BITS];
+    uint32_t word[SV_CODES_WORDS(BITS)];
 #pragma unroll
-    for (int q = 0; q < BITS; q++)
-        word[q] = *(const uint32_t *)(from + sv_codes_word_at(lane, q));
+    for (int q = 0; q < SV_CODES_WORDS(BITS); q++)
+        word[q] = *(const uint32_t *)(from + sv_codes_word_at(lane, q, BITS));
 #pragma unroll
     for (int step = 0; step < 4; step++) {
         uint32_t pair[4];
-        sv_codes_step<CODE>(pair, word + step * (BITS / 4), step, s, f);
+        sv_codes_lane_step<CODE, 4>(pair, word, step, step, s, f);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             *(uint32_t *)(to + 2 * sv_tile_at(strip * 16 + sv_wcomp_row(lane, 4 * step + i),
@@ -114,7 +196,7 @@ static __global__ void expand_kernel(const uint8_t *tiles, const float *factor, 
 {
     sv_pdl_launch();
     sv_pdl_wait();
-    expand_lane<CODE>(tiles + (size_t)blockIdx.x * SV_CODES_TILE_BYTES(CODE >= SV_CODES_I4 ? 4 : 8),
+    expand_lane<CODE>(tiles + (size_t)blockIdx.x * SV_CODES_TILE_BYTES(SV_CODES_BITS(CODE)),
                       packed + (size_t)blockIdx.x * SV_TILE_BYTES, threadIdx.x / 32,
                       threadIdx.x % 32, factor);
 }
@@ -127,7 +209,9 @@ void sv_cuda_codes_expand(struct sv_cuda *cu, const void *tiles, int32_t rows, i
         expand_kernel<SV_CODES_I8>,     expand_kernel<SV_CODES_I8_TWO>,
         expand_kernel<SV_CODES_I4>,     expand_kernel<SV_CODES_I4_HALF>,
         expand_kernel<SV_CODES_I4_TWO>, expand_kernel<SV_CODES_I4_HALF_TWO>,
-        expand_kernel<SV_CODES_MX4>,    expand_kernel<SV_CODES_NV4>};
+        expand_kernel<SV_CODES_MX4>,    expand_kernel<SV_CODES_NV4>,
+        expand_kernel<SV_CODES_K4>,     expand_kernel<SV_CODES_K5>,
+        expand_kernel<SV_CODES_K6>};
     const uint8_t *from = (const uint8_t *)tiles;
     sv_cuda_launch(
         cu, "codes to bf16", kernels[code], dim3((unsigned)(sv_tiles(rows) * sv_tiles(cols))),

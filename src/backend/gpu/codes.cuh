@@ -1,5 +1,5 @@
 /*
- * codes.cuh - the layout of weights in codes of 8 or 4 bits with their scales, as dense products
+ * codes.cuh - the layout of weights in codes of 4 to 8 bits with their scales, as dense products
  * and those of experts read them.
  *
  * Included by codes.cu, which makes them, by codes_value.cuh, which expands them, and by a unit
@@ -8,8 +8,14 @@
  * of wcomp.cuh. Of 8 bits: word q has the codes of pair 2 q in bytes 1 and 3 and those of pair 2 q
  * + 1 in bytes 0 and 2; words 0 to 3 stand at 16 l, 4 to 7 at 512 + 16 l. Of 4 bits: word q, at 16
  * l + 4 q, has pairs 4 q to 4 q + 3, the first column of pair 4 q + i in bits 4 i to 4 i + 3, the
- * second 16 bits above. Behind all tiles stands an f32 factor of the matrix (SV_CODES_NV4). Must
- * not: know of kernels.
+ * second 16 bits above. Behind all tiles stands an f32 factor of the matrix (SV_CODES_NV4).
+ *
+ * K-quants of GGUF have the lower 4 bits of their codes so, at 512 a word (two words) of each lane
+ * with the upper one (two), see sv_codes_upper, and two words for each row, those of rows r and r +
+ * 8 together: a super-block's f16 numbers d and, above, dmin; then the tile's four bytes of scales.
+ * Must not: know of kernels.
+ */
+/* "bits" below tells layouts apart: 8 and 4 as above, 5 to 7 K-quants, with their scales.
  */
 #ifndef SV_GPU_CODES_CUH
 #define SV_GPU_CODES_CUH
@@ -29,16 +35,33 @@ enum sv_codes_code {
     SV_CODES_I4_TWO,      /* 0 to 15, less 8; a bf16 scale of each half of the columns */
     SV_CODES_I4_HALF_TWO, /* the same, f16 scales */
     SV_CODES_MX4, /* e2m1; of both halves of the columns a power of two times 2^126, in bf16 */
-    SV_CODES_NV4 /* e2m1; a scale for each 16 columns, see sv_codes_e5m3; the matrix has a factor */
+    SV_CODES_NV4, /* e2m1; a scale for each 16 columns, see sv_codes_e5m3; the matrix has a factor
+                   */
+    SV_CODES_K4,  /* Q4_K; scale and minimum of either half of the columns */
+    SV_CODES_K5,  /* Q5_K; the same */
+    SV_CODES_K6   /* Q6_K; scales of 16 columns, with 128 added */
 };
 
+#define SV_CODES_BITS(code)                                                                        \
+    ((code) >= SV_CODES_K4 ? 5 + (code)-SV_CODES_K4 : (code) >= SV_CODES_I4 ? 4 : 8)
 static SV_HD int32_t sv_codes_bits(enum sv_codes_code code)
 {
-    return code >= SV_CODES_I4 ? 4 : 8;
+    return SV_CODES_BITS((int32_t)code);
 }
 
-#define SV_CODES_SCALES_AT(bits) (16 * SV_TILE * (bits) / 8)
-#define SV_CODES_STRIP_BYTES(bits) (SV_CODES_SCALES_AT(bits) + SV_CODES_SCALE_BYTES)
+/* Bytes of a super-block of K-quants, SV_K_COLS weights. */
+enum { SV_K_COLS = 256 };
+static SV_HD int32_t sv_codes_k_bytes(enum sv_codes_code code)
+{
+    return code == SV_CODES_K4 ? 144 : code == SV_CODES_K5 ? 176 : 210;
+}
+
+/* Words of a lane, and of a row behind them. */
+#define SV_CODES_WORDS(bits) ((bits) == 8 ? 8 : (bits) < 6 ? 4 : (bits)-1)
+#define SV_CODES_ROW_WORDS(bits) ((bits) == 8 || (bits) == 4 ? 1 : 2)
+#define SV_CODES_SCALES_AT(bits) (128 * SV_CODES_WORDS(bits))
+#define SV_CODES_STRIP_BYTES(bits)                                                                 \
+    (SV_CODES_SCALES_AT(bits) + SV_CODES_SCALE_BYTES * SV_CODES_ROW_WORDS(bits))
 #define SV_CODES_TILE_BYTES(bits) (4 * SV_CODES_STRIP_BYTES(bits))
 
 static SV_HD size_t sv_codes_factor_at(int32_t rows, int32_t cols, int32_t bits)
@@ -52,9 +75,10 @@ static SV_HD size_t sv_codes_bytes(int32_t rows, int32_t cols, int32_t bits)
 }
 
 /* Where in its strip a lane's word q stands. */
-static SV_HD int32_t sv_codes_word_at(int32_t lane, int32_t q)
+static SV_HD int32_t sv_codes_word_at(int32_t lane, int32_t q, int32_t bits)
 {
-    return q / 4 * 512 + lane * 16 + q % 4 * 4;
+    const int32_t each = q >= 4 && bits < 8 ? SV_CODES_WORDS(bits) - 4 : 4;
+    return q / 4 * 512 + lane * 4 * each + q % 4 * 4;
 }
 
 /* The word that has a lane's pair, and its bit where column 0 or 1 of the pair begins. */
@@ -66,6 +90,15 @@ static SV_HD int32_t sv_codes_word(int32_t pair, int32_t bits)
 static SV_HD int32_t sv_codes_shift(int32_t pair, int32_t column, int32_t bits)
 {
     return bits == 8 ? (pair % 2 ? 0 : 8) + 16 * column : pair % 4 * 4 + 16 * column;
+}
+
+/* Of K-quants: the bit of a lane's upper words where column 0 or 1 of a pair begins, above 31 in
+ * the second of them. Turned right by 4 pair / 4 (2 bits: 2 (pair / 4 % 2)) and 16 column, a word
+ * has it 4 bits above where the lower bits begin in their own, turned by 16 column. */
+static SV_HD int32_t sv_codes_upper(int32_t pair, int32_t column, int32_t bits)
+{
+    const int32_t step = pair / 4, turn = bits == 7 ? 2 * (step % 2) : step;
+    return (bits == 7 ? step / 2 * 32 : 0) + (4 + 4 * (pair % 4) + 16 * column + turn) % 32;
 }
 
 /* A scale of NVFP4, e4m3 above zero, as 5 bits of exponent (bias 16) and 3 of mantissa; 0: it is

@@ -13,10 +13,15 @@
 enum { CODED_HALVES = 64 / GPU_WAVE }; /* of a strip's columns, that a lane has something of */
 enum { EXPANDED_STRIP = 16 * 128 };    /* bytes of a strip in bf16 */
 
-/* Words of a lane, and bytes: of a strip, from one tile to the next, and in front of scales. */
+/* Words of a lane, those above others last (codes.cuh), and bytes: of a strip, from one tile to the
+ * next, and in front of scales. */
 template <int BITS> struct piece_of_codes {
+    typedef typename sv_codes_row<BITS>::type row;
     enum {
-        WORDS = BITS / 2 * CODED_HALVES,
+        UPPER = BITS == 6   ? 1
+                : BITS == 7 ? CODED_HALVES
+                            : 0,
+        WORDS = (BITS == 8 ? 4 : 2) * CODED_HALVES + UPPER,
         SCALES = 2,
         BYTES = SV_CODES_STRIP_BYTES(BITS),
         STEP = SV_CODES_TILE_BYTES(BITS),
@@ -26,7 +31,8 @@ template <int BITS> struct piece_of_codes {
 
 /* A lane's words of a piece, and the scales of its rows. */
 template <class PIECE> struct lane_words {
-    uint32_t word[PIECE::WORDS], scale[PIECE::SCALES];
+    uint32_t word[PIECE::WORDS];
+    typename PIECE::row scale[PIECE::SCALES];
 };
 
 /* Where a piece is read from. */
@@ -57,13 +63,14 @@ struct in_shared {
 template <class PIECE, class FROM>
 static __device__ __forceinline__ void fetch_codes(struct lane_words<PIECE> &c, const FROM &from)
 {
+    constexpr int LOWER = PIECE::WORDS - PIECE::UPPER;
     const uint32_t lane = gpu_lane() % 32, upper = gpu_lane() / 32;
-    if constexpr (PIECE::WORDS == 2) {
+    if constexpr (LOWER == 2) {
         c.word[0] = from.one(16 * lane + 8 * upper);
         c.word[1] = from.one(16 * lane + 8 * upper + 4);
     } else {
 #pragma unroll
-        for (int q = 0; q < PIECE::WORDS; q += 4) {
+        for (int q = 0; q < LOWER; q += 4) {
             const uint4 v = from.four(128 * q + 512 * upper + 16 * lane);
             c.word[q] = v.x;
             c.word[q + 1] = v.y;
@@ -71,9 +78,20 @@ static __device__ __forceinline__ void fetch_codes(struct lane_words<PIECE> &c, 
             c.word[q + 3] = v.w;
         }
     }
+    constexpr uint32_t EACH =
+        (PIECE::SCALES_AT - 512) / 32; /* bytes of upper words, of all steps */
 #pragma unroll
-    for (int i = 0; i < PIECE::SCALES; i++)
-        c.scale[i] = from.one(PIECE::SCALES_AT + 32 * i + lane / 4 * 4);
+    for (int q = 0; q < PIECE::UPPER; q++)
+        c.word[LOWER + q] = from.one(512 + EACH * lane + (EACH == 8 ? 4 * (q + upper) : 0));
+    if constexpr (sizeof c.scale[0] == 8) {
+        const uint4 v = from.four(PIECE::SCALES_AT + lane / 4 * 16);
+        c.scale[0] = make_uint2(v.x, v.y);
+        c.scale[1] = make_uint2(v.z, v.w);
+    } else {
+#pragma unroll
+        for (int i = 0; i < PIECE::SCALES; i++)
+            c.scale[i] = from.one(PIECE::SCALES_AT + 32 * i + lane / 4 * 4);
+    }
 }
 
 /* Pairs of a lane, by halves of the columns. */
@@ -84,14 +102,13 @@ template <int CODE, class PIECE>
 static __device__ __forceinline__ void expand_lane(lane_pairs &pair,
                                                    const struct lane_words<PIECE> &c, float factor)
 {
-    constexpr int EACH = CODE >= SV_CODES_I4 ? 1 : 2; /* words of a step */
     const int first = CODED_HALVES < 2 ? gpu_lane() / 32 * 2 : 0;
     const struct sv_codes_scale s[2] = {sv_codes_scale_of<CODE>(c.scale[0]),
                                         sv_codes_scale_of<CODE>(c.scale[1])};
 #pragma unroll
     for (int step = 0; step < 2 * CODED_HALVES; step++) {
         uint32_t four[4];
-        sv_codes_step<CODE>(four, c.word + EACH * step, first + step, s, factor);
+        sv_codes_lane_step<CODE, 2 * CODED_HALVES>(four, c.word, step, first + step, s, factor);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             pair[step / 2][step % 2 * 4 + i] = four[i];

@@ -3,8 +3,8 @@
  * a time: the value in f32, rounded once (docs/formats.md).
  *
  * Included by gemm_codes.cuh, codes_lane.cuh and codes.cu. Where a product of code and scale
- * has few bits, it is computed in bf16, which then rounds as f32 followed by bf16 does. Must not:
- * know of tiles.
+ * has few bits, it is computed in bf16, which then rounds as f32 followed by bf16 does; values of
+ * K-quants are computed in f32. Must not: know of tiles.
  */
 #ifndef SV_GPU_CODES_VALUE_CUH
 #define SV_GPU_CODES_VALUE_CUH
@@ -25,6 +25,16 @@ static __device__ __forceinline__ float sv_codes_signed(uint32_t word, int at)
     return __uint_as_float(sv_wcomp_bytes_of(word, 0x4b000000u, 0x7440u + (uint32_t)at)) -
            8388736.0f;
 }
+
+/* What a strip has for a row behind its codes. */
+template <int BITS> struct sv_codes_row {
+    typedef uint2 type;
+};
+template <> struct sv_codes_row<4> {
+    typedef uint32_t type;
+};
+template <> struct sv_codes_row<8> : sv_codes_row<4> {
+};
 
 /* A row's word, as its pairs need it. */
 struct sv_codes_scale {
@@ -50,6 +60,15 @@ static __device__ __forceinline__ struct sv_codes_scale sv_codes_scale_of(uint32
         s.low = sv_wcomp_bytes_of(__float_as_uint(f - __uint_as_float(high)), 0, 0x3232);
     }
     return s;
+}
+
+/* Of K-quants: d, -dmin, and bytes of scales. */
+template <int CODE>
+static __device__ __forceinline__ struct sv_codes_scale sv_codes_scale_of(uint2 words)
+{
+    const uint16_t d = (uint16_t)words.x, dmin = (uint16_t)(words.x >> 16);
+    return {__float_as_uint(sv_load((const __half *)(const void *)&d)),
+            __float_as_uint(-sv_load((const __half *)(const void *)&dmin)), words.y};
 }
 
 /* The f16 scale of half of the columns. */
@@ -95,6 +114,61 @@ static __device__ __forceinline__ uint32_t sv_codes_e2m1(uint32_t word, int i)
     return (up & 0x80008000u) | ((up >> 6) & 0x01c001c0u);
 }
 
+/* Code i of four, 4 i bits up in `lower`, with what stands above it in `upper`: put in front of
+ * 2^23, whose last bit is 2^-4i then, which is exact. Codes of Q6_K less 32. */
+template <int CODE>
+static __device__ __forceinline__ float sv_codes_k_number(uint32_t lower, uint32_t upper, int i)
+{
+    uint32_t bits = (lower & 0xfu << 4 * i) | 0x4b000000u;
+    if (CODE == SV_CODES_K5)
+        bits |= upper & 0x10u << 4 * i;
+    if (CODE == SV_CODES_K6)
+        bits |= upper & 0x30u << 4 * i;
+    return fmaf(__uint_as_float(bits), 1.0f / (float)(1 << 4 * i),
+                -(float)((1 << (23 - 4 * i)) + (CODE == SV_CODES_K6 ? 32 : 0)));
+}
+
+/* Byte `at` of a row's scales, from 0 to 255, times f: exact. */
+static __device__ __forceinline__ float sv_codes_k_scale(uint32_t bytes, uint32_t at, float f)
+{
+    return fmaf(__uint_as_float(sv_wcomp_bytes_of(bytes, 0x4b000000u, 0x7440u + at)), f,
+                f * -0x1p23f);
+}
+
+/* As sv_codes_step, of K-quants, whose codes stand in two words: d * scale is exact, and so is that
+ * times a code. */
+template <int CODE>
+static __device__ __forceinline__ void sv_codes_k_step(uint32_t (&pair)[4], uint32_t lower,
+                                                       uint32_t upper, int step,
+                                                       const struct sv_codes_scale (&scale)[2])
+{
+    const int turn = CODE == SV_CODES_K6 ? 2 * (step % 2) : step;
+    const uint32_t lower1 = lower >> 16, upper0 = upper >> turn | upper << (-turn & 31),
+                   upper1 = upper << (16 - turn) | upper >> (16 + turn);
+    float by[2], less[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float d = __uint_as_float(scale[i].by);
+        const uint32_t half = step < 2 ? 0 : 2;
+        if (CODE == SV_CODES_K6) {
+            by[i] = d * sv_codes_signed(scale[i].minus, step);
+        } else {
+            by[i] = sv_codes_k_scale(scale[i].minus, half, d);
+            less[i] = sv_codes_k_scale(scale[i].minus, half + 1, __uint_as_float(scale[i].low));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float low = sv_codes_k_number<CODE>(lower, upper0, i),
+                    high = sv_codes_k_number<CODE>(lower1, upper1, i);
+        if (CODE == SV_CODES_K6)
+            pair[i] = sv_codes_rounded(low * by[i % 2], high * by[i % 2]);
+        else
+            pair[i] = sv_codes_rounded(fmaf(low, by[i % 2], less[i % 2]),
+                                       fmaf(high, by[i % 2], less[i % 2]));
+    }
+}
+
 /* Pairs 4 step to 4 step + 3, of rows with the scales even, odd, even and odd. word: these pairs',
  * two of 8 bits, one of 4; factor: 256 times the matrix's. */
 template <int CODE>
@@ -132,6 +206,20 @@ sv_codes_step(uint32_t (&pair)[4], const uint32_t *word, int step,
                             : sv_codes_pair8<CODE, 0>(word[i / 2], own[0].by);
         }
     }
+}
+
+/* Likewise, from all words that a lane has: i of its steps, four or two, are before this one. */
+template <int CODE, int STEPS>
+static __device__ __forceinline__ void
+sv_codes_lane_step(uint32_t (&pair)[4], const uint32_t *word, int i, int step,
+                   const struct sv_codes_scale (&scale)[2], float factor)
+{
+    if constexpr (CODE >= SV_CODES_K4)
+        sv_codes_k_step<CODE>(pair, word[i],
+                              CODE == SV_CODES_K4 ? 0 : word[STEPS + (CODE == SV_CODES_K6) * i / 2],
+                              step, scale);
+    else
+        sv_codes_step<CODE>(pair, word + i * (CODE >= SV_CODES_I4 ? 1 : 2), step, scale, factor);
 }
 
 #endif

@@ -98,7 +98,7 @@ int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err)
     /* Without compressed weights the second kind's kernels are those of the first. */
     for (int k = 0; k < 1 + GPU_WCOMP && !rc; k++)
         rc = open_kind(cu, &kinds[k], err);
-    for (int32_t bits = 4; bits <= 8 && !rc; bits += 4)
+    for (int32_t bits = 4; bits <= 8 && !rc; bits++)
         rc = open_kind(cu, sv_gemm_portable_codes(bits), err);
     return rc;
 }

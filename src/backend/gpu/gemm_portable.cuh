@@ -32,11 +32,11 @@ static SV_HD constexpr bool posts(int n)
 
 /* How weights lie: packed (pack.cuh), compressed (wcomp.cuh), or in codes (codes.cuh) of so many
  * bits. 16 rows for each warp lie together in all of them. */
-enum form { PACKED, COMPRESSED, CODES8, CODES4 };
+enum form { PACKED, COMPRESSED, CODES4 = 4, CODES5, CODES6, CODES7, CODES8 };
 
 static __host__ __device__ constexpr int code_bits(int form)
 {
-    return form == CODES8 ? 8 : form == CODES4 ? 4 : 0;
+    return form >= CODES4 ? form : 0;
 }
 static __host__ __device__ constexpr int tile_bytes(int form)
 {
@@ -148,10 +148,13 @@ static __device__ __forceinline__ void load_weights(struct walk &v, const struct
                 copy_part<LEFT>(to + j * RING::STAGE + WHOLE, w + j * RING::TILE + WHOLE, v.once);
         }
         if constexpr (LEFT > 0 && GPU_WAVE == 32) { /* of all tiles at once: lanes point anywhere */
-            static_assert(LANES * R <= GPU_WAVE, "one copy");
-            if (lane < LANES * R)
-                gpu_copy_stream(to + lane / LANES * (RING::STAGE - LEFT) + WHOLE,
-                                w + lane / LANES * (RING::TILE - LEFT) + WHOLE, v.once);
+#pragma unroll
+            for (int i = 0; i < LANES * R; i += GPU_WAVE) {
+                const int tile = (i + lane) / LANES, at = WHOLE + i * 16 - tile * LEFT;
+                if (i + lane < LANES * R)
+                    gpu_copy_stream(to + tile * RING::STAGE + at, w + tile * RING::TILE + at,
+                                    v.once);
+            }
         }
         walk_on<RING, GATED, FORM>(v, a, R);
         return;
@@ -447,6 +450,8 @@ static __device__ __forceinline__ void with_code(int32_t code, const USE &use)
             use(one_code<SV_CODES_MX4>());
         else
             use(one_code<SV_CODES_NV4>());
+    } else if constexpr (FORM > CODES4) {
+        use(one_code<SV_CODES_K4 + FORM - CODES5>());
     } else {
         use(one_code<0>());
     }
@@ -688,7 +693,7 @@ struct sv_gemm_kind {
     int n, tile_bytes, expanded_bytes;
 };
 
-/* gemm_portable_codes.cu's: of codes of 8 bits, or of 4. */
+/* gemm_portable_codes.cu's: of codes of 8 bits, of 4, or K-quants of 5 to 7 (codes.cuh). */
 const struct sv_gemm_kind *sv_gemm_portable_codes(int32_t bits);
 
 #endif

@@ -5,19 +5,21 @@
  */
 #include "backend/gpu/gemm_portable.cuh"
 
-static const struct sv_gemm_width codes8[] = {
-    WIDTH(8, 4, CODES8, true),   WIDTH(8, 4, CODES8, false),  WIDTH(16, 2, CODES8, false),
-    WIDTH(32, 2, CODES8, false), WIDTH(64, 1, CODES8, false), WIDTH(128, 1, CODES8, false),
-};
-static const struct sv_gemm_width codes4[] = {
-    WIDTH(8, 4, CODES4, true),   WIDTH(8, 4, CODES4, false),  WIDTH(16, 2, CODES4, false),
-    WIDTH(32, 2, CODES4, false), WIDTH(64, 1, CODES4, false), WIDTH(128, 1, CODES4, false),
-};
+#define WIDTHS(FORM)                                                                               \
+    {                                                                                              \
+        WIDTH(8, 4, FORM, true), WIDTH(8, 4, FORM, false), WIDTH(16, 2, FORM, false),              \
+            WIDTH(32, 2, FORM, false), WIDTH(64, 1, FORM, false), WIDTH(128, 1, FORM, false)       \
+    }
+static const struct sv_gemm_width widths[][6] = {WIDTHS(CODES4), WIDTHS(CODES5), WIDTHS(CODES6),
+                                                 WIDTHS(CODES7), WIDTHS(CODES8)};
+#define KIND(FORM)                                                                                 \
+    {                                                                                              \
+        widths[FORM - CODES4], 6, tile_bytes(FORM), expanded_bytes(FORM)                           \
+    }
 
 const struct sv_gemm_kind *sv_gemm_portable_codes(int32_t bits)
 {
-    static const struct sv_gemm_kind kinds[] = {
-        {codes8, sizeof codes8 / sizeof *codes8, tile_bytes(CODES8), expanded_bytes(CODES8)},
-        {codes4, sizeof codes4 / sizeof *codes4, tile_bytes(CODES4), expanded_bytes(CODES4)}};
-    return &kinds[bits == 4];
+    static const struct sv_gemm_kind kinds[] = {KIND(CODES4), KIND(CODES5), KIND(CODES6),
+                                                KIND(CODES7), KIND(CODES8)};
+    return &kinds[bits - 4];
 }

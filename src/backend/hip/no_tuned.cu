@@ -103,24 +103,21 @@ bool sv_gemm_wcomp(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_g
     return false;
 }
 
-int sv_gemm_codes_open(struct sv_cuda *, struct sv_err *)
-{
-    never();
-    return SV_EDEVICE;
-}
-void sv_gemm_codes(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
-{
-    never();
-}
-int sv_gemm_codes4_open(struct sv_cuda *, struct sv_err *)
-{
-    never();
-    return SV_EDEVICE;
-}
-void sv_gemm_codes4(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
-{
-    never();
-}
+#define NEVER(run)                                                                                 \
+    int run##_open(struct sv_cuda *, struct sv_err *)                                              \
+    {                                                                                              \
+        never();                                                                                   \
+        return SV_EDEVICE;                                                                         \
+    }                                                                                              \
+    void run(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)              \
+    {                                                                                              \
+        never();                                                                                   \
+    }
+NEVER(sv_gemm_codes)
+NEVER(sv_gemm_codes4)
+NEVER(sv_gemm_codes5)
+NEVER(sv_gemm_codes6)
+NEVER(sv_gemm_codes7)
 
 bool sv_cuda_norm_route_sm90(struct sv_cuda *, const struct sv_p_router_topk *,
                              const struct route *)

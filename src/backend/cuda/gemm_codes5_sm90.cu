@@ -1,0 +1,12 @@
+/*
+ * gemm_codes5_sm90.cu - as gemm_codes_sm90.cu, for Q4_K, 5 bits a weight with its scales.
+ *
+ * Must not: hold anything of its own.
+ */
+#include "backend/cuda/gemm.h"
+
+#define SV_GEMM_WCOMP 1
+#define SV_GEMM_CODES 5
+#define sv_gemm_codes sv_gemm_codes5
+#define sv_gemm_codes_open sv_gemm_codes5_open
+#include "backend/cuda/gemm_sm90.cu"
