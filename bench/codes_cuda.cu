@@ -28,11 +28,16 @@ static const struct {
     enum sv_dtype elem, scale;
     int32_t block_cols;
 } kinds[] = {
-    {"f8", SV_CODES_F8, SV_F8, SV_BF16},           {"f8 wide", SV_CODES_F8_WIDE, SV_F8, SV_F32},
-    {"int8", SV_CODES_I8, SV_I8, SV_F32},          {"int4", SV_CODES_I4, SV_U8, SV_BF16},
-    {"int4 f16", SV_CODES_I4_HALF, SV_U8, SV_F16}, {"mxfp4", SV_CODES_MX4, SV_U8, SV_U8},
-    {"nvfp4", SV_CODES_NV4, SV_U8, SV_F8},         {"q4_k", SV_CODES_K4, SV_U8, SV_I8, 32},
-    {"q5_k", SV_CODES_K5, SV_I8, SV_I8, 32},       {"q6_k", SV_CODES_K6, SV_I8, SV_I8, 16},
+    {"f8", SV_CODES_F8, SV_F8, SV_BF16, 64},
+    {"f8 wide", SV_CODES_F8_WIDE, SV_F8, SV_F32, 64},
+    {"int8", SV_CODES_I8, SV_I8, SV_F32, 64},
+    {"int4", SV_CODES_I4, SV_U8, SV_BF16, 64},
+    {"int4 f16", SV_CODES_I4_HALF, SV_U8, SV_F16, 64},
+    {"mxfp4", SV_CODES_MX4, SV_U8, SV_U8, 64},
+    {"nvfp4", SV_CODES_NV4, SV_U8, SV_F8, 64},
+    {"q4_k", SV_CODES_K4, SV_U8, SV_I8, 32},
+    {"q5_k", SV_CODES_K5, SV_I8, SV_I8, 32},
+    {"q6_k", SV_CODES_K6, SV_I8, SV_I8, 16},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 

@@ -3,13 +3,17 @@
 same size made from the demo's. For timing starts at real sizes; about 2 GB/s. Standard library only.
 
     tools/bench/random_checkpoint.py [--fp8 | --int4] CONFIG_DIR OUT_DIR [TOKENIZER_DIR]
+    tools/bench/random_checkpoint.py --q4_k | --q4_k_m CONFIG_DIR OUT.gguf
 
 A target gets TOKENIZER_DIR's tokenizer (default models/demo/target), grown by merges up to the vocabulary's size. With
---fp8 its layers' matrices are e4m3 in blocks of 128 x 128, with --int4 pack-quantized in groups of 128.
+--fp8 its layers' matrices are e4m3 in blocks of 128 x 128, with --int4 pack-quantized in groups of 128. A GGUF file,
+of Qwen3 alone, has no tokenizer, and its layers' matrices are Q4_K; with --q4_k_m some are Q6_K, as llama-quantize has it.
 """
 import json
+import math
 import os
 import random
+import struct
 import sys
 
 SHARD = 4 << 30
@@ -107,6 +111,78 @@ def write_shard(path, items, blocks):
                 used += n_written
 
 
+# ---------------------------------------------------------------- GGUF
+
+GGUF_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+              "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+              "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
+              "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+F32, Q4_K, Q6_K, GGUF_BF16 = 0, 12, 14, 30
+# Bytes of so many weights, and where scales stand that make these about as large as trained ones.
+GGUF_BLOCKS = {F32: (4, 1), GGUF_BF16: (2, 1), Q4_K: (144, 256, 0, b"\x40\x02\x80\x0a"), Q6_K: (210, 256, 208, b"\x10\x01")}
+
+
+def gguf_tensors(c, mixed):
+    """(name, shape, type) in file order."""
+    n = c["num_hidden_layers"]
+    for name, shape in tensors(c):
+        part = name.split(".")
+        if part[1] != "layers":
+            to = {"embed_tokens": "token_embd", "norm": "output_norm", "weight": "output"}[part[1]]
+            yield to + ".weight", shape, F32 if to == "output_norm" else GGUF_BF16
+            continue
+        i, to = int(part[2]), GGUF_NAMES[".".join(part[3:-1])]
+        more = mixed and to in ("attn_v", "ffn_down") and (i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2)
+        yield f"blk.{i}.{to}.weight", shape, F32 if len(shape) == 1 else Q6_K if more else Q4_K
+
+
+def gguf_block(kind):
+    if kind == GGUF_BF16:
+        return random_block()
+    n_bytes, _, at, scales = GGUF_BLOCKS[kind]
+    n = BLOCK_ELEMENTS // n_bytes
+    ones = b"\xff" * n_bytes
+    keep = ones[:at] + bytes(len(scales)) + ones[at + len(scales):]
+    here = bytes(at) + scales + bytes(n_bytes - at - len(scales))
+    bits = int.from_bytes(os.urandom(n * n_bytes), "little")
+    return (bits & int.from_bytes(keep * n, "little") | int.from_bytes(here * n, "little")).to_bytes(n * n_bytes, "little")
+
+
+def write_gguf(path, c, mixed):
+    def text(s):
+        return struct.pack("<Q", len(s)) + s.encode()
+
+    sizes = {"block_count": "num_hidden_layers", "context_length": "max_position_embeddings", "vocab_size": "vocab_size",
+             "embedding_length": "hidden_size", "feed_forward_length": "intermediate_size", "attention.key_length": "head_dim",
+             "attention.value_length": "head_dim", "attention.head_count": "num_attention_heads",
+             "attention.head_count_kv": "num_key_value_heads"}
+    floats = {"attention.layer_norm_rms_epsilon": "rms_norm_eps", "rope.freq_base": "rope_theta"}
+    keys = [text("general.architecture") + struct.pack("<I", 8) + text("qwen3")]
+    keys += [text("qwen3." + k) + struct.pack("<II", 4, c[v]) for k, v in sizes.items()]
+    keys += [text("qwen3." + k) + struct.pack("<If", 6, c[v]) for k, v in floats.items()]
+    keys += [text(f"tokenizer.ggml.{k}_token_id") + struct.pack("<II", 4, c[k + "_token_id"]) for k in ("bos", "eos")]
+    info, at, items = b"", 0, []
+    for name, shape, kind in gguf_tensors(c, mixed):
+        n = GGUF_BLOCKS[kind][0] * math.prod(shape) // GGUF_BLOCKS[kind][1]
+        info += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), kind, at)
+        items.append((kind, n))
+        at += n + -n % 32
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(items), len(keys)) + b"".join(keys) + info
+    blocks = {kind: memoryview(gguf_block(kind)) for kind, _ in items if kind != F32}
+    with open(path, "wb") as f:
+        f.write(head + bytes(-len(head) % 32))
+        for kind, n in items:
+            if kind == F32:
+                f.write(struct.pack("<f", 1) * (n // 4))
+            else:
+                for done in range(0, n, len(blocks[kind])):
+                    f.write(blocks[kind][: n - done])
+            f.write(bytes(-n % 32))
+
+
+# ---------------------------------------------------------------- tokenizers
+
+
 def write_tokenizer(src, out, vocab_size, ends):
     """The demo's tokenizer with merges of random pairs up to vocab_size; the first words keep their ids."""
     t = json.load(open(os.path.join(src, "tokenizer.json"), encoding="utf-8"))
@@ -131,6 +207,9 @@ def write_tokenizer(src, out, vocab_size, ends):
 
 def main():
     args = sys.argv[1:]
+    if len(args) == 3 and args[0] in ("--q4_k", "--q4_k_m"):
+        c = json.load(open(os.path.join(args[1], "config.json"), encoding="utf-8"))
+        return write_gguf(args[2], c, args[0] == "--q4_k_m")
     quant = {"--fp8": FP8, "--int4": INT4}.get(args[0] if args else "")
     args = args[1:] if quant else args
     if len(args) not in (2, 3):
