@@ -176,18 +176,18 @@ static long check_values(struct sv_cuda *cu, int kind)
         const uint8_t *from = t + strip * SV_CODES_STRIP_BYTES(bits);
         const int32_t row = sv_wcomp_row(lane, pair), col = sv_wcomp_col(lane, pair) + column;
         const bool k = code >= SV_CODES_K4;
-        uint32_t codes, upper, word[2];
+        uint32_t codes = 0, own, word[2];
         uint16_t got;
-        memcpy(&codes, from + sv_codes_word_at(lane, sv_codes_word(pair, bits), bits), 4);
         memcpy(word, from + SV_CODES_SCALES_AT(bits) + (k ? row % 8 * 16 + row / 8 * 8 : 4 * row),
                k ? 8 : 4);
         memcpy(&got, p + tile * SV_TILE_BYTES + 2 * sv_tile_at((int)(strip % 4) * 16 + row, col),
                2);
-        codes = codes >> sv_codes_shift(pair, column, bits) & (bits == 8 ? 255 : 15);
-        if (bits == 6 || bits == 7) {
-            const int32_t bit = sv_codes_upper(pair, column, bits);
-            memcpy(&upper, from + sv_codes_word_at(lane, 4 + bit / 32, bits), 4);
-            codes |= (upper >> bit % 32 & ((1u << (bits - 5)) - 1)) << 4;
+        for (int b = 0; b < (k ? bits - 1 : bits); b++) {
+            const int32_t place =
+                k ? sv_codes_k_bit(pair, column, b, bits)
+                  : sv_codes_word(pair, bits) * 32 + sv_codes_shift(pair, column, bits) + b;
+            memcpy(&own, from + sv_codes_word_at(lane, place / 32, bits), 4);
+            codes |= (own >> place % 32 & 1) << b;
         }
         const uint16_t want = worth(code, codes, word[0], word[1], col / 16, factor);
         if (got != want && (got | want) != 0x8000 && failed++ < 3)

@@ -54,18 +54,15 @@ static void codes_fill_the_strip(void **state)
 {
     (void)state;
     for (int32_t bits = 4; bits <= 8; bits++) {
-        const int32_t n_lower = bits == 8 ? 8 : 4, n_upper = bits < 6 || bits == 8 ? 0 : bits - 5;
         uint8_t seen[8 * SV_CODES_SCALES_AT(8)] = {0};
         for (int32_t lane = 0; lane < 32; lane++)
             for (int32_t pair = 0; pair < SV_WCOMP_PAIRS; pair++)
-                for (int32_t column = 0; column < 2; column++) {
-                    const int32_t word = sv_codes_word(pair, bits),
-                                  upper = sv_codes_upper(pair, column, bits);
-                    for (int32_t i = 0; i < n_lower; i++)
-                        seen[8 * sv_codes_word_at(lane, word, bits) +
-                             sv_codes_shift(pair, column, bits) + i]++;
-                    for (int32_t i = 0; i < n_upper; i++)
-                        seen[8 * sv_codes_word_at(lane, 4 + upper / 32, bits) + (upper + i) % 32]++;
+                for (int32_t i = 0; i < 2 * (bits % 4 ? bits - 1 : bits); i++) {
+                    const int32_t column = i % 2,
+                                  at = bits % 4 ? sv_codes_k_bit(pair, column, i / 2, bits)
+                                                : sv_codes_word(pair, bits) * 32 +
+                                                      sv_codes_shift(pair, column, bits) + i / 2;
+                    seen[8 * sv_codes_word_at(lane, at / 32, bits) + at % 32]++;
                 }
         for (int32_t at = 0; at < 8 * SV_CODES_SCALES_AT(8); at++)
             assert_int_equal(seen[at], at < 8 * SV_CODES_SCALES_AT(bits));

@@ -42,11 +42,11 @@ static __device__ __forceinline__ struct coded fetch(uint32_t strip_at)
 #elif SV_GEMM_CODES == 4
     return {{a.x, a.y, a.z, a.w}, {gpu_load4(scale), gpu_load4(scale + 32)}};
 #else
-    enum { UPPER = SV_CODES_WORDS(SV_GEMM_CODES) - 4 };
+    enum { MORE = SV_CODES_WORDS(SV_GEMM_CODES) - 4 };
     struct coded c = {{a.x, a.y, a.z, a.w}};
 #pragma unroll
-    for (int q = 0; q < UPPER; q++)
-        c.word[4 + q] = gpu_load4(strip_at + 512 + 4 * (UPPER * lane + q));
+    for (int q = 0; q < MORE; q++)
+        c.word[4 + q] = gpu_load4(strip_at + 512 + 4 * (MORE * lane + q));
     const uint4 b = gpu_load16(scale + lane / 4 * 12);
     c.scale[0] = make_uint2(b.x, b.y);
     c.scale[1] = make_uint2(b.z, b.w);

@@ -106,7 +106,7 @@ static SV_HD constexpr int sharing_x(enum way way)
 
 /* Up to how many rows of x codes are multiplied with mma.sync (gemm_few.cuh): with more, that takes
  * longer than to expand them for wgmma. */
-enum { FEW_ROWS = SV_GEMM_CODES == 8 ? 16 : 32 };
+enum { FEW_ROWS = SV_GEMM_CODES == 4 ? 32 : 16 };
 
 static SV_HD constexpr bool takes_few(int n)
 {

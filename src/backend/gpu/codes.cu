@@ -129,22 +129,17 @@ static __global__ void k_pack_kernel(const uint8_t *src, int32_t n_rows, int32_t
     const uint8_t *from = src + ((int64_t)row0 * cols + kk * SV_TILE) / SV_K_COLS * n;
     const int64_t row_bytes = (int64_t)(cols / SV_K_COLS) * n;
     uint32_t word[6] = {};
-#pragma unroll
     for (int i = 0; i < 2 * SV_WCOMP_PAIRS; i++) {
         const int32_t pair = i / 2, row = sv_wcomp_row(lane, pair),
-                      col = kk * SV_TILE % SV_K_COLS + sv_wcomp_col(lane, pair) + i % 2,
-                      upper = sv_codes_upper(pair, i % 2, bits);
+                      col = kk * SV_TILE % SV_K_COLS + sv_wcomp_col(lane, pair) + i % 2;
         const uint32_t c = row0 + row < n_rows ? k_code(from + row * row_bytes, col, code) : 0;
-        word[pair / 4] |= (c & 15) << sv_codes_shift(pair, i % 2, 4);
-#pragma unroll
-        for (int p = 0; p < 2; p++)
-            if (p == upper / 32)
-                word[4 + p] |= c >> 4 << upper % 32;
+        for (int b = 0; b < bits - 1; b++) {
+            const int32_t place = sv_codes_k_bit(pair, i % 2, b, bits);
+            word[place / 32] |= (c >> b & 1) << place % 32;
+        }
     }
-#pragma unroll
-    for (int q = 0; q < 6; q++)
-        if (q < SV_CODES_WORDS(bits))
-            *(uint32_t *)(to + sv_codes_word_at(lane, q, bits)) = word[q];
+    for (int q = 0; q < SV_CODES_WORDS(bits); q++)
+        *(uint32_t *)(to + sv_codes_word_at(lane, q, bits)) = word[q];
     if (lane < 16)
         ((uint2 *)(to + SV_CODES_SCALES_AT(bits)))[lane % 8 * 2 + lane / 8] =
             row0 + lane < n_rows ? k_words(from + lane * row_bytes, kk, code) : make_uint2(0, 0);

@@ -10,10 +10,10 @@
  * l + 4 q, has pairs 4 q to 4 q + 3, the first column of pair 4 q + i in bits 4 i to 4 i + 3, the
  * second 16 bits above. Behind all tiles stands an f32 factor of the matrix (SV_CODES_NV4).
  *
- * K-quants of GGUF have the lower 4 bits of their codes so, at 512 a word (two words) of each lane
- * with the upper one (two), see sv_codes_upper, and two words for each row, those of rows r and r +
- * 8 together: a super-block's f16 numbers d and, above, dmin; then the tile's four bytes of scales.
- * Must not: know of kernels.
+ * K-quants of GGUF: a lane's 16 codes of half of the columns fill as many words as their bits do,
+ * see sv_codes_k_bit; words 0 to 3 stand at 16 l, the others at 512 behind them, lane by lane. Two
+ * words for each row, those of rows r and r + 8 together: a super-block's f16 numbers d and, above,
+ * dmin; then the tile's four bytes of scales. Must not: know of kernels.
  */
 /* "bits" below tells layouts apart: 8 and 4 as above, 5 to 7 K-quants, with their scales.
  */
@@ -92,13 +92,19 @@ static SV_HD int32_t sv_codes_shift(int32_t pair, int32_t column, int32_t bits)
     return bits == 8 ? (pair % 2 ? 0 : 8) + 16 * column : pair % 4 * 4 + 16 * column;
 }
 
-/* Of K-quants: the bit of a lane's upper words where column 0 or 1 of a pair begins, above 31 in
- * the second of them. Turned right by 4 pair / 4 (2 bits: 2 (pair / 4 % 2)) and 16 column, a word
- * has it 4 bits above where the lower bits begin in their own, turned by 16 column. */
-static SV_HD int32_t sv_codes_upper(int32_t pair, int32_t column, int32_t bits)
+/* Of K-quants: where bit `bit` of a code stands in its lane's words. A word has as many whole codes
+ * as fit, the lowest bits the first. Of 5 bits the halves of word 4 have three more each. The bits
+ * that are left in each word are the last code's. */
+static SV_HD int32_t sv_codes_k_bit(int32_t pair, int32_t column, int32_t bit, int32_t bits)
 {
-    const int32_t step = pair / 4, turn = bits == 7 ? 2 * (step % 2) : step;
-    return (bits == 7 ? step / 2 * 32 : 0) + (4 + 4 * (pair % 4) + 16 * column + turn) % 32;
+    const int32_t own = bits - 1, each = 32 / own, half = pair / 8, code = pair % 8 * 2 + column,
+                  word = half * (bits == 7 ? 3 : 2);
+    if (code == 15 && bits > 5)
+        return bit < 4 || bits == 7 ? (word + bits - 5 - bit / 2) * 32 + 30 + bit % 2
+                                    : 4 * 32 + 16 * half + 15;
+    if (bits == 6 && code >= 12)
+        return 4 * 32 + 16 * half + 5 * (code - 12) + bit;
+    return (word + code / each) * 32 + code % each * own + bit;
 }
 
 /* A scale of NVFP4, e4m3 above zero, as 5 bits of exponent (bias 16) and 3 of mantissa; 0: it is

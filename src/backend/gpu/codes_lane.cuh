@@ -13,15 +13,13 @@
 enum { CODED_HALVES = 64 / GPU_WAVE }; /* of a strip's columns, that a lane has something of */
 enum { EXPANDED_STRIP = 16 * 128 };    /* bytes of a strip in bf16 */
 
-/* Words of a lane, those above others last (codes.cuh), and bytes: of a strip, from one tile to the
- * next, and in front of scales. */
-template <int BITS> struct piece_of_codes {
-    typedef typename sv_codes_row<BITS>::type row;
+/* Words of a lane, and bytes: of a strip, from one tile to the next, and in front of scales. Of
+ * Q5_K the last word of half a strip has a half of word 4 in its lower bits. */
+template <int BITS_> struct piece_of_codes {
+    typedef typename sv_codes_row<BITS_>::type row;
     enum {
-        UPPER = BITS == 6   ? 1
-                : BITS == 7 ? CODED_HALVES
-                            : 0,
-        WORDS = (BITS == 8 ? 4 : 2) * CODED_HALVES + UPPER,
+        BITS = BITS_,
+        WORDS = CODED_HALVES == 2 ? SV_CODES_WORDS(BITS) : (SV_CODES_WORDS(BITS) + 1) / 2,
         SCALES = 2,
         BYTES = SV_CODES_STRIP_BYTES(BITS),
         STEP = SV_CODES_TILE_BYTES(BITS),
@@ -59,18 +57,48 @@ struct in_shared {
     }
 };
 
+/* K-quants. */
+template <class PIECE, class FROM>
+static __device__ __forceinline__ void fetch_k_codes(struct lane_words<PIECE> &c, const FROM &from)
+{
+    const uint32_t lane = gpu_lane() % 32, upper = gpu_lane() / 32;
+    if constexpr (CODED_HALVES == 2) {
+        const uint4 v = from.four(16 * lane);
+        c.word[0] = v.x;
+        c.word[1] = v.y;
+        c.word[2] = v.z;
+        c.word[3] = v.w;
+#pragma unroll
+        for (int q = 4; q < PIECE::WORDS; q++)
+            c.word[q] = from.one(512 + 4 * ((PIECE::WORDS - 4) * lane + q - 4));
+    } else {
+        constexpr int EACH = PIECE::BITS == 7 ? 3 : 2;
+#pragma unroll
+        for (int q = 0; q < EACH; q++)
+            c.word[q] = from.one(
+                (uint32_t)sv_codes_word_at((int32_t)lane, EACH * (int32_t)upper + q, PIECE::BITS));
+        if constexpr (PIECE::BITS == 6)
+            c.word[2] = from.one(512 + 4 * lane) >> 16 * upper;
+    }
+    const uint4 v = from.four(PIECE::SCALES_AT + lane / 4 * 16);
+    c.scale[0] = make_uint2(v.x, v.y);
+    c.scale[1] = make_uint2(v.z, v.w);
+}
+
 /* Of a wave of 64, the upper lanes have the second half of the columns. */
 template <class PIECE, class FROM>
 static __device__ __forceinline__ void fetch_codes(struct lane_words<PIECE> &c, const FROM &from)
 {
-    constexpr int LOWER = PIECE::WORDS - PIECE::UPPER;
     const uint32_t lane = gpu_lane() % 32, upper = gpu_lane() / 32;
-    if constexpr (LOWER == 2) {
+    if constexpr (sizeof c.scale[0] == 8) {
+        fetch_k_codes(c, from);
+        return;
+    } else if constexpr (PIECE::WORDS == 2) {
         c.word[0] = from.one(16 * lane + 8 * upper);
         c.word[1] = from.one(16 * lane + 8 * upper + 4);
     } else {
 #pragma unroll
-        for (int q = 0; q < LOWER; q += 4) {
+        for (int q = 0; q < PIECE::WORDS; q += 4) {
             const uint4 v = from.four(128 * q + 512 * upper + 16 * lane);
             c.word[q] = v.x;
             c.word[q + 1] = v.y;
@@ -78,20 +106,10 @@ static __device__ __forceinline__ void fetch_codes(struct lane_words<PIECE> &c, 
             c.word[q + 3] = v.w;
         }
     }
-    constexpr uint32_t EACH =
-        (PIECE::SCALES_AT - 512) / 32; /* bytes of upper words, of all steps */
-#pragma unroll
-    for (int q = 0; q < PIECE::UPPER; q++)
-        c.word[LOWER + q] = from.one(512 + EACH * lane + (EACH == 8 ? 4 * (q + upper) : 0));
-    if constexpr (sizeof c.scale[0] == 8) {
-        const uint4 v = from.four(PIECE::SCALES_AT + lane / 4 * 16);
-        c.scale[0] = make_uint2(v.x, v.y);
-        c.scale[1] = make_uint2(v.z, v.w);
-    } else {
+    if constexpr (sizeof c.scale[0] == 4)
 #pragma unroll
         for (int i = 0; i < PIECE::SCALES; i++)
             c.scale[i] = from.one(PIECE::SCALES_AT + 32 * i + lane / 4 * 4);
-    }
 }
 
 /* Pairs of a lane, by halves of the columns. */

@@ -114,18 +114,32 @@ static __device__ __forceinline__ uint32_t sv_codes_e2m1(uint32_t word, int i)
     return (up & 0x80008000u) | ((up >> 6) & 0x01c001c0u);
 }
 
-/* Code i of four, 4 i bits up in `lower`, with what stands above it in `upper`: put in front of
- * 2^23, whose last bit is 2^-4i then, which is exact. Codes of Q6_K less 32. */
+/* Code i of the 16 of half of the columns (sv_codes_k_bit) from its words; part: of Q5_K, the half
+ * of word 4. Masked out where it stands, or where a shift of its word brings it, n bits up, it is
+ * put in front of 2^23, whose last bit is 2^-n then: exact. Codes of Q6_K less 32. */
 template <int CODE>
-static __device__ __forceinline__ float sv_codes_k_number(uint32_t lower, uint32_t upper, int i)
+static __device__ __forceinline__ float sv_codes_k_number(const uint32_t *word, uint32_t part,
+                                                          int i)
 {
-    uint32_t bits = (lower & 0xfu << 4 * i) | 0x4b000000u;
-    if (CODE == SV_CODES_K5)
-        bits |= upper & 0x10u << 4 * i;
-    if (CODE == SV_CODES_K6)
-        bits |= upper & 0x30u << 4 * i;
-    return fmaf(__uint_as_float(bits), 1.0f / (float)(1 << 4 * i),
-                -(float)((1 << (23 - 4 * i)) + (CODE == SV_CODES_K6 ? 32 : 0)));
+    constexpr int BITS = CODE - SV_CODES_K4 + 4, EACH = 32 / BITS, HIGH = EACH - 23 / BITS;
+    int at = i % EACH * BITS;
+    uint32_t bits = word[i / EACH < 3 ? i / EACH : 0];
+    if (CODE == SV_CODES_K5 && i >= 12) {
+        at = (i - 12) * BITS;
+        bits = part;
+    }
+    if (at + BITS > 23) {
+        bits >>= HIGH * BITS;
+        at -= HIGH * BITS;
+    }
+    if (CODE != SV_CODES_K4 && i == 15) {
+        bits = word[0] >> 30 << 2 | word[1] >> 30;
+        bits = CODE == SV_CODES_K5 ? bits | (part >> 11 & 16) : bits << 2 | word[2] >> 30;
+        at = 0;
+    }
+    bits = (bits & ((1u << BITS) - 1) << at) | 0x4b000000u;
+    return fmaf(__uint_as_float(bits), 1.0f / (float)(1 << at),
+                -(float)((1 << (23 - at)) + (CODE == SV_CODES_K6 ? 32 : 0)));
 }
 
 /* Byte `at` of a row's scales, from 0 to 255, times f: exact. */
@@ -135,16 +149,14 @@ static __device__ __forceinline__ float sv_codes_k_scale(uint32_t bytes, uint32_
                 f * -0x1p23f);
 }
 
-/* As sv_codes_step, of K-quants, whose codes stand in two words: d * scale is exact, and so is that
- * times a code. */
+/* As sv_codes_step, of K-quants, from the words of half of the columns; first: 0 or 8, of their
+ * codes. A product of d and a byte of scales is exact, and so is that of it and a code; one sum is
+ * rounded, and that to bf16. */
 template <int CODE>
-static __device__ __forceinline__ void sv_codes_k_step(uint32_t (&pair)[4], uint32_t lower,
-                                                       uint32_t upper, int step,
+static __device__ __forceinline__ void sv_codes_k_step(uint32_t (&pair)[4], const uint32_t *word,
+                                                       uint32_t part, int first, int step,
                                                        const struct sv_codes_scale (&scale)[2])
 {
-    const int turn = CODE == SV_CODES_K6 ? 2 * (step % 2) : step;
-    const uint32_t lower1 = lower >> 16, upper0 = upper >> turn | upper << (-turn & 31),
-                   upper1 = upper << (16 - turn) | upper >> (16 + turn);
     float by[2], less[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -159,8 +171,8 @@ static __device__ __forceinline__ void sv_codes_k_step(uint32_t (&pair)[4], uint
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float low = sv_codes_k_number<CODE>(lower, upper0, i),
-                    high = sv_codes_k_number<CODE>(lower1, upper1, i);
+        const float low = sv_codes_k_number<CODE>(word, part, first + 2 * i),
+                    high = sv_codes_k_number<CODE>(word, part, first + 2 * i + 1);
         if (CODE == SV_CODES_K6)
             pair[i] = sv_codes_rounded(low * by[i % 2], high * by[i % 2]);
         else
@@ -208,16 +220,18 @@ sv_codes_step(uint32_t (&pair)[4], const uint32_t *word, int step,
     }
 }
 
-/* Likewise, from all words that a lane has: i of its steps, four or two, are before this one. */
+/* Likewise, from all words that a lane has: of STEPS steps, four or the two of a half, i are before
+ * this one. */
 template <int CODE, int STEPS>
 static __device__ __forceinline__ void
 sv_codes_lane_step(uint32_t (&pair)[4], const uint32_t *word, int i, int step,
                    const struct sv_codes_scale (&scale)[2], float factor)
 {
+    constexpr int EACH = CODE == SV_CODES_K6 ? 3 : 2; /* words of a half */
     if constexpr (CODE >= SV_CODES_K4)
-        sv_codes_k_step<CODE>(pair, word[i],
-                              CODE == SV_CODES_K4 ? 0 : word[STEPS + (CODE == SV_CODES_K6) * i / 2],
-                              step, scale);
+        sv_codes_k_step<CODE>(pair, word + i / 2 * EACH,
+                              CODE == SV_CODES_K5 ? word[STEPS] >> i / 2 * 16 : 0, i % 2 * 8, step,
+                              scale);
     else
         sv_codes_step<CODE>(pair, word + i * (CODE >= SV_CODES_I4 ? 1 : 2), step, scale, factor);
 }

@@ -17,7 +17,6 @@ template <sv_moe_form> struct piece;
 template <> struct piece<SV_MOE_MXFP4> {
     typedef uint32_t row;
     enum {
-        UPPER = 0,
         WORDS = 2 * CODED_HALVES,
         SCALES = 1,
         BYTES = SV_MXFP4_PIECE,
