@@ -3,7 +3,7 @@
 # as gfx942 and gfx950 have them. A row has the same bits alone and among 128, and from codes those of their values.
 # timeout: 300
 set -e
-run() { tests/cuda/emulated/run.sh tests/cuda/gemm_emulated.cpp src/backend/gpu/{gemm_portable,gemm_portable_codes,codes}.cu; }
+run() { tests/cuda/emulated/run.sh tests/cuda/gemm_emulated.cpp src/backend/gpu/{gemm_portable,gemm_portable_codes,gemm_portable_k,codes}.cu; }
 run
 EMU_FLAGS='-DSV_EMULATED_WAVE64 -DEMU_SHARED_KIB=64' run
 EMU_FLAGS='-DSV_EMULATED_WAVE64 -DSV_EMULATED_GFX950 -DEMU_SHARED_KIB=160' run

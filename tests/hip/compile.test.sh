@@ -22,9 +22,9 @@ clang_gfx950=$(first_of 21 22 20)
 
 # Products in each kernel file: what the shapes come to when everything is unrolled. gfx942 has those of 16 x 16 x 16,
 # gfx950 also those of 16 x 16 x 32. Experts: bf16 a seventh; each form of codes, whose loop holds two tiles of k, twice as
-# many. Dense products from codes: as often as there are kinds of codes, thirteen.
-mfma_gfx942='gemm_portable 216 gemm_portable_codes 2808 attention_portable 104 moe 896 gdn_scan 432'
-mfma_gfx950='gemm_portable 108 gemm_portable_codes 1404 attention_portable 80 moe 448 gdn_scan 432'
+# many. Dense products from codes: as often as there are kinds of codes, ten, and K-quants, three.
+mfma_gfx942='gemm_portable 216 gemm_portable_codes 2160 gemm_portable_k 648 attention_portable 104 moe 896 gdn_scan 432'
+mfma_gfx950='gemm_portable 108 gemm_portable_codes 1080 gemm_portable_k 324 attention_portable 80 moe 448 gdn_scan 432'
 # Bytes of assembly in all. Compiling takes 3 s of processor time for a million: more would not be done in a minute by two
 # cores, and unlike the time it is the same on a busy machine.
 most_assembly=32000000
@@ -80,7 +80,7 @@ count_products() { # ARCH NAME EXPECTED
 launched=$'src/backend/cuda/attention.cu\nsrc/backend/gpu/attention_latent.cu\nsrc/backend/gpu/attention_portable.cu\nsrc/backend/gpu/gdn.cu\nsrc/backend/gpu/gdn_few.cu\nsrc/backend/gpu/gdn_long.cu\nsrc/backend/gpu/gdn_scan.cu\nsrc/backend/gpu/gdn_single.cu\nsrc/backend/gpu/gemm_portable.cu\nsrc/backend/gpu/mla.cu\nsrc/backend/gpu/moe.cu'
 # No kernel runs there, so none is optimized.
 ask_shared() { # ARCH EMU_FLAGS
-    EMU_FLAGS="$2 -O0" tests/cuda/emulated/run.sh tests/hip/shared_emulated.cpp $launched src/backend/gpu/{attention_plain,gemm_portable_codes}.cu \
+    EMU_FLAGS="$2 -O0" tests/cuda/emulated/run.sh tests/hip/shared_emulated.cpp $launched src/backend/gpu/{attention_plain,gemm_portable_codes,gemm_portable_k}.cu \
         src/backend/hip/no_tuned.cu >"$out/$1/asked" 2>"$out/$1/notes" ||
         failed "$1: $(cat "$out/$1/notes" "$out/$1/asked")"
 }
@@ -99,7 +99,7 @@ count_shared() { # ARCH
               print arch ": " n " kernels take at most " worst " bytes of shared memory, " seen + 0 " of them by their launches"
               exit bad }' "$out/$arch/asked" "$out/$arch/static" || touch "$out/failed"
 }
-# Kernels of a header are those of the file that it is named after; moe_codes.cuh's are moe.cu's, gemm_portable_codes.cu's
+# Kernels of a header are those of the file that it is named after; moe_codes.cuh's are moe.cu's; gemm_portable_codes.cu and gemm_portable_k.cu have
 # those of gemm_portable.cuh.
 [ "$(grep -lE 'GPU_SHARED\(|extern __shared__' src/backend/{gpu,cuda,hip}/*.cu{,h} | grep -vE '_sm90|/gpu_(ptx|amd)' |
     sed -E 's/(_codes)?\.cuh$/.cu/' | sort -u)" = "$launched" ] ||
@@ -112,14 +112,14 @@ check() { # ARCH VERSION EMU_FLAGS
     mkdir "$out/$1"
     ask_shared "$1" "$3" &
     # What takes longest first, so that no core waits for one at the end.
-    for file in $(printf '%s\n' src/backend/gpu/{moe,gemm_portable_codes,gemm_portable,rows,gdn_scan,moe_route}.cu src/backend/{gpu,cuda,hip}/*.cu |
+    for file in $(printf '%s\n' src/backend/gpu/{moe,gemm_portable_codes,gemm_portable_k,gemm_portable,rows,gdn_scan,moe_route}.cu src/backend/{gpu,cuda,hip}/*.cu |
         awk '!seen[$0]++'); do
         case $file in *_sm90.cu | *_nvidia.cu) continue ;; esac
         while [ "$(jobs -r | wc -l)" -ge 2 ]; do wait -n; done
         compile "$1" "$2" "$file" &
     done
     wait
-    for file in gemm_portable gemm_portable_codes attention_portable moe gdn_scan; do
+    for file in gemm_portable gemm_portable_codes gemm_portable_k attention_portable moe gdn_scan; do
         count_products "$1" "$file" "$(number_of "${!list}" $file)"
     done
     count_shared "$1" "$3"

@@ -46,11 +46,11 @@ void products(sv_cuda &cu)
     for (int mode = SV_GEMM_ACT; mode <= SV_GEMM_GATED; mode++)
         for (int32_t k : ks)
             for (int32_t n_out : outs)
-                for (int32_t i = 3; i < 3 * 129; i++) {
+                for (int32_t i = 6; i < 6 * 129; i++) {
                     sv_gemm_args a = {};
                     a.mode = mode;
-                    a.n_rows = i / 3;
-                    a.codes = i % 3 * 4;
+                    a.n_rows = i / 6;
+                    a.codes = i % 6 ? i % 6 + 3 : 0;
                     a.n_parts = mode == SV_GEMM_GATED ? 2 : 1;
                     for (int p = 0; p < a.n_parts; p++) {
                         a.part[p].w = somewhere;

@@ -2,7 +2,8 @@
  * gemm_portable.cuh - matrix products on the matrix instructions that all cards of a vendor have
  * (gpu.h): 1 to 128 rows of x in a launch.
  *
- * Included by gemm_portable.cu and gemm_portable_codes.cu, each of which makes a table of widths.
+ * Included by gemm_portable.cu, gemm_portable_codes.cu and gemm_portable_k.cu, which make tables of
+ * widths.
  * Weight rows are the first operand. A block of the split is one band of 64 weight rows; a thread
  * block of four waves walks its unit's tiles through a ring filled by copies that go on meanwhile,
  * GPU_BLOCKS thread blocks a multiprocessor. Compressed weights (wcomp.cuh) and codes (codes.cuh)
@@ -693,7 +694,18 @@ struct sv_gemm_kind {
     int n, tile_bytes, expanded_bytes;
 };
 
-/* gemm_portable_codes.cu's: of codes of 8 bits, of 4, or K-quants of 5 to 7 (codes.cuh). */
+#define CODED_WIDTHS(FORM)                                                                         \
+    {                                                                                              \
+        WIDTH(8, 4, FORM, true), WIDTH(8, 4, FORM, false), WIDTH(16, 2, FORM, false),              \
+            WIDTH(32, 2, FORM, false), WIDTH(64, 1, FORM, false), WIDTH(128, 1, FORM, false)       \
+    }
+#define CODED_KIND(WIDTHS, FORM)                                                                   \
+    {                                                                                              \
+        WIDTHS, sizeof WIDTHS / sizeof *WIDTHS, tile_bytes(FORM), expanded_bytes(FORM)             \
+    }
+
+/* Of codes of so many bits (codes.cuh); those of gemm_portable_k.cu are among them. */
 const struct sv_gemm_kind *sv_gemm_portable_codes(int32_t bits);
+const struct sv_gemm_kind *sv_gemm_portable_k(int32_t bits);
 
 #endif

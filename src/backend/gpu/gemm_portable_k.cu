@@ -1,0 +1,17 @@
+/*
+ * gemm_portable_k.cu - as gemm_portable_codes.cu, with K-quants.
+ *
+ * gemm_portable_codes.cu asks for the table. Must not: hold anything else.
+ */
+#include "backend/gpu/gemm_portable.cuh"
+
+static const struct sv_gemm_width widths[][6] = {CODED_WIDTHS(CODES5), CODED_WIDTHS(CODES6),
+                                                 CODED_WIDTHS(CODES7)};
+
+const struct sv_gemm_kind *sv_gemm_portable_k(int32_t bits)
+{
+    static const struct sv_gemm_kind kinds[] = {CODED_KIND(widths[0], CODES5),
+                                                CODED_KIND(widths[1], CODES6),
+                                                CODED_KIND(widths[2], CODES7)};
+    return &kinds[bits - 5];
+}
