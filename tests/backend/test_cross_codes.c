@@ -201,7 +201,6 @@ static void products_on(struct cross *c)
         /* GGUF's alone */
         {.k = 768, .n_parts = 2, .rows = {200, 72}, .cut = true},
         {.k = 512, .n_parts = 3, .rows = {192, 64, 64}, .mixed = true},
-        {.k = 512, .n_parts = 2, .rows = {160, 160}, .gated = true, .mixed = true},
     };
     enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_COMMON = 4 };
     const struct sv_quant probe = {

@@ -315,7 +315,7 @@ static void k_quants_auto_bf16(void **state)
     static const int types[] = {12, 13, 14, 20};
     const char *target = gguf_random(
         "{\"architectures\":[\"Qwen3ForCausalLM\"],\"num_hidden_layers\":3,"
-        "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,\"hidden_size\":256,"
+        "\"num_attention_heads\":16,\"num_key_value_heads\":4,\"head_dim\":16,\"hidden_size\":256,"
         "\"intermediate_size\":512,\"vocab_size\":300,\"eos_token_id\":2,\"bos_token_id\":1,"
         "\"max_position_embeddings\":512,\"rope_theta\":10000}",
         types, 4, false);
