@@ -22,9 +22,10 @@ clang_gfx950=$(first_of 21 22 20)
 
 # Products in each kernel file: what the shapes come to when everything is unrolled. gfx942 has those of 16 x 16 x 16,
 # gfx950 also those of 16 x 16 x 32. Experts: bf16 a seventh; each form of codes, whose loop holds two tiles of k, twice as
-# many. Dense products from codes: as often as there are kinds of codes, ten, and K-quants, three.
-mfma_gfx942='gemm_portable 216 gemm_portable_codes 2160 gemm_portable_k 648 attention_portable 104 moe 896 gdn_scan 432'
-mfma_gfx950='gemm_portable 108 gemm_portable_codes 1080 gemm_portable_k 324 attention_portable 80 moe 448 gdn_scan 432'
+# many. Dense products from codes: as often as there are kinds of codes, ten; of K-quants, three, those up to 16 rows
+# and 128.
+mfma_gfx942='gemm_portable 216 gemm_portable_codes 2160 gemm_portable_k 504 attention_portable 104 moe 896 gdn_scan 432'
+mfma_gfx950='gemm_portable 108 gemm_portable_codes 1080 gemm_portable_k 252 attention_portable 80 moe 448 gdn_scan 432'
 # Bytes of assembly in all. Compiling takes 3 s of processor time for a million: more would not be done in a minute by two
 # cores, and unlike the time it is the same on a busy machine.
 most_assembly=32000000

@@ -142,11 +142,20 @@ static __device__ __forceinline__ float sv_codes_k_number(const uint32_t *word, 
                 -(float)((1 << (23 - at)) + (CODE == SV_CODES_K6 ? 32 : 0)));
 }
 
-/* Byte `at` of a row's scales, from 0 to 255, times f: exact. */
+/* Byte `at` of a row's scales, from 0 to 255, behind 2^23. */
+static __device__ __forceinline__ float sv_codes_k_byte(uint32_t bytes, uint32_t at)
+{
+#ifdef GPU_BYTES_OF
+    return __uint_as_float(GPU_BYTES_OF(bytes, 0x4b000000u, 0x7440u + at));
+#else
+    return __uint_as_float((bytes >> 8 * at & 255) | 0x4b000000u);
+#endif
+}
+
+/* The same times f: exact. */
 static __device__ __forceinline__ float sv_codes_k_scale(uint32_t bytes, uint32_t at, float f)
 {
-    return fmaf(__uint_as_float(sv_wcomp_bytes_of(bytes, 0x4b000000u, 0x7440u + at)), f,
-                f * -0x1p23f);
+    return fmaf(sv_codes_k_byte(bytes, at), f, f * -0x1p23f);
 }
 
 /* As sv_codes_step, of K-quants, from the words of half of the columns; first: 0 or 8, of their
@@ -163,7 +172,7 @@ static __device__ __forceinline__ void sv_codes_k_step(uint32_t (&pair)[4], cons
         const float d = __uint_as_float(scale[i].by);
         const uint32_t half = step < 2 ? 0 : 2;
         if (CODE == SV_CODES_K6) {
-            by[i] = d * sv_codes_signed(scale[i].minus, step);
+            by[i] = d * (sv_codes_k_byte(scale[i].minus, (uint32_t)step) - 8388736.0f);
         } else {
             by[i] = sv_codes_k_scale(scale[i].minus, half, d);
             less[i] = sv_codes_k_scale(scale[i].minus, half + 1, __uint_as_float(scale[i].low));

@@ -694,10 +694,12 @@ struct sv_gemm_kind {
     int n, tile_bytes, expanded_bytes;
 };
 
-#define CODED_WIDTHS(FORM)                                                                         \
+/* N32, N64: 32 and 64, or the next that is there. */
+#define CODED_WIDTHS(FORM, N32, N64)                                                               \
     {                                                                                              \
         WIDTH(8, 4, FORM, true), WIDTH(8, 4, FORM, false), WIDTH(16, 2, FORM, false),              \
-            WIDTH(32, 2, FORM, false), WIDTH(64, 1, FORM, false), WIDTH(128, 1, FORM, false)       \
+            WIDTH(N32, N32 == 32 ? 2 : 1, FORM, false), WIDTH(N64, 1, FORM, false),                \
+            WIDTH(128, 1, FORM, false)                                                             \
     }
 #define CODED_KIND(WIDTHS, FORM)                                                                   \
     {                                                                                              \

@@ -5,7 +5,8 @@
  */
 #include "backend/gpu/gemm_portable.cuh"
 
-static const struct sv_gemm_width widths[][6] = {CODED_WIDTHS(CODES4), CODED_WIDTHS(CODES8)};
+static const struct sv_gemm_width widths[][6] = {CODED_WIDTHS(CODES4, 32, 64),
+                                                 CODED_WIDTHS(CODES8, 32, 64)};
 
 const struct sv_gemm_kind *sv_gemm_portable_codes(int32_t bits)
 {

@@ -5,8 +5,10 @@
  */
 #include "backend/gpu/gemm_portable.cuh"
 
-static const struct sv_gemm_width widths[][6] = {CODED_WIDTHS(CODES5), CODED_WIDTHS(CODES6),
-                                                 CODED_WIDTHS(CODES7)};
+/* Waves of 64, for which compiling takes long, have fewer widths. */
+enum { N32 = GPU_WAVE > 32 ? 128 : 32, N64 = GPU_WAVE > 32 ? 128 : 64 };
+static const struct sv_gemm_width widths[][6] = {
+    CODED_WIDTHS(CODES5, N32, N64), CODED_WIDTHS(CODES6, N32, N64), CODED_WIDTHS(CODES7, N32, N64)};
 
 const struct sv_gemm_kind *sv_gemm_portable_k(int32_t bits)
 {
