@@ -72,6 +72,13 @@ struct sv_dev_limits {
     bool by_head;                    /* heads have matrices of their own, see ops_mla.h */
 };
 
+/* Where it computes, for people. */
+struct sv_dev_place {
+    int32_t gpu;   /* -1: the CPU */
+    char pci[16];  /* its address */
+    char link[24]; /* the way to the other ranks, of several the slowest; empty: alone */
+};
+
 struct sv_gdn_ops;
 struct sv_mla_ops;
 struct sv_moe_ops;
@@ -164,6 +171,7 @@ struct sv_backend {
     int (*window_open)(struct sv_dev *, const struct sv_window_need *, struct sv_window_key *key,
                        struct sv_err *);
     int (*window_join)(struct sv_dev *, const struct sv_peers *, struct sv_err *);
+    void (*place)(const struct sv_dev *, struct sv_dev_place *out); /* NULL: the CPU */
 
     void (*block_ids)(struct sv_dev *, const struct sv_p_block_ids *);
     void (*embed)(struct sv_dev *, const struct sv_p_embed *);
@@ -250,6 +258,8 @@ uint32_t sv_dev_n_joins(const struct sv_dev *dev);
 int sv_dev_window_open(struct sv_dev *dev, const struct sv_window_need *need,
                        struct sv_window_key *key, struct sv_err *err);
 int sv_dev_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err);
+/* Once windows are joined, if it is one of several ranks. */
+void sv_dev_place(const struct sv_dev *dev, struct sv_dev_place *out);
 /* fn is told of every sv_dev_upload and sv_dev_copy from now on, and tells it to other ranks. */
 void sv_dev_on_copy(struct sv_dev *dev, sv_copy_fn *fn, void *user);
 double sv_dev_measure_read(struct sv_dev *dev, size_t n_bytes);

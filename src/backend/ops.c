@@ -276,6 +276,15 @@ int sv_dev_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct 
     return dev->be->window_join(dev, peers, err);
 }
 
+void sv_dev_place(const struct sv_dev *dev, struct sv_dev_place *out)
+{
+    *out = (struct sv_dev_place){.gpu = -1};
+    if (dev->be->place)
+        dev->be->place(dev, out);
+    else if (dev->ranks.n > 1)
+        snprintf(out->link, sizeof out->link, "shared memory");
+}
+
 void sv_dev_on_copy(struct sv_dev *dev, sv_copy_fn *fn, void *user)
 {
     dev->on_copy = fn;

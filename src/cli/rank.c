@@ -29,22 +29,11 @@ int sv_cli_end_ranks(int code)
 }
 
 /* Other processes still wait where this one ends early, so an error ends all of them. */
-static int place(const struct sv_cli_model *m, const struct sv_engine_options *o, int32_t tp,
-                 struct sv_err *err)
+static int place(const struct sv_cli_model *m, int32_t tp, struct sv_err *err)
 {
     struct sv_processes one, *p = m->processes ? m->processes : &one;
-    const struct sv_dev_opts dev = {.backend = o->device, .tuning = o->tuning};
-    char device[32];
     int rc = sv_mpi_place(&p->place, tp, (int32_t)m->dp, err);
-    if (rc || m->dp < 2)
-        return rc;
-    const char *name = sv_dev_name(&dev);
-    if (strcmp(name, "cpu"))
-        snprintf(device, sizeof device, "%s %d", name, o->gpu + p->place.here * tp + p->place.rank);
-    else
-        snprintf(device, sizeof device, "cpu");
-    sv_mpi_log_places(&p->place, device);
-    return sv_mpi_link(p->link, &p->place, err);
+    return rc || m->dp < 2 ? rc : sv_mpi_link(p->link, &p->place, err);
 }
 
 int sv_cli_follow(const char *command, const struct sv_cli_model *m,
@@ -63,7 +52,7 @@ int sv_cli_follow(const char *command, const struct sv_cli_model *m,
     if (m->dp < 2 && tp != all.n)
         return sv_cli_usage(command, "option --tp: %d, and mpirun started %d processes", o->tp,
                             all.n);
-    if (place(m, o, tp, &err))
+    if (place(m, tp, &err))
         return sv_cli_fail("process %d: %s", all.rank, err.msg);
     if (all.rank == 0)
         return -1;

@@ -151,10 +151,8 @@ struct sv_placement {
     int32_t here, n_here;  /* replicas on this machine: those before this one, and all */
     int32_t pid0;          /* process 0, if it is on this machine; else 0 */
 };
-/* Every process calls these, in this order. device: what this process will compute on; process 0
- * logs the table. */
+/* Every process calls it. */
 int sv_mpi_place(struct sv_placement *p, int32_t tp, int32_t dp, struct sv_err *err);
-void sv_mpi_log_places(const struct sv_placement *p, const char *device);
 /* The end of a process among replicas, of which others may have ended in any way: exits. */
 void sv_mpi_leave(const struct sv_placement *p, int code) __attribute__((noreturn));
 

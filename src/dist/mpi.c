@@ -7,7 +7,7 @@
  * memory, as between threads, or through links. Must not: add numbers by MPI, whose order is the
  * library's, or use it once a process may have died: what MPI does then is not defined.
  */
-#define _DEFAULT_SOURCE /* gethostname, kill, nanosleep */
+#define _DEFAULT_SOURCE /* kill, nanosleep */
 
 #include "dist/dist.h"
 
@@ -121,25 +121,6 @@ int sv_mpi_place(struct sv_placement *p, int32_t tp, int32_t dp, struct sv_err *
     return SV_OK;
 }
 
-void sv_mpi_log_places(const struct sv_placement *p, const char *device)
-{
-    struct place {
-        char host[64], device[32];
-    } own = {.host = ""};
-    const int n = p->tp * p->dp;
-    const bool logs = sv_mpi_ranks().rank == 0;
-    struct place *all = logs ? sv_calloc((size_t)n, sizeof *all) : NULL;
-    gethostname(own.host, sizeof own.host - 1);
-    snprintf(own.device, sizeof own.device, "%s", device);
-    if (logs && !all)
-        sv_panic("out of memory for %d places", n);
-    MPI_Gather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, 0, MPI_COMM_WORLD);
-    for (int i = 0; i < n && logs; i++)
-        sv_log(SV_LOG_INFO, "process %d: replica %d, rank %d, host %s, %s", i, i / p->tp, i % p->tp,
-               all[i].host, all[i].device);
-    sv_free(all);
-}
-
 /* MPI_Finalize waits for every process, and one that has been killed does not come. */
 struct guard {
     int32_t pid0;
@@ -213,11 +194,6 @@ int sv_mpi_place(struct sv_placement *p, int32_t tp, int32_t dp, struct sv_err *
 {
     (void)p, (void)tp, (void)dp;
     return sv_fail(err, SV_EUNSUPPORTED, -1, "this build has no MPI");
-}
-
-void sv_mpi_log_places(const struct sv_placement *p, const char *device)
-{
-    (void)p, (void)device;
 }
 
 void sv_mpi_leave(const struct sv_placement *p, int code)

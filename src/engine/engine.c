@@ -556,7 +556,9 @@ static int open_parts(struct sv_engine *e, const struct sv_engine_options *opts,
         rc = open_sched(e, r, err);
     if (!rc)
         rc = open_prune(e, opts, err);
-    return rc ? rc : sv_ranks_join(e, err);
+    if (!rc)
+        rc = sv_ranks_join(e, err);
+    return rc ? rc : sv_places_log(e, opts, err);
 }
 
 static struct sv_engine *make_engine(struct sv_drafter *drafter, struct sv_err *err)

@@ -65,6 +65,9 @@ int sv_ranks_window(struct sv_engine *e, struct sv_err *err);
 /* All ranks, once caches are there too: the others' windows, and the list of places. From now on
  * rank 0 tells every upload. */
 int sv_ranks_join(struct sv_engine *e, struct sv_err *err);
+/* places.c. All ranks, after that: rank 0 logs where each of them computes. Alone, and without
+ * replicas: nothing. Followers' options are not read. */
+int sv_places_log(struct sv_engine *e, const struct sv_engine_options *opts, struct sv_err *err);
 /* Of parts for or of the others; 0: alone. */
 int64_t sv_ranks_window_bytes(const struct sv_engine *e);
 /* Every rank's value becomes that of rank 0, or the least of all; alone: nothing. */

@@ -12,9 +12,18 @@ ask() {
     field text "$body"
 }
 
+# placed WHO LINK: the table at start has this rank, with the processors and the NUMA node that the system names.
+cpus=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
+node=unknown
+[ -d /sys/devices/system/node/node0 ] && node='[0-9]'
+placed() {
+    grep -q "$1, host $(uname -n), cpu $cpus, NUMA node $node[0-9,]*$2\$" "$log" || fail "not in the table: $1$2"
+}
+
 # the demo pair has 5 heads
 serve -b 2 --tp 5 -t 5 -w 0
 holds "$(cat "$log")" 'memory of rank 4: target weights'
+placed "process 0: replica 0, rank 4" ', shared memory'
 drafting=$(ask)
 stop
 equal "$?" 0
@@ -37,6 +46,7 @@ equal "$?" 0
 
 # replicas of several ranks each
 serve -b 2 --dp 2 --tp 5 -t 10 -w 0
+placed 'process 0: replica 1, rank 4' ', shared memory'
 equal "$(ask)" "$drafting"
 get /health
 holds "$body" '"replicas":[{"replica":0,"status":"ok"'
@@ -78,6 +88,7 @@ serve -b 10 --tp 5 -t 5 -w 0 --dp-attention
 equal "$(ask)" "$apart"
 stop
 serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 3
+placed 'process 3: replica 0, rank 3' ', shared memory'
 equal "$(ask)" "$drafting"
 get /health
 equal "$status" 200
@@ -122,7 +133,7 @@ equal "$(three)" "$one"
 stop
 salvo=$tmp/replicas
 serve -t 4 -b 4 --tp 2 --dp 2 --device-timeout 5
-holds "$(cat "$log")" "process 3: replica 1, rank 1, host $(uname -n), cpu"
+placed 'process 3: replica 1, rank 1' ', shared memory'
 equal "$(three)" "$one"
 [ "$(metric 'salvo_prefix_queries_total{replica="1"}')" -gt 0 ] || fail 'replica 1 had nothing to do'
 # Each prompt goes where it was computed before: two of these to replica 1, which a busy machine may keep from

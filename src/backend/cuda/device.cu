@@ -441,6 +441,7 @@ static struct sv_backend cuda_table(void)
     be.stamp_us = cuda_stamp_us;
     be.window_open = sv_cuda_window_open;
     be.window_join = sv_cuda_window_join;
+    be.place = sv_cuda_place;
     be.block_ids = sv_cuda_block_ids;
     be.embed = sv_cuda_embed;
     be.add_rms_norm = sv_cuda_add_rms_norm;

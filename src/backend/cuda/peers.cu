@@ -20,6 +20,7 @@ struct key {
     uint8_t *window; /* in the process that made it */
     int32_t ordinal;
     bool processes;
+    char pci[16]; /* the GPU's address: other processes may count them otherwise */
     cudaIpcMemHandle_t handle;
 };
 
@@ -82,7 +83,9 @@ int sv_cuda_window_open(struct sv_dev *dev, const struct sv_window_need *need,
     made.window = window;
     made.ordinal = cu->ordinal;
     made.processes = need->processes;
-    if (need->processes)
+    rc = sv_cuda_try(cudaDeviceGetPCIBusId(made.pci, (int)sizeof made.pci, cu->ordinal), err,
+                     "cudaDeviceGetPCIBusId");
+    if (need->processes && !rc)
         rc = sv_cuda_try(cudaIpcGetMemHandle(&made.handle, window), err, "cudaIpcGetMemHandle");
     static_assert(sizeof made <= sizeof key->bytes, "a key holds it");
     memset(key, 0, sizeof *key);
@@ -114,6 +117,33 @@ static int reach(struct sv_cuda *cu, int32_t rank, int32_t ordinal, struct sv_er
     return sv_cuda_try(got, err, "cudaDeviceEnablePeerAccess");
 }
 
+/* For people: atomics of a peer are native through NVLink alone. */
+static enum sv_cuda_way way_to(const struct sv_cuda *cu, const char *pci)
+{
+    int other = 0, atomics = 0;
+    cudaError_t got = cudaDeviceGetByPCIBusId(&other, pci);
+    if (got == cudaSuccess && other == cu->ordinal)
+        return SV_CUDA_SAME_GPU;
+    if (got == cudaSuccess)
+        got = cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, cu->ordinal,
+                                        other);
+    if (got == cudaSuccess)
+        return atomics ? SV_CUDA_NVLINK : SV_CUDA_PCIE;
+    cudaGetLastError(); /* it is no fault of the device */
+    return SV_CUDA_UNKNOWN;
+}
+
+void sv_cuda_place(const struct sv_dev *dev, struct sv_dev_place *out)
+{
+    static const char *const way[] = {"the same GPU", "NVLink", "PCIe", "unknown link"};
+    const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
+    out->gpu = cu->ordinal;
+    if (cudaDeviceGetPCIBusId(out->pci, (int)sizeof out->pci, cu->ordinal) != cudaSuccess)
+        cudaGetLastError();
+    if (cu->peers)
+        snprintf(out->link, sizeof out->link, "%s", way[cu->peers->way]);
+}
+
 int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
@@ -128,6 +158,8 @@ int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct
          * the join. */
         if (!key.processes && key.ordinal == cu->ordinal)
             cu->pdl = false;
+        const enum sv_cuda_way way = way_to(cu, key.pci);
+        p->way = way > p->way ? way : p->way;
         rc = sv_fault_hit() ? sv_fail(err, SV_EDEVICE, -1, "a way to another GPU") : SV_OK;
         if (!rc && key.processes)
             rc = sv_cuda_try(cudaIpcOpenMemHandle((void **)&p->window[r], key.handle,

@@ -11,11 +11,14 @@
 
 #include "backend/gpu/join.cuh"
 
+enum sv_cuda_way { SV_CUDA_SAME_GPU, SV_CUDA_NVLINK, SV_CUDA_PCIE, SV_CUDA_UNKNOWN };
+
 /* What a device that is one of several has. */
 struct sv_cuda_peers {
     uint8_t *window[SV_MAX_RANKS]; /* own included */
     size_t at[SV_JOINS + 1];       /* in a window: a part of each rank for every kind */
     bool processes;                /* windows of others were opened by their handles */
+    enum sv_cuda_way way;          /* to the others, the slowest */
     void *sums;                    /* (rows, hidden) act, where a join is a kernel of its own */
     uint64_t *best;                /* (rows) keys of this rank's part of the vocabulary */
     uint4 *dead;                   /* device: sv_join_site's */
@@ -30,6 +33,7 @@ struct sv_cuda_peers {
 int sv_cuda_window_open(struct sv_dev *dev, const struct sv_window_need *need,
                         struct sv_window_key *key, struct sv_err *err);
 int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err);
+void sv_cuda_place(const struct sv_dev *dev, struct sv_dev_place *out);
 void sv_cuda_window_close(struct sv_cuda *cu);
 /* Called now and then while the host waits for the device: when another rank has failed or is not
  * in step, kernels stop waiting. */

@@ -42,6 +42,7 @@
 #define cudaMemcpyKind hipMemcpyKind
 #define cudaStream_t hipStream_t
 
+#define cudaDevP2PAttrNativeAtomicSupported hipDevP2PAttrNativeAtomicSupported
 #define cudaDevAttrMaxSharedMemoryPerMultiprocessor                                                \
     hipDeviceAttributeMaxSharedMemoryPerMultiprocessor
 #define cudaErrorMemoryAllocation hipErrorOutOfMemory
@@ -61,6 +62,9 @@
 #define cudaDeviceCanAccessPeer hipDeviceCanAccessPeer
 #define cudaDeviceEnablePeerAccess hipDeviceEnablePeerAccess
 #define cudaDeviceGetAttribute hipDeviceGetAttribute
+#define cudaDeviceGetByPCIBusId hipDeviceGetByPCIBusId
+#define cudaDeviceGetP2PAttribute hipDeviceGetP2PAttribute
+#define cudaDeviceGetPCIBusId hipDeviceGetPCIBusId
 #define cudaEventCreate hipEventCreate
 #define cudaEventCreateWithFlags hipEventCreateWithFlags
 #define cudaEventDestroy hipEventDestroy
