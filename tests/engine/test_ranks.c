@@ -4,6 +4,7 @@
  * every pass; a rank that fails, goes out of step or does not answer ends requests with an error.
  *
  * timeout: 300
+ * release: soak
  *
  * The reference is plain decoding at the same number of ranks, one sequence at a time: another
  * number of ranks adds in another order, so its text is compared only where numbers leave no doubt.
@@ -184,6 +185,52 @@ static void together_4(void **state)
     (void)state;
     const struct run_pair pair = pair_of(true);
     ranked_together(&(struct ranked){&pair, SV_TYPE_AUTO, true, {.n = 4}, 16}, true);
+}
+
+/* 5,000 short requests in orders of every kind, drafted, preempted, with prefixes found, have the
+ * tokens of those that ran alone and plain. */
+static void soak(void **state)
+{
+    enum { N = 256 };
+    const int32_t n_rounds = sv_test_brief() ? 1 : 20, n = run_few(N);
+    const struct run_pair pair = pair_of(true);
+    struct run_case *c = run_cases(n, VOCAB, 24, 8, 17), round[N];
+    struct run_out *ref = calloc((size_t)n, sizeof *ref), want[N];
+    struct sv_engine_options o = {
+        .target_dir = pair.target, .context = 64, .n_threads = 1, .no_prefix_cache = true, .tp = 2};
+    const struct sv_engine_tuning tight = {.cache_pages = 12};
+    (void)state;
+    ranked_mix(c, n);
+    struct sv_engine *e = run_open(&o, NULL);
+    for (int32_t i = 0; i < n; i++) {
+        struct run_out *one = run_all(e, &c[i], 1);
+        ref[i] = *one;
+        free(one);
+    }
+    sv_engine_close(e);
+    o.draft_dir = pair.draft;
+    o.max_sequences = 8;
+    o.no_prefix_cache = false;
+    e = run_open_tuned(&o, &tight, NULL);
+    for (int32_t k = 0; k < n_rounds; k++) {
+        for (int32_t i = 0; i < n; i++) {
+            const int32_t at = (i * (2 * k + 1) + 37 * k) % n;
+            round[i] = c[at];
+            want[i] = ref[at];
+        }
+        struct run_out *out = run_all(e, round, n);
+        run_same(want, out, n, "soak");
+        run_out_free(out, n);
+    }
+    struct sv_engine_stats st;
+    sv_get_engine_stats(e, &st);
+    print_message("%d requests: %lld steps, %lld preemptions, %lld tokens found\n", n_rounds * n,
+                  (long long)st.n_steps, (long long)st.n_preemptions, (long long)st.n_cache_hits);
+    assert_true(n_rounds == 1 || (st.n_preemptions > 0 && st.n_cache_hits > 0));
+    sv_engine_close(e);
+    run_out_free(ref, n);
+    run_cases_free(c, n);
+    assert_int_equal(sv_alloc_live(), 0);
 }
 
 /* Under the width policy, with pruned drafts. */
@@ -383,6 +430,7 @@ SV_TEST_MAIN(cmocka_unit_test(f32_2), cmocka_unit_test(bf16_2), cmocka_unit_test
              cmocka_unit_test(bf16_4), cmocka_unit_test(bf16_8), cmocka_unit_test(quantized_3),
              cmocka_unit_test(experts_2), cmocka_unit_test(whole_experts_2),
              cmocka_unit_test(experts_4), cmocka_unit_test(grammars), cmocka_unit_test(together_2),
-             cmocka_unit_test(together_4), cmocka_unit_test(policy), cmocka_unit_test(close_to_one),
-             cmocka_unit_test(refusals), cmocka_unit_test(no_memory), cmocka_unit_test(silent),
-             cmocka_unit_test(tells), cmocka_unit_test(diverges))
+             cmocka_unit_test(together_4), cmocka_unit_test(soak), cmocka_unit_test(policy),
+             cmocka_unit_test(close_to_one), cmocka_unit_test(refusals),
+             cmocka_unit_test(no_memory), cmocka_unit_test(silent), cmocka_unit_test(tells),
+             cmocka_unit_test(diverges))
