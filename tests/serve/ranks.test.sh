@@ -93,6 +93,18 @@ equal "$(ask)" "$drafting"
 get /health
 equal "$status" 200
 third=$(process 3)
+# stopped for less than that, it keeps an answer waiting and changes nothing in it
+kill -STOP "$third"
+ask >"$tmp/late" &
+asked=$!
+sleep 1
+[ -s "$tmp/late" ] && fail 'an answer without rank 3'
+kill -CONT "$third"
+wait "$asked"
+equal "$(cat "$tmp/late")" "$drafting"
+get /health
+equal "$status" 200
+# and for longer
 kill -STOP "$third"
 post /v1/completions '{"prompt":"def add(a, b):","max_tokens":100,"ignore_eos":true}'
 [ "$status" = 200 ] && fail "an answer without rank 3: $body"
@@ -108,6 +120,32 @@ for _ in $(seq 100); do
     sleep 0.1
 done
 kill -0 "$third" 2>/dev/null && fail "rank 3 is still there"
+# One that is killed, where mpirun leaves the others alone: the request that runs and later ones get errors at once,
+# /health says why, and the server ends when it is told to.
+printf '#!/bin/bash\nexec %s 5 --enable-recovery %q "$@"\n' "$run" "$program" >"$tmp/ranks"
+serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 30
+third=$(process 3)
+(post /v1/completions '{"prompt":"x","n":64,"max_tokens":480,"temperature":1,"ignore_eos":true}'
+    echo "$status $body") >"$tmp/status" &
+asked=$!
+becomes salvo_running_sequences 2
+begin=$SECONDS
+kill -KILL "$third"
+wait "$asked"
+holds "$(cat "$tmp/status")" '500 '
+holds "$(cat "$tmp/status")" "there is no process $third any more"
+get /health
+equal "$status" 503
+holds "$body" "there is no process $third any more"
+post /v1/completions '{"prompt":"x","max_tokens":4}'
+equal "$status" 503
+rest=$(pgrep -P "$server")
+kill -TERM "$(process 0)"
+wait "$server"
+[ $((SECONDS - begin)) -lt 30 ] || fail "the end took $((SECONDS - begin)) s"
+for pid in $rest; do
+    kill -0 "$pid" 2>/dev/null && fail "process $pid is still there"
+done
 
 # Replicas of several processes: their answers are those of one engine, and of replicas that are threads.
 printf '#!/bin/bash\nexec %s 4 --enable-recovery %q "$@"\n' "$run" "$program" >"$tmp/replicas"
