@@ -13,8 +13,6 @@
 #include "engine/engine.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 
 int sv_cli_begin_ranks(void)
 {
