@@ -12,16 +12,16 @@
 #include "engine/seq.h"
 
 struct sv_held_row {
-    uint64_t request; /* of which sequence; 0: of none any more */
+    uint64_t request; /* of which sequence */
     int32_t slot, base;
     int32_t at; /* where its taps lie; of entries behind the last: a free place */
 };
+/* What a chunk of rows is made with: numbers, ones, and of each row its slot and position. */
+enum { SV_HELD_INDEX, SV_HELD_ONE, SV_HELD_SLOT, SV_HELD_POS, SV_HELD_PAIRS };
 struct sv_held {
     int32_t cap_rows; /* 0: never */
-    int32_t n_rows;   /* held, */
-    int32_t n_dead;   /* some of them of no sequence any more */
-    bool now;         /* the plan at work adds to them, */
-    int32_t n_more;   /* so many rows */
+    int32_t n_rows;   /* held */
+    bool now;         /* those of the plan at work are */
     uint64_t one_in;  /* of the running sequences: a sample, see held.c */
     bool pays_alone;  /* one sequence alone would draft, as far as was known lately */
     uint32_t n_plans;
@@ -33,15 +33,14 @@ struct sv_held {
     struct sv_i32_pair tap_row;
     struct sv_held_row *row; /* host, (cap_rows), in the order of their coming */
     int32_t chunk_rows;
-    void *chunk; /* device, (chunk_rows, n_taps * hidden): worked off together, one segment a row */
-    struct sv_i32_pair row_seg, seg_row0, seg_slot, row_pos, n_commit;
+    void *chunk; /* device, (chunk_rows, n_taps * hidden): worked off together */
+    struct sv_i32_pair pair[SV_HELD_PAIRS];
 };
 struct sv_engine;
 int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t max_rows,
                  int64_t n_positions, size_t row_bytes, struct sv_err *err);
 void sv_held_close(struct sv_held *h, struct sv_dev *dev);
 void sv_held_plan(struct sv_engine *e); /* before the plan at work is enqueued */
-void sv_held_keep(struct sv_engine *e); /* its taps are there */
 /* What a row takes to be worked off: before anything runs, over the pages of the first n_seqs
  * slots, below n_positions. */
 void sv_held_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_positions);

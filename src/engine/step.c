@@ -255,20 +255,17 @@ static void commit(struct sv_engine *e)
                                                      .slot_anchor = e->slot_anchor});
 }
 
-/* Taps of committed rows, or, where the update is deferred, a note of where they are kept. */
+/* By the taps of committed rows; where the update is deferred they are kept (held.c). */
 static void update_context(struct sv_engine *e)
 {
     const int64_t start_us = sv_clock_us();
-    if (e->plan.no_taps)
+    if (e->plan.no_taps || e->held.now)
         return;
-    if (e->held.now)
-        sv_held_keep(e);
-    else
-        sv_drafter_update_context(e->drafter,
-                                  &(struct sv_context_pass){.rows = sv_engine_rows(e),
-                                                            .n_commit = e->batch.n_commit.dev,
-                                                            .taps = e->taps,
-                                                            .cache = &e->cache});
+    sv_drafter_update_context(e->drafter,
+                              &(struct sv_context_pass){.rows = sv_engine_rows(e),
+                                                        .n_commit = e->batch.n_commit.dev,
+                                                        .taps = e->taps,
+                                                        .cache = &e->cache});
     e->stats.context_us += sv_clock_us() - start_us;
 }
 
