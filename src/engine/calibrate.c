@@ -30,7 +30,6 @@ enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300, FAR_OUT = 1000
 struct shape {
     int kind;
     int32_t n, n_rows, last, n_masks, context;
-    double us, draft_us, target_us; /* as usual; < 0: not run */
 };
 
 struct calibration {
@@ -194,10 +193,7 @@ static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int3
                                              .n_rows = n_rows,
                                              .last = last,
                                              .n_masks = n_masks,
-                                             .context = context,
-                                             .us = -1,
-                                             .draft_us = -1,
-                                             .target_us = -1};
+                                             .context = context};
     return true;
 }
 
@@ -309,22 +305,17 @@ static int run_rounds(struct calibration *c, int64_t budget_us, int64_t more_us)
         sv_turns_add(&turns, i, us);
     }
     sv_turns_end(&turns);
-    for (int32_t i = 0; i < c->n_shapes; i++) {
-        c->shape[i].us = c->timed[i].us[SV_TIME_ALL];
-        c->shape[i].draft_us = c->timed[i].us[SV_TIME_DRAFT];
-        c->shape[i].target_us = c->timed[i].us[SV_TIME_TARGET];
-    }
     return SV_OK;
 }
 
-static const struct shape *find(const struct calibration *c, int32_t n, int32_t n_rows,
-                                int32_t n_masks)
+/* The times of a shape of whole segments; NULL: it was not run. */
+static const double *find(const struct calibration *c, int32_t n, int32_t n_rows, int32_t n_masks)
 {
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
         if (s->kind != PRUNED && s->kind != THIN && s->n == n && s->n_rows == n_rows &&
-            s->last == n_rows && s->n_masks == n_masks && s->us >= 0)
-            return s;
+            s->last == n_rows && s->n_masks == n_masks && c->timed[i].n_runs)
+            return c->timed[i].us;
     }
     return NULL;
 }
@@ -333,118 +324,86 @@ static const struct shape *find(const struct calibration *c, int32_t n, int32_t 
 static double halt_us(const struct calibration *c)
 {
     const int32_t block = c->p->block;
-    const struct shape *with = find(c, 1, block, block), *without = find(c, 1, block, 0);
-    double us = with && without ? with->us - with->draft_us - without->us : 0;
+    const double *with = find(c, 1, block, block), *without = find(c, 1, block, 0);
+    const double us = with && without ? with[SV_TIME_TARGET] - without[SV_TIME_ALL] : 0;
     return us < 0 ? 0 : us < MOST_HALT_US ? us : MOST_HALT_US;
-}
-
-static int by_x(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (x[0] > y[0]) - (x[0] < y[0]);
-}
-
-struct points {
-    double xy[MAX_POINTS][2];
-    int32_t n;
-};
-
-static void put(struct points *p, double x, double us)
-{
-    if (us < 0 || x <= 0)
-        return;
-    p->xy[p->n][0] = x;
-    p->xy[p->n++][1] = us;
-}
-
-static void build(struct points *p, struct sv_curve *out)
-{
-    qsort(p->xy, (size_t)p->n, sizeof p->xy[0], by_x);
-    for (int32_t i = 0; i < p->n; i++) {
-        int32_t x = (int32_t)p->xy[i][0];
-        if (out->n < SV_CURVE_POINTS && (!out->n || x > out->x[out->n - 1]))
-            sv_curve_add(out, x, p->xy[i][1]);
-    }
-    p->n = 0;
 }
 
 /* What a step in two parts takes more: where steps run ahead the host's trip between drafting and
  * verifying; elsewhere what it takes the drafter to tell how sure it is, by drafts: a small
  * difference of two passes, so the middle one of all that were measured counts. */
-static void build_trip(const struct calibration *c, struct points *p)
+static void build_trip(const struct calibration *c)
 {
-    double each[MAX_POINTS][2];
+    struct sv_curve *trip = &c->p->cost.trip;
+    double each[MAX_POINTS];
     int32_t n = 0;
     for (int32_t i = 0; i < c->n_shapes; i++) {
-        const struct shape *s = &c->shape[i], *whole = find(c, s->n, s->n_rows, s->n_masks);
-        if (s->kind != PRUNED || s->us < 0 || !whole)
+        const struct shape *s = &c->shape[i];
+        const double *us = c->timed[i].us, *whole = find(c, s->n, s->n_rows, s->n_masks);
+        if (s->kind != PRUNED || !c->timed[i].n_runs || !whole)
             continue;
-        double more = c->at_once ? s->draft_us - whole->draft_us : s->us - whole->us + halt_us(c);
-        double most = MOST_TRIP_US * s->n, n_drafts = s->n * (s->n_rows - 1);
-        more = more < 0 ? 0 : more < most ? more : most;
-        if (c->at_once)
-            each[n++][0] = more / n_drafts;
-        else
-            put(p, n_drafts, HOST_TRIP_US + more);
+        double more = c->at_once ? us[SV_TIME_DRAFT] - whole[SV_TIME_DRAFT]
+                                 : us[SV_TIME_ALL] - whole[SV_TIME_ALL] + halt_us(c);
+        const int32_t n_drafts = s->n * (s->n_rows - 1);
+        more = fmin(fmax(more, 0), MOST_TRIP_US * s->n);
+        if (!c->at_once) {
+            sv_curve_add(trip, n_drafts, HOST_TRIP_US + more);
+            continue;
+        }
+        int32_t k = n++;
+        for (; k > 0 && each[k - 1] > more / n_drafts; k--)
+            each[k] = each[k - 1];
+        each[k] = more / n_drafts;
     }
-    qsort(each, (size_t)n, sizeof each[0], by_x);
-    if (n)
-        put(p, 1, each[n / 2][0]);
-    if (n)
-        put(p, FAR_OUT, FAR_OUT * each[n / 2][0]);
-    if (!p->n)
-        put(p, 1, USUAL_TRIP_US);
-    build(p, &c->p->cost.trip);
+    if (n) {
+        sv_curve_add(trip, 1, each[n / 2]);
+        sv_curve_add(trip, FAR_OUT, FAR_OUT * each[n / 2]);
+    }
+    if (!trip->n)
+        sv_curve_add(trip, 1, USUAL_TRIP_US);
 }
 
 /* Further tokens of a drafting pass: blocks that want all against blocks that want one. */
-static void build_out(const struct calibration *c, struct points *p)
+static double out_us(const struct calibration *c, const struct shape *one, const double *us)
 {
-    const int32_t block = c->p->block;
-    for (int32_t i = 0; i < c->n_shapes; i++) {
-        const struct shape *one = &c->shape[i];
-        const struct shape *all = find(c, one->n, block, block);
-        if (one->kind == DRAFT_ROWS && one->n_masks == block && one->us >= 0 && all)
-            put(p, one->n * (block - 2),
-                all->draft_us > one->draft_us ? all->draft_us - one->draft_us : 0);
-        if (p->n == 1 && c->at_once && p->xy[0][0] > 1)
-            put(p, 1, p->xy[0][1] / p->xy[0][0]);
-    }
-    build(p, &c->p->cost.draft_out);
+    const double *all = find(c, one->n, c->p->block, one->n_masks);
+    return all ? fmax(all[SV_TIME_DRAFT] - us[SV_TIME_DRAFT], 0) : -1;
 }
 
-static void build_curves(struct calibration *c, struct points *p)
+static void build_curves(struct calibration *c)
 {
     struct sv_cost *cost = &c->p->cost;
-    const double halt = halt_us(c);
-    for (int32_t i = 0; i < c->n_shapes; i++)
-        if (c->shape[i].kind == PLAIN)
-            put(p, c->shape[i].n, c->shape[i].us);
-    build(p, &cost->plain);
+    const int32_t block = c->p->block;
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
-        if (s->kind == WIDE && s->us >= 0 && !(s->n == 1 && s->n_masks))
-            put(p, (s->n - 1) * s->n_rows + s->last, s->n_masks ? s->target_us - halt : s->us);
-    }
-    build(p, &cost->wide);
-    build_out(c, p);
-    for (int32_t i = 0; i < c->n_shapes; i++) {
-        const struct shape *s = &c->shape[i];
-        if (!s->n_masks || s->us < 0 || s->kind == PRUNED || s->kind == THIN)
+        const double *us = c->timed[i].us;
+        const int32_t n_rows = (s->n - 1) * s->n_rows + s->last;
+        if (!c->timed[i].n_runs)
             continue;
-        double out = s->n_rows > 2 ? sv_curve_at(&cost->draft_out, s->n * (s->n_rows - 2)) : 0;
-        if (s->kind == DRAFT_ROWS || s->n > 1)
-            put(p, s->n * s->n_masks, s->draft_us - fmin(out, MOST_OUT * s->draft_us));
+        if (s->kind == PLAIN)
+            sv_curve_add(&cost->plain, s->n, us[SV_TIME_ALL]);
+        if (s->kind == WIDE && !(s->n == 1 && s->n_masks))
+            sv_curve_add(&cost->wide, n_rows,
+                         s->n_masks ? us[SV_TIME_TARGET] - halt_us(c) : us[SV_TIME_ALL]);
+        if (s->kind == DRAFT_ROWS && s->n_masks == block)
+            sv_curve_add(&cost->draft_out, s->n * (block - 2), out_us(c, s, us));
     }
-    build(p, &cost->draft_rows);
+    build_trip(c);
+    if (c->at_once && cost->draft_out.n) /* fewer in proportion */
+        sv_curve_add(&cost->draft_out, 1, (double)cost->draft_out.us[0] / cost->draft_out.x[0]);
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
-        if (s->kind == THIN)
-            put(p, s->n,
-                s->us < 0 ? -1 : fmax(s->draft_us, sv_curve_at(&cost->draft_rows, 2 * s->n)));
+        const double us = c->timed[i].us[SV_TIME_DRAFT],
+                     out = sv_curve_at(&cost->draft_out, s->n * (s->n_rows - 2));
+        if (c->timed[i].n_runs &&
+            (s->kind == DRAFT_ROWS || (s->kind == WIDE && s->n_masks && s->n > 1)))
+            sv_curve_add(&cost->draft_rows, s->n * s->n_masks, us - fmin(out, MOST_OUT * us));
     }
-    build(p, &cost->thin);
-    build_trip(c, p);
+    for (int32_t i = 0; i < c->n_shapes; i++)
+        if (c->shape[i].kind == THIN && c->timed[i].n_runs)
+            sv_curve_add(&cost->thin, c->shape[i].n,
+                         fmax(c->timed[i].us[SV_TIME_DRAFT],
+                              sv_curve_at(&cost->draft_rows, 2 * c->shape[i].n)));
 }
 
 /* The three shapes that tell segments, rows and drafting apart, at the base context and at a longer
@@ -460,30 +419,17 @@ static void list_far(struct calibration *c, int32_t context)
     add(c, WIDE, n, few, few, drafts ? few : 0, context);
 }
 
-/* Leaves the far shapes behind the near ones, which are run once for all contexts. */
-static int run_contexts(struct calibration *c, int32_t context, int64_t budget_us)
-{
-    bool known = c->n_shapes > 0 && c->shape[0].n == c->n_backed;
-    c->n_shapes = known ? N_FAR : 0;
-    for (int32_t i = 0; i < c->n_shapes; i++)
-        c->timed[i].done = true;
-    if (!known)
-        list_far(c, c->base);
-    list_far(c, context);
-    return run_rounds(c, budget_us, 0);
-}
-
 static bool read_contexts(struct calibration *c, int32_t context)
 {
     struct sv_cost *cost = &c->p->cost;
     const int32_t block = c->p->block, few = (block + 3) / 4;
     double more[N_FAR], draft[N_FAR], n = c->n_backed;
     for (int k = 0; k < N_FAR; k++) {
-        const struct shape *near = &c->shape[k], *far = &c->shape[N_FAR + k];
-        if (near->us < 0 || far->us < 0)
+        const struct sv_timed *near = &c->timed[k], *far = &c->timed[N_FAR + k];
+        if (!near->n_runs || !far->n_runs)
             return false;
-        draft[k] = (far->draft_us - near->draft_us) / n;
-        more[k] = (far->us - near->us) / n - draft[k];
+        draft[k] = (far->us[SV_TIME_DRAFT] - near->us[SV_TIME_DRAFT]) / n;
+        more[k] = (far->us[SV_TIME_ALL] - near->us[SV_TIME_ALL]) / n - draft[k];
     }
     int32_t i = cost->n_ctx++;
     double row = (more[ALL] - more[ONE]) / (block - 1);
@@ -507,7 +453,6 @@ static int measure_contexts(struct calibration *c, int64_t budget_us)
     struct sv_cost *cost = &c->p->cost;
     const int32_t block = c->p->block;
     int64_t end_us = sv_clock_us() + budget_us;
-    c->n_shapes = 0;
     cost->n_ctx = 1;
     cost->ctx[0] = c->base;
     for (int32_t ctx = c->base * 8; cost->n_ctx < SV_COST_CONTEXTS; ctx *= 8) {
@@ -516,7 +461,10 @@ static int measure_contexts(struct calibration *c, int64_t budget_us)
         if (ctx <= cost->ctx[cost->n_ctx - 1] || sv_clock_us() > end_us)
             break;
         c->n_backed = reserve(c, e->sched.n_slots < 8 ? e->sched.n_slots : 8, ctx);
-        int rc = c->n_backed ? run_contexts(c, ctx, budget_us / 2) : SV_OK;
+        c->n_shapes = 0;
+        list_far(c, c->base);
+        list_far(c, ctx);
+        int rc = c->n_backed ? run_rounds(c, budget_us / 2, 0) : SV_OK;
         give_back(c);
         if (rc)
             return rc;
@@ -531,13 +479,9 @@ static int measure_contexts(struct calibration *c, int64_t budget_us)
 int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err *err)
 {
     struct calibration *c = sv_calloc(1, sizeof *c);
-    struct points *points = sv_calloc(1, sizeof *points);
     int64_t start = sv_clock_us(), n_free, n_total;
-    if (!c || !points) {
-        sv_free(c);
-        sv_free(points);
+    if (!c)
         return sv_fail(err, SV_ENOMEM, -1, "cost table");
-    }
     c->e = e;
     c->p = p;
     c->err = err;
@@ -568,7 +512,7 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
         give_back(c);
     }
     if (!rc) {
-        build_curves(c, points);
+        build_curves(c);
         rc = measure_contexts(c, budget / 3);
     }
     e->plan = (struct sv_plan){.seg = e->plan.seg};
@@ -580,6 +524,5 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     sv_free(c->anchors);
     sv_free(c->slots);
     sv_free(c);
-    sv_free(points);
     return rc;
 }

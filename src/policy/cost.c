@@ -13,17 +13,26 @@
 
 void sv_curve_add(struct sv_curve *c, int32_t x, double us)
 {
-    SV_REQUIRE(c->n < SV_CURVE_POINTS && (!c->n || x > c->x[c->n - 1]));
+    int32_t at = 0;
+    while (at < c->n && c->x[at] < x)
+        at++;
+    if (x <= 0 || us < 0 || c->n == SV_CURVE_POINTS || (at < c->n && c->x[at] == x))
+        return;
+    for (int32_t i = c->n++; i > at; i--) {
+        c->x[i] = c->x[i - 1];
+        c->seen_us[i] = c->seen_us[i - 1];
+    }
+    c->x[at] = x;
+    c->seen_us[at] = (float)us;
     /* More work never takes less time: points that say so are all a little wrong. */
-    double sum = us;
-    int32_t from = c->n;
-    while (from && (double)c->us[from - 1] > sum / (c->n - from + 1))
-        sum += (double)c->us[--from];
-    us = sum / (c->n - from + 1);
-    for (int32_t i = from; i < c->n; i++)
-        c->us[i] = (float)us;
-    c->x[c->n] = x;
-    c->us[c->n++] = (float)us;
+    for (int32_t i = 0; i < c->n; i++) {
+        double sum = (double)c->seen_us[i];
+        int32_t from = i;
+        while (from && (double)c->us[from - 1] > sum / (i - from + 1))
+            sum += (double)c->us[--from];
+        for (int32_t k = from; k <= i; k++)
+            c->us[k] = (float)(sum / (i - from + 1));
+    }
 }
 
 /* The segment [i, i + 1] of the curve that x lies in (the last one also beyond the end). */
@@ -79,31 +88,35 @@ static double told(const struct sv_cost *c, const struct sv_load *l, int32_t n)
     return c->padded && n && !l->n_prompt_rows ? c->padded(n) : n;
 }
 
+/* Rows r in whole blocks were measured (on the curve, at x), and n segments of `few` rows each
+ * (few_us): in between, what a segment takes beyond its rows is shared out by how many there
+ * are. */
+static double between(const struct sv_cost *c, const struct sv_curve *curve, double x, double r,
+                      double n, double few, double few_us)
+{
+    const double us = sv_curve_at(curve, x), blocks = r / (double)c->block,
+                 least = few * n / (double)c->block;
+    /* The tail of one segment alone needs no correction: that is what the curve measures. */
+    if (n < 2 || n <= least || blocks >= n)
+        return us;
+    return us + (few_us - sv_curve_at(curve, few * n)) * (n - blocks) / (n - least);
+}
+
 /* plain: what one row of each takes. */
 static double target_us(const struct sv_cost *c, const struct sv_load *l, double plain)
 {
-    double n = told(c, l, l->n_segs), r = told(c, l, l->n_rows), blocks = r / (double)c->block;
+    const double n = told(c, l, l->n_segs), r = told(c, l, l->n_rows);
     if (l->n_rows == l->n_segs && !l->n_prompt_rows)
         return plain;
-    double us = sv_curve_at(&c->wide, r + l->n_prompt_rows);
-    double few = n / (double)c->block;
-    /* The tail of one segment alone needs no correction: that is what `wide` measures. */
-    if (l->n_segs < 2 || n <= few || blocks >= n)
-        return us;
-    return us + (plain - sv_curve_at(&c->wide, n)) * (n - blocks) / (n - few);
+    return between(c, &c->wide, r + l->n_prompt_rows, r, l->n_segs < 2 ? 1 : n, 1, plain);
 }
 
-/* Rows in blocks were measured, and segments of two rows: what a segment takes beyond its rows is
- * shared out by how many there are. */
 static double draft_us(const struct sv_cost *c, const struct sv_load *l)
 {
-    double n = told(c, l, l->n_draft_segs), r = told(c, l, l->n_draft_rows),
-           blocks = r / (double)c->block;
-    double us = sv_curve_at(&c->draft_rows, r), few = 2 * n / (double)c->block;
-    if (l->n_draft_segs > 1 && c->thin.n && n > few && blocks < n)
-        us += (sv_curve_at(&c->thin, n) - sv_curve_at(&c->draft_rows, 2 * n)) * (n - blocks) /
-              (n - few);
-    return us + sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
+    const double n = c->thin.n && l->n_draft_segs > 1 ? told(c, l, l->n_draft_segs) : 1,
+                 r = told(c, l, l->n_draft_rows);
+    return between(c, &c->draft_rows, r, r, n, 2, sv_curve_at(&c->thin, n)) +
+           sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
 }
 
 int32_t sv_cost_level_rows(int32_t i)

@@ -13,10 +13,12 @@
 #define SV_CURVE_POINTS 64
 struct sv_curve {
     int32_t n;
-    int32_t x[SV_CURVE_POINTS]; /* ascending */
-    float us[SV_CURVE_POINTS];
+    int32_t x[SV_CURVE_POINTS];                          /* ascending */
+    float seen_us[SV_CURVE_POINTS], us[SV_CURVE_POINTS]; /* as measured, and rising */
 };
-void sv_curve_add(struct sv_curve *c, int32_t x, double us); /* x above the last */
+/* A point, in any order; where there is one, where no count is and where nothing was measured (us <
+ * 0), it is left out. */
+void sv_curve_add(struct sv_curve *c, int32_t x, double us);
 double sv_curve_at(const struct sv_curve *c, double x);
 
 #define SV_COST_CONTEXTS 8
@@ -94,17 +96,13 @@ struct sv_timed {
     double us[SV_TIMES]; /* as usual; < 0: not run */
     float run[SV_MOST_RUNS][SV_TIMES];
     int32_t round[SV_MOST_RUNS], n_runs;
-    double spent_us;
     bool needed; /* at least once, however late it is */
-    bool done;   /* before: has no turns any more, and stays as it is */
 };
 struct sv_turns {
     struct sv_timed *of; /* (n), in the order of growing work */
     int32_t n, least;    /* rounds in any case */
     int32_t round, at;
     int64_t half_us, end_us, last_us; /* with plenty of rounds, as usual, with few quick ones */
-    double share_us;                  /* of each, where not all can go on */
-    bool whole;                       /* this round is everybody's */
 };
 /* t->of and t->n are set. least: rounds in any case, but what is not needed is left out once the
  * time is over. more_us: what may be added where few rounds were quick. */

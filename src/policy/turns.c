@@ -12,12 +12,8 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
-    /* rounds; before, what has not had its share of the time goes on where there is none for a
-     * whole round */
-    ENOUGH = 3,
     QUICK = 3,  /* quick rounds; fewer for anybody are worth some more time */
     NEAR = 10,  /* what is timed within moments: so many before and as many behind */
     PLENTY = 15 /* rounds: half the time will do, but not less, or all may have met one mood */
@@ -61,7 +57,6 @@ void sv_turns_add(struct sv_turns *t, int32_t i, const double us[SV_TIMES])
     for (int what = 0; what < SV_TIMES; what++)
         s->run[s->n_runs][what] = (float)us[what];
     s->round[s->n_runs++] = t->round;
-    s->spent_us += us[SV_TIME_ALL];
     settle(s, NULL);
 }
 
@@ -73,12 +68,12 @@ static int by_size(const void *a, const void *b)
 
 /* How slow things around i were in a round, against what they take as usual: the middle one of
  * them. */
-static double pace_of(const struct sv_turns *t, int32_t i, int32_t reach, int32_t round)
+static double pace_of(const struct sv_turns *t, int32_t i, int32_t round)
 {
     double pace[SV_MOST_TIMED];
-    int32_t n = 0, end = i + reach < t->n ? i + reach + 1 : t->n;
-    for (int32_t j = i > reach ? i - reach : 0; j < end; j++)
-        for (int32_t k = 0; !t->of[j].done && k < t->of[j].n_runs; k++)
+    int32_t n = 0, end = i + NEAR < t->n ? i + NEAR + 1 : t->n;
+    for (int32_t j = i > NEAR ? i - NEAR : 0; j < end; j++)
+        for (int32_t k = 0; k < t->of[j].n_runs; k++)
             if (t->of[j].round[k] == round)
                 pace[n++] = (double)t->of[j].run[k][SV_TIME_ALL] / t->of[j].us[SV_TIME_ALL];
     qsort(pace, (size_t)n, sizeof *pace, by_size);
@@ -86,13 +81,12 @@ static double pace_of(const struct sv_turns *t, int32_t i, int32_t reach, int32_
 }
 
 /* Which rounds were quick there; returns how many. */
-static int32_t find_quick(const struct sv_turns *t, int32_t i, int32_t reach,
-                          bool quick[SV_MOST_RUNS])
+static int32_t find_quick(const struct sv_turns *t, int32_t i, bool quick[SV_MOST_RUNS])
 {
     double pace[SV_MOST_RUNS], least = HUGE_VAL;
     int32_t n = 0;
     for (int32_t r = 0; r < SV_MOST_RUNS; r++) {
-        pace[r] = pace_of(t, i, reach, r);
+        pace[r] = pace_of(t, i, r);
         least = fmin(least, pace[r]);
     }
     for (int32_t r = 0; r < SV_MOST_RUNS; r++)
@@ -100,23 +94,14 @@ static int32_t find_quick(const struct sv_turns *t, int32_t i, int32_t reach,
     return n;
 }
 
-/* First by whole rounds; then, knowing better what is usual, each by what was timed within moments
- * of it, since moods change in the middle of rounds too. */
+/* Each by what was timed within moments of it, since moods change in the middle of rounds too. */
 void sv_turns_end(struct sv_turns *t)
 {
-    enum { PASSES = 3 };
     bool quick[SV_MOST_TIMED][SV_MOST_RUNS];
-    for (int pass = 0; pass < PASSES; pass++) {
-        for (int32_t i = 0; i < t->n; i++) {
-            if (pass || !i)
-                find_quick(t, i, pass ? NEAR : t->n, quick[i]);
-            else
-                memcpy(quick[i], quick[0], sizeof quick[0]);
-        }
-        for (int32_t i = 0; i < t->n; i++)
-            if (!t->of[i].done)
-                settle(&t->of[i], quick[i]);
-    }
+    for (int32_t i = 0; i < t->n; i++)
+        find_quick(t, i, quick[i]);
+    for (int32_t i = 0; i < t->n; i++)
+        settle(&t->of[i], quick[i]);
 }
 
 static int32_t fewest_quick(const struct sv_turns *t)
@@ -124,7 +109,7 @@ static int32_t fewest_quick(const struct sv_turns *t)
     int32_t fewest = SV_MOST_RUNS;
     bool quick[SV_MOST_RUNS];
     for (int32_t i = 0; i < t->n; i += NEAR) {
-        int32_t n = find_quick(t, i, NEAR, quick);
+        int32_t n = find_quick(t, i, quick);
         fewest = n < fewest ? n : fewest;
     }
     return fewest;
@@ -139,39 +124,34 @@ void sv_turns_begin(struct sv_turns *t, int32_t least, int64_t now_us, int64_t b
     t->half_us = now_us + budget_us / 2;
     t->end_us = now_us + budget_us;
     t->last_us = t->end_us + more_us;
-    t->share_us = (double)budget_us / (t->n + 1);
 }
 
 /* May be timed once more, when the first round is over. */
 static bool goes_on(const struct sv_timed *s)
 {
-    return !s->done && s->n_runs && s->n_runs < SV_MOST_RUNS;
+    return s->n_runs && s->n_runs < SV_MOST_RUNS;
 }
 
-/* Rounds are whole as long as there is time for one; and for longer where the machine was slow in
- * most. */
+/* There is one more as long as there is time for a whole one; and for longer where the machine was
+ * slow in most. */
 static bool begin_round(struct sv_turns *t, int64_t now_us)
 {
     double whole_us = 0;
     for (int32_t i = 0; i < t->n; i++)
         whole_us += goes_on(&t->of[i]) ? t->of[i].us[SV_TIME_ALL] : 0;
-    t->whole = ++t->round < t->least || whole_us <= (double)(t->end_us - now_us) ||
-               (whole_us <= (double)(t->last_us - now_us) && fewest_quick(t) < QUICK);
     t->at = 0;
-    bool plenty = t->round >= PLENTY && now_us >= t->half_us;
-    return t->round < SV_MOST_RUNS && !plenty && (t->whole || t->round < ENOUGH);
+    if (++t->round < t->least)
+        return true;
+    return t->round < SV_MOST_RUNS && (t->round < PLENTY || now_us < t->half_us) &&
+           (whole_us <= (double)(t->end_us - now_us) ||
+            (whole_us <= (double)(t->last_us - now_us) && fewest_quick(t) < QUICK));
 }
 
 static bool has_turn(const struct sv_turns *t, const struct sv_timed *s, int64_t now_us)
 {
-    const bool late = now_us > t->end_us;
     if (!t->round)
-        return !s->done && (s->needed || !late);
-    if (!goes_on(s))
-        return false;
-    if (t->round < t->least)
-        return t->round < 2 || s->us[SV_TIME_ALL] <= LONG_US;
-    return t->whole || (!late && s->spent_us + s->us[SV_TIME_ALL] <= t->share_us);
+        return s->needed || now_us <= t->end_us;
+    return goes_on(s) && (t->round < 2 || t->round >= t->least || s->us[SV_TIME_ALL] <= LONG_US);
 }
 
 int32_t sv_turns_next(struct sv_turns *t, int64_t now_us)

@@ -118,32 +118,5 @@ static void late(void **state)
     assert_true(n_left_out > 0);
 }
 
-/* What was measured before has no more turns, and keeps what was said of it, whatever the pace is
- * now. */
-static void done(void **state)
-{
-    (void)state;
-    struct sv_timed of[THINGS];
-    struct machine m = {.slow = 3, .from_us = 1e6, .to_us = 1e7, .scale = 0.2};
-    struct sv_turns t = {.of = of, .n = THINGS / 2};
-    begin(of);
-    run(&m, &t, LEAST, 0);
-    int32_t n_runs = of[0].n_runs;
-    for (int32_t i = 0; i < THINGS / 2; i++)
-        of[i].done = true;
-    m.now_us = 2e6;
-    t = (struct sv_turns){.of = of, .n = THINGS};
-    run(&m, &t, LEAST, 0);
-    for (int32_t i = 0; i < THINGS; i++) {
-        double us = true_us(&m, i) * (i < THINGS / 2 ? 1 : 3);
-        assert_float_equal(of[i].us[SV_TIME_ALL], us, 0.01 * us);
-        assert_true(i >= THINGS / 2 || of[i].n_runs == n_runs);
-    }
-    for (int32_t i = 0; i < THINGS; i++)
-        of[i].done = true;
-    sv_turns_begin(&t, LEAST, 0, BUDGET_US, 0);
-    assert_int_equal(sv_turns_next(&t, 0), -1);
-}
-
 SV_TEST_MAIN(cmocka_unit_test(whole_rounds), cmocka_unit_test(slow_moments),
-             cmocka_unit_test(more_time), cmocka_unit_test(late), cmocka_unit_test(done))
+             cmocka_unit_test(more_time), cmocka_unit_test(late))
