@@ -72,7 +72,7 @@ struct sv_sim_results {
 /* A line for every step (sim_steps.c), and the counters as the step before left them. */
 struct sv_sim_steps {
     struct sv_buf text;
-    int64_t last_us, n_tokens, n_other, n_probes, n_masks;
+    int64_t last_us, n_tokens, n_other, n_probes;
     int32_t step;
 };
 struct sv_sim {

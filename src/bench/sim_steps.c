@@ -11,7 +11,7 @@
 static void columns(struct sv_buf *b)
 {
     sv_buf_lit(b, "mode,sequences,profile,turn,step,us,tokens,rows,draft_rows,drafting,other_way,"
-                  "other_size,probe,other_masks,cut,expected_us\n");
+                  "other_size,probe,cut,expected_us\n");
 }
 
 static void note(struct sv_sim_steps *l, const struct sv_engine *e, int64_t now_us)
@@ -21,7 +21,6 @@ static void note(struct sv_sim_steps *l, const struct sv_engine *e, int64_t now_
     l->n_tokens = e->stats.n_tokens;
     l->n_other = p ? p->n_other : 0;
     l->n_probes = p ? p->n_probes : 0;
-    l->n_masks = p ? p->n_masks : 0;
 }
 
 void sv_sim_steps_begin(struct sv_sim_steps *l, const struct sv_engine *e)
@@ -45,11 +44,11 @@ void sv_sim_steps_add(struct sv_sim_steps *l, const struct sv_engine *e, const c
     const bool other = p && p->n_other > l->n_other;
     if (!l->text.len)
         columns(&l->text);
-    sv_buf_printf(&l->text, "%s,%d,%s,%d,%d,%lld,%lld,%d,%d,%d,%d,%d,%d,%d,%d,%.0f\n", mode,
+    sv_buf_printf(&l->text, "%s,%d,%s,%d,%d,%lld,%lld,%d,%d,%d,%d,%d,%d,%d,%.0f\n", mode,
                   plan->n_segs, profile, turn, l->step++, (long long)(now - l->last_us),
                   (long long)(e->stats.n_tokens - l->n_tokens), rows, draft_rows, drafting,
                   other && !p->trial.of_size, other && p->trial.of_size,
-                  p && p->n_probes > l->n_probes, p && p->n_masks > l->n_masks, p && p->prunes_now,
+                  p && p->n_probes > l->n_probes, p && p->prunes_now,
                   p ? sv_cost_us(&p->cost, &p->load) : 0);
     note(l, e, now);
 }

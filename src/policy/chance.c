@@ -1,11 +1,12 @@
 /*
- * chance.c - how likely drafts are kept: fading counts by position, by request, and of full and
- * short blocks.
+ * chance.c - how likely drafts are accepted: fading counts by position, by request, of full and
+ * short blocks, and by what the drafter says of each draft.
  *
- * Called by policy.c once a step, and by the engine for every verify step (sv_policy_verified).
- * Must not: know what a step costs, or allocate.
+ * Called by policy.c once a step, and by the engine for every verify step (sv_policy_verified). The
+ * drafter's own probability of its winner is calibrated by what was kept, never believed. Must not:
+ * know what a step costs, or allocate.
  */
-#include "policy/chance.h"
+#include "policy/choice.h"
 
 #include <math.h>
 
@@ -26,11 +27,32 @@ static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2, LEAST_CHANCE = 1e-6f;
 /* ... and how many observations of its own a request needs to be believed half over the
  * engine's. */
 static const float OWN_WEIGHT = 16;
+/* No draft is surer than this once the one before it is kept. */
+static const float MOST_HAZARD = 0.998f;
 /* Drafts of its own a request needs for all positions together to be believed half. */
 static const float POOL = 16;
 /* How much of what records say of requests is found again: before it is known, with what weight (in
  * squares of shares), and at most; drafts remembered for it. */
 static const float DIFFER = 0.7f, DIFFER_WEIGHT = 0.5f, MOST_DIFFER = 1.2f, WINDOW_APART = 50000;
+
+/* Steps of the drafter's log odds from LOWEST_ODDS on. A bin begins as the record says, with this
+ * weight: what is thought bad from the start would be cut off and never be seen to be good. */
+static const float LOWEST_ODDS = -4, ODDS_STEP = 0.5f, BIN_WEIGHT = 4;
+/* Drafts remembered by a bin and by a position; what a position needs to be believed. */
+static const float WINDOW_BIN = 512, WINDOW_AT = 256, AT_WEIGHT = 20;
+/* Blocks remembered for how chances are spread; what that is worth without any. */
+static const float WINDOW_BLOCKS = 128, FEW_BLOCKS = 4;
+/* What cuts brought against what they promised: tokens remembered, and tokens that the promise is
+ * worth. */
+static const float WINDOW_PROMISE = 4000, PROMISE = 400;
+static const float edge[SV_CONFIDENCE_EDGES] = {0, 0.1f, 0.2f, 0.35f, 0.5f, 0.7f};
+
+/* What is remembered for so long, one step later. Before it is too small to be computed with as
+ * fast as other numbers, it is gone. */
+static float fade(float x, float window)
+{
+    return x > 1e-20f ? x - x / window : 0;
+}
 
 /* Positions nobody has tried lately go by the one before: acceptance changes slowly along the
  * block. */
@@ -122,9 +144,44 @@ static void count_refused(struct sv_policy *p, struct sv_record *r, int32_t j, f
 {
     const float h = p->hazard[j];
     count_apart(p, h * own_apart(p, r, j, all), -h, 1);
-    r->kept[j] = sv_fade(r->kept[j], WINDOW_OWN);
+    r->kept[j] = fade(r->kept[j], WINDOW_OWN);
     r->expected[j] += h - r->expected[j] / WINDOW_OWN;
 }
+
+/* ---------------------------------------------------------------- what the drafter says */
+
+static int32_t bin_of(float share)
+{
+    float s = share > 1e-6f ? share < 0.999999f ? share : 0.999999f : 1e-6f;
+    float x = (logf(s / (1 - s)) - LOWEST_ODDS) / ODDS_STEP;
+    return x <= 0 ? 0 : x >= SV_CONFIDENCE_BINS - 1 ? SV_CONFIDENCE_BINS - 1 : (int32_t)x;
+}
+
+float sv_confidence_chance(const struct sv_policy *p, int32_t j, float share)
+{
+    const struct sv_confidence *k = &p->confidence;
+    int32_t b = bin_of(share);
+    float c = (k->kept[b] + BIN_WEIGHT * p->hazard[j]) / (k->tried[b] + BIN_WEIGHT);
+    c *= (k->at_kept[j] + AT_WEIGHT) / (k->at_expected[j] + AT_WEIGHT);
+    return c < 0.998f ? c : 0.998f;
+}
+
+/* Drafts 1 .. width - 1 were verified, the first n_emitted - 1 kept; share[j - 1] is draft j's. */
+static void count_confidence(struct sv_policy *p, const float *share, int32_t width,
+                             int32_t n_emitted)
+{
+    struct sv_confidence *k = &p->confidence;
+    for (int32_t j = 1; j < width && j <= n_emitted; j++) {
+        float kept = j < n_emitted, c = sv_confidence_chance(p, j, share[j - 1]);
+        int32_t b = bin_of(share[j - 1]);
+        k->at_kept[j] += kept - k->at_kept[j] / WINDOW_AT;
+        k->at_expected[j] += c - k->at_expected[j] / WINDOW_AT;
+        k->kept[b] += kept - k->kept[b] / WINDOW_BIN;
+        k->tried[b] += 1 - k->tried[b] / WINDOW_BIN;
+    }
+}
+
+/* ---------------------------------------------------------------- a verify step */
 
 void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct sv_verified *v)
 {
@@ -147,15 +204,16 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
         weight *= chance;
     }
     if (v->share)
-        sv_confidence_verified(p, v->share, width, n_emitted);
+        count_confidence(p, v->share, width, n_emitted);
     /* What this width could not show goes stale; then it is taken to go on like the position
      * before. */
     for (int32_t j = known; j < p->block && !v->probe; j++) {
-        p->kept[j] = sv_fade(p->kept[j], 2 * window);
-        p->tried[j] = sv_fade(p->tried[j], 2 * window);
+        p->kept[j] = fade(p->kept[j], 2 * window);
+        p->tried[j] = fade(p->tried[j], 2 * window);
     }
+    p->trial.n_in_vain++;
+    p->trial.n_requests_in_vain += !r->n_verified;
     r->n_verified++;
-    sv_trial_verified(p, r);
     if (!v->probe)
         return;
     /* A probe that did better than anybody thought is followed by more at once, so that good news
@@ -166,25 +224,88 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
         r->burst = 0;
 }
 
-/* Chance that each draft of a request is kept. Its own record scales the engine's, the less the
- * younger, and as far as requests differ. */
-void sv_chance_fill(const struct sv_policy *p, const struct sv_policy_seq *s, float *alive)
+/* A request's own record scales the engine's, the less the younger, and as far as requests
+ * differ. */
+void sv_chance_fill(const struct sv_policy *p, const struct sv_record *r, float *alive)
 {
-    const float differ = sv_chance_differ(p), all = own_ratio(p, s->record);
+    const float differ = sv_chance_differ(p), all = r ? own_ratio(p, r) : 1;
     float chance = 1;
     alive[0] = 1;
-    for (int32_t j = 1; j < s->block; j++) {
-        float h = p->hazard[j];
-        h *= fmaxf(1 + differ * own_apart(p, s->record, j, all), 0);
-        chance *= h < SV_MOST_HAZARD ? h : SV_MOST_HAZARD;
-        alive[j] = chance;
+    for (int32_t j = 1; j < p->block; j++) {
+        const float own = r ? fmaxf(1 + differ * own_apart(p, r, j, all), 0) : 1;
+        alive[j] = chance *= fminf(p->hazard[j] * own, MOST_HAZARD);
     }
 }
 
-double sv_policy_expect(const struct sv_policy *p, int mode, int32_t width)
+/* Never more than draft j - 1's: rows are handed out in the order of their chances, and a draft
+ * comes behind those it follows. */
+double sv_chance_in_mode(const struct sv_policy *p, int mode, const float *alive, int32_t n,
+                         float *chance)
 {
-    double sum = 1, chance = 1;
-    for (int32_t j = 1; j < width && j < p->block; j++)
-        sum += chance *= (double)sv_hazard_in_mode(p, mode, p->hazard[j]);
+    double sum = 0;
+    float before = 1;
+    for (int32_t j = 1; j <= n; j++) {
+        const float hazard = alive[j - 1] > 0 ? alive[j] / alive[j - 1] : 0;
+        chance[j] = before *= fminf(hazard * p->mode_factor[mode], MOST_HAZARD);
+        sum += (double)before;
+    }
     return sum;
+}
+
+/* ---------------------------------------------------------------- what pruning would leave */
+
+static int32_t edge_of(float alive)
+{
+    int32_t b = SV_CONFIDENCE_EDGES - 1;
+    while (alive < edge[b])
+        b--;
+    return b;
+}
+
+/* A block's chances as they stood before it was cut. */
+static void remember(struct sv_confidence *k, int32_t j, float alive)
+{
+    const int32_t b = edge_of(alive);
+    for (int32_t i = 0; i < SV_CONFIDENCE_EDGES; i++) {
+        k->spread[j][i] = fade(k->spread[j][i], WINDOW_BLOCKS);
+        k->spread_sum[j][i] = fade(k->spread_sum[j][i], WINDOW_BLOCKS);
+    }
+    k->spread[j][b] += 1;
+    k->spread_sum[j][b] += alive;
+}
+
+/* As lately seen, and for the rest all like the record. */
+void sv_confidence_spread(const struct sv_policy *p, int32_t j, float alive, float *rows,
+                          float *tokens)
+{
+    const struct sv_confidence *k = &p->confidence;
+    const int32_t usual = edge_of(alive);
+    float all = FEW_BLOCKS;
+    for (int32_t b = 0; b < SV_CONFIDENCE_EDGES; b++)
+        all += k->spread[j][b];
+    for (int32_t b = 0; b < SV_CONFIDENCE_EDGES; b++) {
+        const float few = b == usual ? FEW_BLOCKS : 0;
+        rows[b] += (k->spread[j][b] + few) / all;
+        tokens[b] += (k->spread_sum[j][b] + few * alive) / all;
+    }
+}
+
+double sv_confidence_kept(const struct sv_policy *p)
+{
+    return (double)((p->confidence.brought + PROMISE) / (p->confidence.promised + PROMISE));
+}
+
+void sv_policy_drafted(struct sv_policy *p, const float *share, int32_t n)
+{
+    float chance = 1;
+    for (int32_t j = 1; j <= n && !p->random; j++)
+        remember(&p->confidence, j, chance *= sv_confidence_chance(p, j, share[j - 1]));
+}
+
+void sv_policy_brought(struct sv_policy *p, double promised, int32_t n_tokens)
+{
+    struct sv_confidence *k = &p->confidence;
+    float fade = 1 - (float)promised / (WINDOW_PROMISE + (float)promised);
+    k->promised = k->promised * fade + (float)promised;
+    k->brought = k->brought * fade + (float)n_tokens;
 }

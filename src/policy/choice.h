@@ -1,59 +1,70 @@
 /*
- * choice.h - between the three files that choose widths: policy.c (one step), search.c (the best
- * candidate), trial.c (what is tried against the odds, and who is given up).
+ * choice.h - between the files that choose widths: chance.c (how likely drafts are accepted),
+ * policy.c (one step), search.c (the best candidate), trial.c (what is tried against the odds, and
+ * who is given up).
  *
  * Included by these alone.
  */
 #ifndef SV_POLICY_CHOICE_H
 #define SV_POLICY_CHOICE_H
 
-#include "policy/chance.h"
+#include "policy/policy.h"
+
+/* Brings hazards and mode factors up to date with the counts; once a step. */
+void sv_chance_update(struct sv_policy *p);
+/* alive[j], j = 0 .. block - 1: chance that draft j of a request is kept, whatever the mode;
+ * alive[0] = 1. r: NULL = one without history. */
+void sv_chance_fill(const struct sv_policy *p, const struct sv_record *r, float *alive);
+/* chance[j], j = 1 .. n: what a mode makes of that. Returns the sum. */
+double sv_chance_in_mode(const struct sv_policy *p, int mode, const float *alive, int32_t n,
+                         float *chance);
+/* How much of what a request's record says of it is believed: 0 where all are alike. */
+float sv_chance_differ(const struct sv_policy *p);
+/* That draft j is kept once the one before it was. */
+float sv_confidence_chance(const struct sv_policy *p, int32_t j, float share);
+/* How the chances of draft j are spread, of which the record says `alive`: adds the
+ * rows and tokens of one sequence, by the edges that chances lie behind. */
+void sv_confidence_spread(const struct sv_policy *p, int32_t j, float alive, float *rows,
+                          float *tokens);
+/* What pruned steps brought over what was promised. */
+double sv_confidence_kept(const struct sv_policy *p);
+
+/* ---------------------------------------------------------------- the choice */
 
 /* One way to share rows out over the sequences of a step. */
 struct sv_candidate {
     int mode;
     int32_t k;                /* sequences that draft, in the order of rank; 0: plain */
     int32_t n_rows;           /* rows beyond one a sequence */
-    int32_t bin;              /* the last bin rows are taken from, */
-    int32_t in_bin;           /* and how many of it */
-    int32_t width;            /* > 0: all of this width, to be cut once drafted; no bins */
+    int32_t width;            /* > 0: all draft this wide, and are pruned to about n_rows */
     double score, tokens, us; /* tokens a us */
+    double base;              /* of these tokens, those without drafts */
     struct sv_load load;      /* of its steps */
 };
 
-/* A search, and the step it was made for. */
+/* A search, and what it found. */
 struct sv_searched {
     struct sv_candidate c;
-    double plain_tokens;
-    int32_t n, n_steps, serves; /* sequences; steps so far, and how many it is good for */
+    struct sv_candidate rival; /* drafts of another size that are most worth a trial; k = 0: none */
+    int32_t n_ranked;          /* sequences that might draft, */
+    int32_t n;                 /* of so many */
+    int32_t n_steps, serves;   /* steps so far, and how many it is good for */
     uint32_t n_searches;
-    int32_t ranked, ranked_of; /* so many sequences have a rank by the last search, of so many */
-    /* The best of each size (size_of in search.c); k = 0: none comes near. */
-    struct sv_candidate size[SV_LEVELS];
-    int32_t looked; /* for so many sequences; 0: nobody has asked, or one was picked since */
-    /* The one of them that is worth most to try, for so many sequences. */
-    struct sv_candidate rival;
-    double rival_tokens; /* of these without drafts */
-    int32_t rival_n;
 };
 
 /* What is known by the number of sequences: 1, 2.., 4.., 8.. */
 int32_t sv_policy_octave(int32_t n);
+/* Numbers of sequences of which one stands for the other while some come and go: also 16 and 15,
+ * which octaves part. */
+bool sv_policy_about(int32_t n, int32_t m);
 /* Gives a sequence a width, and the load of the step with it. */
 void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t width, int mode);
 /* The best candidate that drafts; k = 0 when none could come near `plain`. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain);
+/* Drafts of another size instead of what is used; NULL: there are none. */
+const struct sv_candidate *sv_choice_rival(struct sv_policy *p, const struct sv_candidate *plain,
+                                           const struct sv_candidate *used);
 void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c);
-
-/* confidence.c: candidates that are cut once drafted. */
-void sv_confidence_search(struct sv_policy *p, int mode, int32_t n,
-                          const struct sv_candidate *plain, struct sv_candidate *best);
-/* The candidate of the step about to run (NULL: plain) has been applied: are rows cut? */
-void sv_confidence_decide(struct sv_policy *p, const struct sv_candidate *used,
-                          const struct sv_candidate *plain);
-/* Where nothing is cut, one sequence that drafts is asked for its whole block now and then, for a
- * share of the time: us, that the step would take. */
-void sv_confidence_look(struct sv_policy *p, double us);
 
 /* What may be better than what is used, after all. */
 struct sv_rival {
@@ -64,24 +75,20 @@ struct sv_rival {
     double apart;  /* they are so many of these apart */
     double regret; /* what it is expected to bring more, should it be better: a share of the time */
 };
-struct sv_rival sv_trial_way(const struct sv_policy *p, const struct sv_candidate *plain,
-                             const struct sv_candidate *best, bool drafting);
-struct sv_rival sv_trial_size(struct sv_policy *p, const struct sv_candidate *plain,
-                              const struct sv_candidate *used);
-/* Saves up time for trials: a share of what a step takes, more where a rival may be worth it. */
-void sv_trial_save(struct sv_policy *p, double us, bool drafting, const struct sv_rival *way,
-                   const struct sv_rival *size);
-/* The rival instead of what is used, this time? */
-bool sv_trial_goes(struct sv_policy *p, const struct sv_rival *rival,
-                   const struct sv_candidate *used);
-/* One sequence tries more than was chosen for it, when that can be afforded. rate: tokens a us. */
-void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting);
-/* Probes wait for steps without prompt rows, and for somebody with room for a whole block: where
- * there has been neither for long, there may never be, and they wait no longer. */
-bool sv_trial_is_hemmed(const struct sv_policy *p);
-void sv_trial_hem(struct sv_policy *p, bool beside_prompt);
-/* What was chosen, drafted with the other number of masks now and then, where that costs little. */
-void sv_trial_mode(struct sv_policy *p, const struct sv_candidate *best);
+/* What `other` is worth trying instead of it. */
+struct sv_rival sv_trial_against(const struct sv_policy *p, const struct sv_candidate *used,
+                                 const struct sv_candidate *other);
+/* What runs this time instead of what is used, if anything: the other way, or drafts of another
+ * size. */
+const struct sv_candidate *sv_trial_other(struct sv_policy *p, const struct sv_candidate *used,
+                                          const struct sv_rival *way,
+                                          const struct sv_candidate *size, bool beside_prompt);
+/* One sequence tries more than was chosen for it, when that can be afforded. */
+void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool beside_prompt);
+/* One sequence that drafts has the other number of masks now and then, for a share of the time: us,
+ * that the step would take. So it is known what masks are worth and, where that can be told and
+ * nothing is pruned, how sure the drafter is of whole blocks. */
+void sv_trial_look(struct sv_policy *p, double us);
 /* Drafting is worth while: what was in vain before does not count any more. */
 void sv_trial_paid(struct sv_policy *p);
 /* Drafting is far from worth while: whose drafter has been in vain for long enough drafts no

@@ -79,7 +79,6 @@ void sv_policy_forget(struct sv_policy *p)
     memset(&p->trial, 0, sizeof p->trial);
     memset(&p->confidence, 0, sizeof p->confidence);
     p->confidence.gain = FIRST_GAIN;
-    p->trial.epoch = 1; /* records begin at 0 */
     for (int32_t i = 0; i < SV_OCTAVES; i++)
         p->trial.thrift[i] = 1;
     if (p->searched)
@@ -123,6 +122,7 @@ void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
 /* Tests: every text must be the same under any widths. */
 static void choose_randomly(struct sv_policy *p)
 {
+    static const double RICH = 1e9; /* us that pay for any look */
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
         uint32_t most = (uint32_t)(s->cap > 1 ? s->cap : 1);
@@ -131,8 +131,10 @@ static void choose_randomly(struct sv_policy *p)
         s->record->gave_up |= s->width == 1 && !sv_rng_below(p->random, 4);
     }
     p->prunes_now = p->prunes && sv_rng_below(p->random, p->ahead ? 2 : 8);
-    p->confidence.look_us = sv_rng_below(p->random, 2) ? HUGE_VAL : 0;
-    sv_confidence_look(p, 0);
+    if (sv_rng_below(p->random, 2)) {
+        p->trial.look_us = RICH;
+        sv_trial_look(p, RICH);
+    }
     p->confidence_now |= p->prunes && (p->prunes_now || p->confidence_free);
 }
 
@@ -150,12 +152,10 @@ static double start(struct sv_policy *p)
         tokens += 1;
         if (s->fixed < 2 || s->cap < 2)
             continue;
-        float alive[SV_MAX_BLOCK], chance = 1;
+        float alive[SV_MAX_BLOCK], chance[SV_MAX_BLOCK];
         sv_choice_set_width(p, s, s->fixed < s->cap ? s->fixed : s->cap, SV_DRAFT_FULL);
-        sv_chance_fill(p, s, alive);
-        for (int32_t j = 1; j < s->width; j++)
-            tokens +=
-                (double)(chance = sv_chance_in_mode(p, s->fixed < p->block, alive, j, chance));
+        sv_chance_fill(p, s->record, alive);
+        tokens += sv_chance_in_mode(p, s->fixed < p->block, alive, s->width - 1, chance);
     }
     return tokens;
 }
@@ -268,10 +268,9 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     const struct sv_candidate whole = with_prompts(p, best);
     const bool drafting = best->k && whole.score > margin * plain->score;
     const struct sv_candidate *used = drafting ? best : plain;
-    const struct sv_rival way = sv_trial_way(p, plain, &whole, drafting),
-                          size = sv_trial_size(p, plain, used);
-    const struct sv_rival *other = NULL; /* is tried instead of it */
-    const bool probes = !beside_prompt || sv_trial_is_hemmed(p);
+    const struct sv_rival way =
+        sv_trial_against(p, drafting ? &whole : plain, drafting ? plain : &whole);
+    p->trial.n_left = drafting == p->trial.drafted ? p->trial.n_left : 0;
     p->trial.drafted = drafting;
     int32_t *n_far = &p->n_far[sv_policy_octave(p->n)];
     /* Few may be able to draft by now: it is not far where all of them would gain. */
@@ -279,28 +278,22 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
         *n_far = 0;
     bool far = !drafting && (way.apart >= NOT_NEAR || way.regret < KEEPING);
     *n_far = far ? *n_far + (*n_far < INT32_MAX) : 0;
-    if (probes)
-        sv_trial_save(p, (1 + p->n_rested) * used->us, drafting, &way, &size);
-    if (!beside_prompt) { /* such a step's time teaches nothing: no trials */
-        other = sv_trial_goes(p, &way, used) ? &way : sv_trial_goes(p, &size, used) ? &size : NULL;
-    }
-    const struct sv_candidate *run = other ? other->c : used;
-    if (run->k) {
-        sv_choice_apply(p, run);
-        if (!beside_prompt && !(other && other->of_size))
-            sv_trial_mode(p, run);
-    }
-    sv_confidence_decide(p, run->k ? run : NULL, plain);
+    const struct sv_candidate *other = sv_trial_other(
+        p, used, &way, drafting ? sv_choice_rival(p, plain, used) : NULL, beside_prompt);
+    const struct sv_candidate *run = other ? other : used;
+    sv_choice_apply(p, run);
+    p->prunes_now = run->k && run->width > 1;
+    p->promised = p->prunes_now ? run->tokens - plain->tokens : 0;
+    p->load.draft_us += p->prunes_now ? (float)sv_curve_at(&p->cost.trip, p->load.n_draft_out) : 0;
     p->rate = used->score;
     p->n_plain += !run->k;
     if (drafting && !beside_prompt)
         sv_trial_paid(p);
     else if (hopeless(plain, best))
         sv_trial_give_up(p);
-    if (probes && !other)
-        sv_trial_probe(p, used->us, used->tokens / used->us, drafting);
-    sv_trial_hem(p, beside_prompt);
-    sv_confidence_look(p, used->us);
+    if (!other)
+        sv_trial_probe(p, used, beside_prompt);
+    sv_trial_look(p, used->us);
     p->confidence_now |= p->prunes && (p->prunes_now || p->confidence_free);
     p->expected_us += used->us;
     p->expected_plain_us += used->tokens / plain->score;
@@ -361,17 +354,15 @@ void sv_policy_choose(struct sv_policy *p)
 double sv_policy_gain_us(const struct sv_policy *p, int32_t n, struct sv_record *record)
 {
     struct sv_load l = load_of(p, n, n, 1);
-    double plain = sv_cost_us(&p->cost, &l), own = 1, gain = 0;
+    double plain = sv_cost_us(&p->cost, &l), tokens = 1, gain = 0;
     double margin =
         TAKE_UP / (p->prunes ? fmin(fmax((double)p->confidence.gain, 1), MOST_GAIN) : 1);
-    float alive[SV_MAX_BLOCK], chance = 1;
-    if (record)
-        sv_chance_fill(p, &(struct sv_policy_seq){.block = p->block, .record = record}, alive);
+    float alive[SV_MAX_BLOCK], chance[SV_MAX_BLOCK];
+    sv_chance_fill(p, record, alive);
+    sv_chance_in_mode(p, SV_DRAFT_SHORT, alive, p->block - 1, chance);
     for (int32_t w = 2; w <= p->block && plain > 0; w++) {
         l = load_of(p, n, n, w);
-        if (record)
-            own += (double)(chance = sv_chance_in_mode(p, SV_DRAFT_SHORT, alive, w - 1, chance));
-        double tokens = record ? own : sv_policy_expect(p, SV_DRAFT_SHORT, w);
+        tokens += (double)chance[w - 1];
         gain = fmax(gain, plain - margin * sv_cost_us(&p->cost, &l) / tokens);
     }
     return gain;

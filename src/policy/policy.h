@@ -16,7 +16,6 @@ struct sv_record {
     float kept[SV_MAX_BLOCK], expected[SV_MAX_BLOCK]; /* [j]: draft j, 1..; fading sums */
     int64_t n_verified, probed; /* verify steps; the choice that made it a probe last */
     int32_t burst;              /* probes to go on with because the last ones did well */
-    int64_t epoch;              /* of the trials, when its drafts were counted last */
     int32_t n_choices;          /* while drafting was far from worth while */
     bool sampled;               /* tried though requests before it were in vain */
     bool gave_up;               /* drafts no more: its context K/V need not be kept up */
@@ -59,7 +58,7 @@ struct sv_policy_seq {
 
 #define SV_CONFIDENCE_BINS 24
 #define SV_CONFIDENCE_EDGES 6
-/* What a drafter's own probabilities are worth (confidence.c): fading sums. */
+/* What a drafter's own probabilities are worth: fading sums. */
 struct sv_confidence {
     float kept[SV_CONFIDENCE_BINS], tried[SV_CONFIDENCE_BINS]; /* by how sure it was */
     float at_kept[SV_MAX_BLOCK], at_expected[SV_MAX_BLOCK];    /* [j]: draft j against that */
@@ -67,10 +66,8 @@ struct sv_confidence {
      * these. */
     float spread[SV_MAX_BLOCK][SV_CONFIDENCE_EDGES], spread_sum[SV_MAX_BLOCK][SV_CONFIDENCE_EDGES];
     float promised, brought; /* tokens of steps that were cut */
-    float gain;     /* best choice with a cut over the best without, when most could draft */
-    bool near;      /* to cut came near the best choice when that was looked for last */
-    int32_t looked; /* who was asked for a whole block last, */
-    double look_us; /* and how long that may still take */
+    float gain; /* best choice with a cut over the best without, when most could draft */
+    bool near;  /* to cut came near the best choice when that was looked for last */
 };
 
 #define SV_OCTAVES 8
@@ -110,26 +107,20 @@ struct sv_policy {
         int32_t i;
     } * rank; /* (n_slots) */
     struct sv_trial {
-        /* time that probes, and trials of the other way, of other sizes and of the other number of
-         * masks may still cost; */
-        double probe_us, other_us, size_us, mode_us;
+        double probe_us, other_us, look_us; /* time that probes, trials, looks may still cost */
         double thrift[SV_OCTAVES]; /* how much of their share they get; by sequences, as n_far */
         int32_t n_steps;           /* choices, as long as these few matter */
         int32_t n_hemmed;          /* choices in a row that were no moment for a probe */
-        int32_t n_since;           /* steps since the last trial of the other way */
-        int64_t n_drafting;        /* choices to draft */
-        int32_t n_left;            /* steps that a trial of the other way still goes on, */
-        bool drafts;               /* which is to draft, */
-        bool of_size;              /* and with another number of rows than what is used */
+        int32_t n_since;           /* steps since the last trial */
+        int32_t n_left;            /* steps that a trial still goes on, */
+        bool of_size;              /* of drafts of another size, not of the other way */
         bool drafted;              /* the last choice, trials aside */
-        int32_t n_in_vain,
-            n_requests_in_vain; /* verify steps since drafting paid; of how many requests */
-        int64_t epoch;          /* how often it paid */
+        int32_t looked;            /* the sequence that the last look was at */
+        int64_t n_in_vain, n_requests_in_vain; /* verify steps since drafting paid; new requests */
         int64_t n_requests;
     } trial;
-    /* Choices so far: all, with a probe, plain, against the odds, with the number of masks that is
-     * not thought the better one. */
-    int64_t n_steps, n_probes, n_plain, n_other, n_masks;
+    /* Choices so far: all, with a probe, plain, against the odds. */
+    int64_t n_steps, n_probes, n_plain, n_other;
     int32_t reason_now[SV_REASONS]; /* of the last choice */
     int64_t n_reason[SV_REASONS],
         n_beside_prompt; /* widths chosen, by reason; of these beside prompt rows */
@@ -163,9 +154,6 @@ double sv_policy_gain_us(const struct sv_policy *p, int32_t n, struct sv_record 
 /* What it takes to compute n_rows once more, up to this context, so that a sequence may draft
  * again. */
 double sv_policy_restore_us(const struct sv_policy *p, int32_t n_rows, int32_t context);
-/* Numbers of sequences of which one stands for the other while some come and go: also 16 and 15,
- * which octaves part. */
-bool sv_policy_about(int32_t n, int32_t m);
 /* For so many sequences drafting is so far from worth while, and has been for so long, that
  * nobody's context K/V need be kept up. */
 bool sv_policy_is_far(const struct sv_policy *p, int32_t n);
@@ -195,7 +183,5 @@ struct sv_verified {
     int32_t n_together; /* requests with drafts in that step; 0 = it was the only one */
 };
 void sv_policy_verified(struct sv_policy *p, struct sv_record *record, const struct sv_verified *v);
-/* Expected accept length (bonus included) of a request without history at this width. */
-double sv_policy_expect(const struct sv_policy *p, int mode, int32_t width);
 
 #endif

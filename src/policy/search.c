@@ -1,10 +1,11 @@
 /*
- * search.c - the best way to share verify rows out over the sequences of a step.
+ * search.c - the best way to share verify rows out over the sequences of a step, before drafting
+ * and, where the drafter has told how sure it is, once more after it.
  *
- * Called by policy.c for every choice; one search may serve several. Rows are handed out in the
- * order of their chance to be accepted; what is left is to try numbers of rows, of drafting
- * sequences and both modes against the cost table (docs/width-policy.md). Must not: allocate, learn
- * anything, or look at tokens.
+ * Drafts are on offer in the order of their chance to be accepted; what is left is to try numbers
+ * of rows, of drafting sequences and both modes against the cost table (docs/width-policy.md).
+ * Called by policy.c for every choice, where one search may serve several, and by the engine
+ * between drafting and verifying. Must not: allocate, learn anything, or look at tokens.
  */
 #include "policy/choice.h"
 
@@ -15,6 +16,8 @@
 enum { BINS = 64 };
 static const double PRUNE_MARGIN = 1.01, PRUNE_NEAR = 0.97;
 static const float PRUNE_RATE = 0.125f;
+/* Once drafted, a probe verifies what is kept with at least this chance. */
+static const float REACH = 0.15f;
 
 static int by_value(const void *a, const void *b)
 {
@@ -37,7 +40,7 @@ static int32_t rank_all(struct sv_policy *p)
         float *alive = p->alive + (size_t)i * (size_t)p->block;
         if (s->fixed || s->cap < 2)
             continue;
-        sv_chance_fill(p, s, alive);
+        sv_chance_fill(p, s->record, alive);
         p->rank[n].i = i;
         p->rank[n].value = 0;
         for (int32_t j = 1; j < s->cap; j++)
@@ -45,32 +48,52 @@ static int32_t rank_all(struct sv_policy *p)
         n++;
     }
     qsort(p->rank, (size_t)n, sizeof *p->rank, by_value);
-    p->searched->ranked = n;
-    p->searched->ranked_of = p->n;
+    p->searched->n_ranked = n;
     return n;
 }
 
-struct bins {
-    int32_t count[BINS];
-    double sum[BINS];
+/* Drafts that the sequences of a step have on offer, by their chance. */
+struct offer {
+    struct sv_load load; /* of the step without them, */
+    double base;         /* and its tokens */
+    double rate;         /* > 0: they are drafted by now, and a us is worth so many tokens */
+    double n[BINS], tokens[BINS];
     int32_t block_rows;
-    float row_us, draft_us, draft_row_us; /* sums over the sequences in the bins */
+    float row_us, draft_us, draft_row_us; /* sums over the sequences */
 };
 
-/* The first k of rank draft, n_rows rows more than one each. */
-static struct sv_load load_of(const struct sv_policy *p, const struct sv_candidate *c,
-                              const struct bins *b)
+static void add_sequence(struct offer *o, const struct sv_policy_seq *s)
 {
-    struct sv_load l = p->load;
-    int32_t draft_rows = c->mode == SV_DRAFT_FULL ? b->block_rows : c->n_rows + c->k;
+    o->block_rows += s->block;
+    o->row_us += s->row_us;
+    o->draft_us += s->draft_us;
+    o->draft_row_us += s->draft_row_us;
+}
+
+/* Drafts 1 .. n of a sequence, which are accepted with these chances. */
+static void add_drafts(struct offer *o, const float *chance, int32_t n)
+{
+    for (int32_t j = 1; j <= n; j++) {
+        o->n[bin_of(chance[j])] += 1;
+        o->tokens[bin_of(chance[j])] += (double)chance[j];
+    }
+}
+
+static struct sv_load load_of(const struct sv_policy *p, const struct sv_candidate *c,
+                              const struct offer *o)
+{
+    struct sv_load l = o->load;
+    const int32_t asked = c->width ? c->k * (c->width - 1) : c->n_rows,
+                  masks = c->mode == SV_DRAFT_FULL ? o->block_rows : asked + c->k;
     l.n_rows += c->n_rows;
-    l.row_us += b->row_us / (float)c->k * (float)c->n_rows;
-    if (!p->drafts_on_device)
+    l.row_us += o->row_us / (float)c->k * (float)c->n_rows;
+    if (!p->drafts_on_device || o->rate > 0)
         return l;
     l.n_draft_segs += c->k;
-    l.n_draft_out += c->n_rows;
-    l.n_draft_rows += draft_rows;
-    l.draft_us += b->draft_us + b->draft_row_us / (float)c->k * (float)draft_rows;
+    l.n_draft_out += asked;
+    l.n_draft_rows += masks;
+    l.draft_us += o->draft_us + o->draft_row_us / (float)c->k * (float)masks;
+    l.draft_us += c->width ? (float)sv_curve_at(&p->cost.trip, l.n_draft_out) : 0;
     return l;
 }
 
@@ -92,19 +115,20 @@ static bool is_typical(const struct sv_candidate *c)
 /* What was found so far. */
 struct found {
     struct sv_candidate best;
-    struct sv_candidate *size; /* (SV_LEVELS) and the best of each size; NULL: nobody asks */
+    struct sv_candidate *size; /* (SV_LEVELS) the best of each size; NULL: nobody asks */
 };
 
 static void try_rows(const struct sv_policy *p, struct sv_candidate c, int32_t n_rows,
-                     double tokens, const struct bins *b, struct found *found)
+                     double tokens, const struct offer *o, struct found *found)
 {
-    if (n_rows < c.k)
+    if (n_rows < c.k && !c.width)
         return;
     c.n_rows = n_rows;
+    c.base = o->base;
     c.tokens = tokens;
-    c.load = load_of(p, &c, b);
+    c.load = load_of(p, &c, o);
     c.us = sv_cost_us(&p->cost, &c.load);
-    c.score = c.tokens / c.us;
+    c.score = o->rate > 0 ? c.tokens - o->rate * c.us : c.tokens / c.us;
     if (c.score > found->best.score)
         found->best = c;
     struct sv_candidate *size = found->size ? &found->size[size_of(&c)] : NULL;
@@ -112,48 +136,50 @@ static void try_rows(const struct sv_policy *p, struct sv_candidate c, int32_t n
         *size = c;
 }
 
-/* Walks down the bins; rows of one bin are worth the same, so where the cost bends inside a bin,
- * the bend is a candidate too. */
-static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bins *b,
-                 double tokens, struct found *found)
+/* The next number of rows at which the cost makes a step or bends. *i: point of the table that the
+ * last one was found at. */
+static int32_t next_bend(const struct sv_cost *c, int32_t n_rows, int32_t *i)
 {
-    const struct sv_curve *w = &p->cost.wide;
-    int32_t base = p->load.n_rows, rows = 0, grid = 0;
+    if (c->padded)
+        return c->padded(n_rows + 1);
+    while (*i < c->wide.n && c->wide.x[*i] <= n_rows)
+        ++*i;
+    return *i < c->wide.n ? c->wide.x[*i] : INT32_MAX;
+}
+
+/* All numbers of rows: those of one bin are worth the same, so it is where bins end, and where the
+ * cost bends inside of one. */
+static void walk(const struct sv_policy *p, const struct sv_candidate *c, const struct offer *o,
+                 struct found *found)
+{
+    const int32_t base = o->load.n_rows;
+    int32_t i = 0;
+    double rows = 0, tokens = o->base;
     for (int32_t bin = BINS - 1; bin >= 0; bin--) {
-        int32_t n = b->count[bin];
-        if (!n)
+        if (o->n[bin] <= 0)
             continue;
-        double each = b->sum[bin] / n;
-        struct sv_candidate c = {.mode = mode, .k = k, .bin = bin};
-        int32_t paid = p->cost.padded ? p->cost.padded(base + rows) - base - rows : 0;
-        if (paid > 0 && paid < n) { /* rows that padding has paid for */
-            c.in_bin = paid;
-            try_rows(p, c, rows + paid, tokens + each * paid, b, found);
-        }
-        while (grid < w->n && w->x[grid] <= base + rows)
-            grid++;
-        for (; grid < w->n && w->x[grid] < base + rows + n; grid++) {
-            c.in_bin = w->x[grid] - base - rows;
-            try_rows(p, c, rows + c.in_bin, tokens + each * c.in_bin, b, found);
-        }
-        rows += n;
-        tokens += b->sum[bin];
-        c.in_bin = n;
-        try_rows(p, c, rows, tokens, b, found);
+        const double each = o->tokens[bin] / o->n[bin], end = rows + o->n[bin];
+        for (int32_t at = next_bend(&p->cost, base + (int32_t)rows, &i); at < base + end;
+             at = next_bend(&p->cost, at, &i))
+            try_rows(p, *c, at - base, tokens + each * (at - base - rows), o, found);
+        rows = end;
+        tokens += o->tokens[bin];
+        try_rows(p, *c, (int32_t)(rows + 0.5), tokens, o, found);
     }
 }
 
-/* Is there a number of rows for which k drafting sequences could come near what is best so far? All
- * their tokens for the price of one row each is more than any number can bring. */
-static bool hopeless(const struct sv_policy *p, int mode, int32_t k, const struct bins *b,
-                     double tokens, double gain, double plain_score, const struct found *found)
+/* Walks where some number of rows could come near what is best so far: all `gain` tokens for the
+ * price of the least rows is more than any can bring. */
+static void try_offer(const struct sv_policy *p, struct sv_candidate c, const struct offer *o,
+                      double gain, const struct sv_candidate *plain, struct found *found)
 {
-    static const double RIVALS = 0.7;
+    static const double RIVALS = 0.7, OF_PLAIN = 0.85;
     const double least = found->best.score * (found->size ? RIVALS : 1);
-    struct sv_candidate c = {.mode = mode, .k = k, .n_rows = k};
-    struct sv_load l = load_of(p, &c, b);
-    double bound = (tokens + gain) / sv_cost_us(&p->cost, &l);
-    return bound <= least || bound < 0.85 * plain_score;
+    c.n_rows = c.width ? 0 : c.k;
+    const struct sv_load l = load_of(p, &c, o);
+    const double bound = (o->base + gain) / sv_cost_us(&p->cost, &l);
+    if (bound > least && bound >= OF_PLAIN * plain->score)
+        walk(p, &c, o, found);
 }
 
 /* All numbers of drafting sequences (powers of two, and all) with all numbers of rows. n are
@@ -161,43 +187,91 @@ static bool hopeless(const struct sv_policy *p, int mode, int32_t k, const struc
 static void search(struct sv_policy *p, int mode, int32_t n, const struct sv_candidate *plain,
                    struct found *found)
 {
-    struct bins b = {.block_rows = 0};
+    struct offer o = {.load = p->load, .base = plain->tokens};
     double gain = 0;
     for (int32_t k = 1, next = 1; k <= n; k++) {
-        const struct sv_policy_seq *s = &p->seq[p->rank[k - 1].i];
-        const float *alive = p->alive + (size_t)p->rank[k - 1].i * (size_t)p->block;
-        float a = 1;
-        for (int32_t j = 1; j < s->cap; j++) {
-            a = sv_chance_in_mode(p, mode, alive, j, a);
-            int bin = bin_of(a);
-            b.count[bin]++;
-            b.sum[bin] += (double)a;
-            gain += (double)a;
-        }
-        b.block_rows += s->block;
-        b.row_us += s->row_us;
-        b.draft_us += s->draft_us;
-        b.draft_row_us += s->draft_row_us;
+        const int32_t i = p->rank[k - 1].i;
+        const struct sv_policy_seq *s = &p->seq[i];
+        float chance[SV_MAX_BLOCK];
+        gain +=
+            sv_chance_in_mode(p, mode, p->alive + (size_t)i * (size_t)p->block, s->cap - 1, chance);
+        add_drafts(&o, chance, s->cap - 1);
+        add_sequence(&o, s);
         if (k < next && k < n)
             continue;
         next *= 2;
-        if (!hopeless(p, mode, k, &b, plain->tokens, gain, plain->score, found))
-            walk(p, mode, k, &b, plain->tokens, found);
+        try_offer(p, (struct sv_candidate){.mode = mode, .k = k}, &o, gain, plain, found);
+    }
+}
+
+/* All widths that may be drafted, to be pruned after it. The choice is between pruning and not
+ * pruning: both go by the record (gain: of all sequences, in units of one without history), and how
+ * chances were spread lately says which part of it the best rows bring. */
+static void try_widths(const struct sv_policy *p, struct sv_candidate c, struct offer *o,
+                       double gain, const struct sv_candidate *plain, struct found *found)
+{
+    float alive[SV_MAX_BLOCK], chance[SV_MAX_BLOCK], record = 0;
+    float rows[SV_CONFIDENCE_EDGES] = {0}, tokens[SV_CONFIDENCE_EDGES] = {0};
+    sv_chance_fill(p, NULL, alive);
+    sv_chance_in_mode(p, c.mode, alive, p->block - 1, chance);
+    for (int32_t j = 1; j < p->block; j++) {
+        record += chance[j];
+        sv_confidence_spread(p, j, alive[j], rows, tokens);
+        if (j >= 4 && j != 5 && j % 4 != 3 && j != p->block - 1)
+            continue;
+        float all = 0;
+        for (int b = 0; b < SV_CONFIDENCE_EDGES; b++)
+            all += tokens[b];
+        for (int b = 0; b < SV_CONFIDENCE_EDGES; b++) {
+            o->n[b] = c.k * (double)rows[b];
+            o->tokens[b] = all > 0 ? gain * (double)(record * tokens[b] / all) : 0;
+        }
+        c.width = j + 1;
+        try_offer(p, c, o, gain * (double)record, plain, found);
+    }
+}
+
+static void search_pruned(const struct sv_policy *p, int mode, int32_t n,
+                          const struct sv_candidate *plain, struct found *found)
+{
+    struct offer o = {.load = p->load, .base = plain->tokens};
+    double gain = 0, usual = 0;
+    float alive[SV_MAX_BLOCK];
+    sv_chance_fill(p, NULL, alive);
+    for (int32_t j = 1; j < p->block; j++)
+        usual += (double)alive[j];
+    for (int32_t k = 1; k <= n; k++) {
+        gain += sv_confidence_kept(p) * (double)p->rank[k - 1].value / usual;
+        add_sequence(&o, &p->seq[p->rank[k - 1].i]);
+        if (k == n || k == (n + 1) / 2 || (k == 1 && n >= 4))
+            try_widths(p, (struct sv_candidate){.mode = mode, .k = k}, &o, gain, plain, found);
+    }
+}
+
+/* Of the best of each size the one that is most worth a trial instead of the best of all. */
+static void pick_rival(struct sv_policy *p, const struct found *f)
+{
+    struct sv_candidate *rival = &p->searched->rival;
+    double most = 0;
+    if (p->trial.n_left)
+        return;
+    rival->k = 0;
+    for (int32_t i = 0; i < SV_LEVELS && f->best.k; i++) {
+        const double regret = f->size[i].k ? sv_trial_against(p, &f->best, &f->size[i]).regret : 0;
+        if (regret <= most)
+            continue;
+        most = regret;
+        *rival = f->size[i];
     }
 }
 
 static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candidate *plain)
 {
     enum { RIVALS_EVERY = 4 }; /* searches: the best of each size takes longer to find */
-    struct sv_searched *last = p->searched;
-    struct found found = {.best = {.score = -HUGE_VAL}};
-    struct sv_candidate pruned = found.best;
+    struct sv_candidate size[SV_LEVELS] = {{.k = 0}};
+    struct found found = {.best = {.score = -HUGE_VAL}}, found_pruned = found;
     int32_t n = rank_all(p);
-    if (last->n_searches++ % RIVALS_EVERY == 0) {
-        memset(last->size, 0, sizeof last->size);
-        found.size = last->size;
-        last->looked = p->n;
-    }
+    found.size = p->searched->n_searches++ % RIVALS_EVERY ? NULL : size;
     bool both = p->drafts_on_device;
     /* A full block costs more; it has to be better to be worth a look. */
     bool full = !both || p->mode_factor[SV_DRAFT_FULL] > p->mode_factor[SV_DRAFT_SHORT];
@@ -205,10 +279,12 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
         if (mode == SV_DRAFT_FULL ? !full : !both)
             continue;
         if (p->prunes)
-            sv_confidence_search(p, mode, n, plain, &pruned);
+            search_pruned(p, mode, n, plain, &found_pruned);
         search(p, mode, n, plain, &found);
     }
-    const struct sv_candidate best = found.best;
+    if (found.size)
+        pick_rival(p, &found);
+    const struct sv_candidate best = found.best, pruned = found_pruned.best;
     if (p->prunes && best.k && pruned.k && 2 * n > p->n)
         p->confidence.gain +=
             ((float)(pruned.score / best.score) - p->confidence.gain) * PRUNE_RATE;
@@ -217,57 +293,54 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
     return pruned.score > PRUNE_MARGIN * best.score ? pruned : best;
 }
 
-enum { SERVES = 4, ALIKE_SERVES = 8, FAR_SERVES = 32 };
-
-/* It found nothing new again, after so many steps. Where nobody drafts, longer and longer. */
-static int32_t longer(const struct sv_policy *p, int32_t serves)
+/* What was found before, for the sequences of this step and by what is known by now. */
+static void look_up_again(const struct sv_policy *p, const struct sv_candidate *plain,
+                          struct sv_candidate *c)
 {
-    const int32_t most = p->trial.drafted ? ALIKE_SERVES : FAR_SERVES;
-    return 2 * serves < most ? 2 * serves : most;
-}
-
-static bool serves_on(const struct sv_policy *p, struct sv_searched *last)
-{
-    const int32_t n = last->n_steps;
-    last->n_steps += 1 + p->n_rested;
-    return n < last->serves;
+    if (!c->k)
+        return;
+    c->load.sampled = p->load.sampled;
+    c->tokens += plain->tokens - c->base;
+    c->base = plain->tokens;
+    c->us = sv_cost_us(&p->cost, &c->load);
+    c->score = c->tokens / c->us;
 }
 
 /* Where the host's time is the step's, one search serves some steps, since it takes as long as a
- * good part of a small model's step: more where it found nothing new, and many while plain decoding
- * is far better. Whom it was made for may be gone: the ranks stay, and chances are looked up again.
- */
+ * good part of a small model's step: more where it found drafting not to pay. Whom it was made
+ * for may be gone: the ranks stay, and chances are looked up again. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
 {
-    static const double FAR = 0.85, ALIKE = 0.02;
+    enum { SERVES = 4, MOST_SERVES = 32 };
+    static const double FAR = 0.85;
     struct sv_searched *last = p->searched;
-    if (p->ahead)
-        return search_all(p, plain);
-    struct sv_candidate c = last->c;
-    if (last->n == p->n) {
-        c.load.sampled = p->load.sampled;
-        c.tokens += plain->tokens - last->plain_tokens;
-        c.us = sv_cost_us(&p->cost, &c.load);
-        c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
-        if (serves_on(p, last))
-            return c;
-    } else if (!p->trial.drafted && last->n && sv_policy_about(p->n, last->n) &&
-               serves_on(p, last)) {
-        return (struct sv_candidate){.score = -HUGE_VAL}; /* some came or went: as far as it was */
+    const bool same = last->n == p->n,
+               idle = !p->trial.drafted && last->n && sv_policy_about(p->n, last->n);
+    const int32_t n_steps = last->n_steps;
+    last->n_steps += 1 + p->n_rested;
+    if (!p->ahead && (same || idle) && n_steps < last->serves) {
+        if (!same) /* some came or went: as far as it was */
+            return (struct sv_candidate){.score = -HUGE_VAL};
+        look_up_again(p, plain, &last->c);
+        return last->c;
     }
-    const struct sv_candidate was = c;
-    const int32_t was_for = last->serves;
-    c = search_all(p, plain);
-    bool far = !c.k || c.score < FAR * plain->score;
-    bool nothing =
-        !p->trial.drafted && sv_policy_about(p->n, last->n) && (!c.k || c.score < plain->score);
-    bool alike = last->n == p->n && c.k == was.k && c.mode == was.mode &&
-                 (!c.k || fabs(c.score / was.score - 1) < ALIKE);
-    last->c = c;
-    last->plain_tokens = plain->tokens;
+    last->c = search_all(p, plain);
     last->n = p->n;
-    last->n_steps = 0;
-    last->serves = far ? FAR_SERVES : alike || nothing ? longer(p, was_for) : SERVES;
+    last->n_steps = 1;
+    const bool far = !last->c.k || last->c.score < FAR * plain->score,
+               nothing = idle && last->c.score < plain->score;
+    last->serves = far ? MOST_SERVES : nothing ? 2 * last->serves : SERVES;
+    last->serves = last->serves < MOST_SERVES ? last->serves : MOST_SERVES;
+    return last->c;
+}
+
+const struct sv_candidate *sv_choice_rival(struct sv_policy *p, const struct sv_candidate *plain,
+                                           const struct sv_candidate *used)
+{
+    struct sv_candidate *c = &p->searched->rival;
+    if (!c->k || c->load.n_segs != p->n || c->load.n_rows == used->load.n_rows)
+        return NULL;
+    look_up_again(p, plain, c);
     return c;
 }
 
@@ -294,47 +367,123 @@ void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t w
     l->draft_us += s->draft_us + s->draft_row_us * (float)s->draft_rows;
 }
 
-/* As many rows as when the search was made, to whose drafts are likeliest by now. */
-static void share_again(struct sv_policy *p, const struct sv_candidate *c, int32_t *bin,
-                        int32_t *in_bin)
+/* ---------------------------------------------------------------- rows for each sequence */
+
+/* Drafts of higher bins have a row, and so many of this one. */
+struct line {
+    int32_t bin, left;
+};
+
+static struct line draw_line(const struct offer *o, int32_t n_rows)
 {
-    int32_t count[BINS] = {0}, left = c->n_rows;
-    for (int32_t r = 0; r < c->k; r++) {
-        const struct sv_policy_seq *s = &p->seq[p->rank[r].i];
-        float *alive = p->alive + (size_t)p->rank[r].i * (size_t)p->block;
-        if (s->fixed || s->cap < 2)
-            continue;
-        sv_chance_fill(p, s, alive);
-        float a = 1;
-        for (int32_t j = 1; j < s->cap; j++)
-            count[bin_of(a = sv_chance_in_mode(p, c->mode, alive, j, a))]++;
-    }
-    for (*bin = BINS - 1; *bin > 0 && left > count[*bin]; (*bin)--)
-        left -= count[*bin];
-    *in_bin = left;
+    struct line l = {BINS - 1, n_rows};
+    for (; l.bin > 0 && l.left > o->n[l.bin]; l.bin--)
+        l.left -= (int32_t)o->n[l.bin];
+    return l;
 }
 
+static int32_t width_above(struct line *l, const float *chance, int32_t n_drafts)
+{
+    int32_t width = 1;
+    for (; width <= n_drafts; width++) {
+        const int32_t bin = bin_of(chance[width]);
+        if (bin < l->bin || (bin == l->bin && !l->left))
+            break;
+        l->left -= bin == l->bin;
+    }
+    return width;
+}
+
+/* The sequence of this rank, if it may draft: somebody else may sit there by now, or nobody. */
+static struct sv_policy_seq *ranked(struct sv_policy *p, int32_t rank)
+{
+    struct sv_policy_seq *s = &p->seq[p->rank[rank].i];
+    return rank >= p->searched->n_ranked || s->fixed || s->cap < 2 ? NULL : s;
+}
+
+/* As many rows as the candidate has, for the drafts that are likeliest by now. */
 void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c)
 {
-    int32_t bin = c->bin, left = c->in_bin;
-    if (!c->k)
-        return;
-    if ((p->searched->n_steps || c == &p->searched->rival) && !c->width)
-        share_again(p, c, &bin, &left);
+    struct offer o = {.base = 0};
     for (int32_t r = 0; r < c->k; r++) {
-        struct sv_policy_seq *s = &p->seq[p->rank[r].i];
-        const float *alive = p->alive + (size_t)p->rank[r].i * (size_t)p->block;
-        if (s->fixed || s->cap < 2)
-            continue; /* somebody else sits there by now */
-        int32_t width = c->width < s->cap ? c->width > 1 ? c->width : 1 : s->cap;
-        float a = 1;
-        for (int32_t j = 1; !c->width && j < s->cap; j++) {
-            int at = bin_of(a = sv_chance_in_mode(p, c->mode, alive, j, a));
-            if (at < bin || (at == bin && !left))
-                break;
-            left -= at == bin;
-            width++;
-        }
-        sv_choice_set_width(p, s, width, c->mode);
+        const struct sv_policy_seq *s = ranked(p, r);
+        float *chance = p->alive + (size_t)p->rank[r].i * (size_t)p->block, alive[SV_MAX_BLOCK];
+        if (!s || c->width)
+            continue;
+        sv_chance_fill(p, s->record, alive);
+        sv_chance_in_mode(p, c->mode, alive, s->cap - 1, chance);
+        add_drafts(&o, chance, s->cap - 1);
+    }
+    struct line line = draw_line(&o, c->n_rows);
+    for (int32_t r = 0; r < c->k; r++) {
+        struct sv_policy_seq *s = ranked(p, r);
+        const float *chance = p->alive + (size_t)p->rank[r].i * (size_t)p->block;
+        if (!s)
+            continue;
+        const int32_t width = c->width ? c->width : width_above(&line, chance, s->cap - 1);
+        sv_choice_set_width(p, s, width < s->cap ? width : s->cap, c->mode);
+    }
+}
+
+void sv_policy_narrow(struct sv_policy *p, int32_t i, int32_t width)
+{
+    struct sv_policy_seq *s = &p->seq[i];
+    SV_REQUIRE(i < p->n && width >= 1 && width <= s->width);
+    p->load.n_rows -= s->width - width;
+    p->load.row_us -= s->row_us * (float)(s->width - width);
+    s->width = width;
+}
+
+/* Chances of a sequence's drafts, now that the drafter has told how sure it is. */
+static const float *fill_told(struct sv_policy *p, int32_t i, const float *share)
+{
+    float *chance = p->alive + (size_t)i * (size_t)p->block, a = 1;
+    for (int32_t j = 1; j < p->seq[i].width; j++)
+        chance[j] = a *= sv_confidence_chance(p, j, share[j - 1]);
+    return chance;
+}
+
+static int32_t probe_width(const struct sv_policy_seq *s, const float *chance)
+{
+    int32_t width = 1;
+    while (width < s->width && (width == 1 || chance[width] >= REACH))
+        width++;
+    return width;
+}
+
+void sv_policy_prune(struct sv_policy *p, const float *share)
+{
+    struct offer o = {.load = p->load, .rate = p->rate};
+    struct sv_candidate c = {.width = 1};
+    int32_t at = 0;
+    o.load.n_prompt_rows = 0;
+    for (int32_t i = 0; i < p->n; i++) {
+        const struct sv_policy_seq *s = &p->seq[i];
+        if (!s->draft_rows)
+            continue;
+        const float *chance = fill_told(p, i, share + at);
+        at += s->n_drafts;
+        if (s->fixed || s->probe)
+            continue;
+        c.k++;
+        add_sequence(&o, s);
+        add_drafts(&o, chance, s->width - 1);
+        o.load.n_rows -= s->width - 1;
+        o.load.row_us -= s->row_us * (float)(s->width - 1);
+    }
+    struct found found = {.best = {.score = -p->rate * sv_cost_us(&p->cost, &o.load)}};
+    walk(p, &c, &o, &found);
+    struct line line = draw_line(&o, found.best.n_rows);
+    p->n_pruned_steps++;
+    for (int32_t i = 0; i < p->n; i++) {
+        const struct sv_policy_seq *s = &p->seq[i];
+        const float *chance = p->alive + (size_t)i * (size_t)p->block;
+        if (!s->draft_rows || s->fixed)
+            continue;
+        const int32_t width = p->random  ? 1 + (int32_t)sv_rng_below(p->random, (uint32_t)s->width)
+                              : s->probe ? probe_width(s, chance)
+                                         : width_above(&line, chance, s->width - 1);
+        p->n_pruned += s->width - width;
+        sv_policy_narrow(p, i, width);
     }
 }

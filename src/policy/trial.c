@@ -13,15 +13,13 @@
 
 enum {
     STEPS = 12,        /* of one trial of the other way, */
-    SIZE_STEPS = 4,    /* and of another size, */
-    SETTLING = 4,      /* behind those that find caches as other kinds of steps left them */
+    SIZE_STEPS = 4,    /* and of another size */
     YOUNG = 256,       /* choices times sequences: before, a process knows its table only; */
     VERIFIED = 6,      /* verify steps of its own, */
     CHOICES = 48,      /* and choices, before a request's drafter is given up; */
     VAIN_STEPS = 16,   /* or so many in a row, */
     VAIN_REQUESTS = 3, /* of so many requests: from then on most are not tried any more, */
     SAMPLE = 16,       /* but for one in so many */
-    MODE_EVERY = 16,   /* steps that draft: at most one of them with the other number of masks */
     HEMMED = 64        /* choices in a row without a good moment for a probe: then any will do */
 };
 
@@ -45,10 +43,15 @@ static const double FIRST_STEPS = 4, DEBT = 4, GOOD_DEBT = 12;
 static const double FAR = 3;
 /* What one size may be wrong by, times its standard deviation, when it met another moment of the
  * machine; and how likely that is. */
-static const double WRONG = 2.4, RARELY = 0.4, RARELY_FROM_PLAIN = 0.08, SIZE_SHARE = 0.0005;
-/* Time for steps with the other number of masks, of that of steps that draft, and what of it a new
- * process has in steps. */
-static const double MODE_SHARE = 0.001, FIRST_MODES = 0.15;
+static const double WRONG = 2.4, RARELY = 0.4, SIZE_SHARE = 0.001;
+/* Share of the time for looks: where pruning comes near the best choice or so few whole blocks were
+ * looked at, and elsewhere. */
+static const double LOOK_NEAR_SHARE = 0.006, LOOK_SHARE = 0.0015;
+static const float FEW_LOOKS = 40;
+/* Of more sequences than two, less, down to this share of it: one block tells the same. */
+static const double LOOK_LEAST = 1.0 / 6;
+/* A look is thought to cost such a share of a step at least. */
+static const double LEAST_LOOK = 0.01;
 /* A draft is looked at while the one before it is kept with this chance: beyond, little is seen. */
 static const float REACH = 0.15f;
 /* Who brings more drafts than this a step keeps drafting: with fewer sequences at work it may
@@ -61,18 +64,9 @@ static bool all_in_vain(const struct sv_policy *p)
     return p->trial.n_in_vain >= VAIN_STEPS && p->trial.n_requests_in_vain >= VAIN_REQUESTS;
 }
 
-void sv_trial_verified(struct sv_policy *p, struct sv_record *r)
-{
-    struct sv_trial *t = &p->trial;
-    t->n_in_vain += t->n_in_vain < INT32_MAX;
-    t->n_requests_in_vain += r->epoch != t->epoch && t->n_requests_in_vain < INT32_MAX;
-    r->epoch = t->epoch;
-}
-
 void sv_trial_paid(struct sv_policy *p)
 {
     p->trial.n_in_vain = p->trial.n_requests_in_vain = 0;
-    p->trial.epoch++;
 }
 
 /* Where nobody drafts. */
@@ -104,11 +98,13 @@ static double young(const struct sv_policy *p)
     return told < YOUNG ? (double)(YOUNG - told) / YOUNG : 0;
 }
 
-/* What `other` is worth trying. */
-static struct sv_rival against(const struct sv_policy *p, const struct sv_candidate *used,
-                               const struct sv_candidate *other, bool of_size)
+struct sv_rival sv_trial_against(const struct sv_policy *p, const struct sv_candidate *used,
+                                 const struct sv_candidate *other)
 {
     static const double PEAK = 0.398942; /* 1 / sqrt(2 pi) */
+    if (!other || (!used->k && !other->k))
+        return (struct sv_rival){.apart = HUGE_VAL};
+    const bool of_size = used->k && other->k;
     const double doubt = fmax(doubt_of(p, used, other), 1e-6) * (of_size ? WRONG : 1),
                  x = fabs(log(used->score / other->score)) / doubt,
                  more = doubt * (PEAK * exp(-x * x / 2) - x * erfc(x * sqrt(0.5)) / 2);
@@ -116,71 +112,12 @@ static struct sv_rival against(const struct sv_policy *p, const struct sv_candid
                              .of_size = of_size,
                              .doubt = doubt,
                              .apart = x,
-                             .regret = more * (!of_size  ? 1
-                                               : used->k ? RARELY
-                                                         : RARELY_FROM_PLAIN)};
+                             .regret = of_size ? RARELY * more : more};
 }
 
-/* Of the best of each size, which the search has just told, the one that is worth most to try. */
-static void pick_size(struct sv_policy *p, const struct sv_candidate *plain,
-                      const struct sv_candidate *used)
-{
-    struct sv_searched *s = p->searched;
-    double most = 0;
-    s->looked = 0;
-    s->rival_n = 0;
-    for (int32_t i = 0; i < SV_LEVELS; i++) {
-        const struct sv_candidate *c = &s->size[i];
-        if (!c->k)
-            continue;
-        const double regret = against(p, used, c, true).regret;
-        if (regret <= most)
-            continue;
-        most = regret;
-        s->rival = *c;
-        s->rival_n = p->n;
-        s->rival_tokens = plain->tokens;
-    }
-}
-
-/* By what is known by now; NULL: there is none, it is not another size any more, or fewer than it
- * wants have had a rank since. */
-static const struct sv_candidate *size_again(struct sv_policy *p, const struct sv_candidate *plain,
-                                             const struct sv_candidate *used)
-{
-    struct sv_searched *s = p->searched;
-    struct sv_candidate *c = &s->rival;
-    if (s->rival_n != p->n || (used->k && c->load.n_rows == used->load.n_rows) ||
-        s->ranked_of != p->n || c->k > s->ranked)
-        return NULL;
-    c->load.sampled = p->load.sampled;
-    c->tokens += plain->tokens - s->rival_tokens;
-    s->rival_tokens = plain->tokens;
-    c->us = sv_cost_us(&p->cost, &c->load);
-    c->score = c->tokens / c->us;
-    return c;
-}
-
-struct sv_rival sv_trial_way(const struct sv_policy *p, const struct sv_candidate *plain,
-                             const struct sv_candidate *best, bool drafting)
-{
-    if (!best->k)
-        return (struct sv_rival){.apart = HUGE_VAL};
-    return drafting ? against(p, best, plain, false) : against(p, plain, best, false);
-}
-
-struct sv_rival sv_trial_size(struct sv_policy *p, const struct sv_candidate *plain,
-                              const struct sv_candidate *used)
-{
-    if (p->searched->looked == p->n && !(p->trial.n_left && p->trial.of_size))
-        pick_size(p, plain, used);
-    /* First of all it is acceptance that has to be known. */
-    const struct sv_candidate *c = young(p) > 0 ? NULL : size_again(p, plain, used);
-    return c ? against(p, used, c, true) : (struct sv_rival){.apart = HUGE_VAL, .of_size = true};
-}
-
-void sv_trial_save(struct sv_policy *p, double us, bool drafting, const struct sv_rival *way,
-                   const struct sv_rival *size)
+/* Time that may be spent: a share of what the last steps took, more where the rival may be worth
+ * it. */
+static void save(struct sv_policy *p, double us, bool drafting, const struct sv_rival *rival)
 {
     struct sv_trial *t = &p->trial;
     double *thrift = &t->thrift[sv_policy_octave(p->n)];
@@ -189,76 +126,60 @@ void sv_trial_save(struct sv_policy *p, double us, bool drafting, const struct s
     double share = SHARE * *thrift + (t->n_steps ? 0 : FIRST_STEPS);
     share += YOUNG_SHARE * young(p);
     t->n_steps += t->n_steps < YOUNG;
-    double other = way->c ? share / 2 : 0, near = NEAR_SHARE * (drafting ? 1 : *thrift);
+    const double other = !rival->c        ? 0
+                         : rival->of_size ? SIZE_SHARE
+                                          : share / 2,
+                 near = NEAR_SHARE * (drafting ? 1 : *thrift) * fmin(rival->regret / REGRET, 1);
     /* What is held back is worked off first, which may take long. */
     const double most = 50 * us + p->held_us;
     t->probe_us = fmin(t->probe_us + us * (share - other), most);
-    t->other_us = fmin(t->other_us + us * (other + near * fmin(way->regret / REGRET, 1)), most);
-    t->size_us =
-        fmin(t->size_us + us * (SIZE_SHARE + near * fmin(size->regret / REGRET, 1)), 50 * us);
+    t->other_us = fmin(t->other_us + us * (other + near), most);
     t->n_since += t->n_since < MOST_SINCE;
 }
 
 /* For a few steps, when what they are thought to lose has been saved up: near a tie often, far from
  * it hardly ever. */
-bool sv_trial_goes(struct sv_policy *p, const struct sv_rival *rival,
-                   const struct sv_candidate *used)
+static bool goes(struct sv_policy *p, const struct sv_rival *rival, const struct sv_candidate *used)
 {
     struct sv_trial *t = &p->trial;
     const struct sv_candidate *c = rival->c;
-    const bool drafting = used->k > 0;
-    double *purse = rival->of_size ? &t->size_us : &t->other_us;
-    if (t->n_left && t->of_size != rival->of_size)
-        return false;
-    if (!c || (t->n_left && t->drafts != (c->k > 0))) {
-        t->n_left -= t->n_left > 0;
+    if (!c) {
+        t->n_left = 0;
         return false;
     }
-    double loss = c->us - c->tokens * used->us / used->tokens, first = drafting ? 0 : p->held_us;
-    loss = loss > 0 ? loss : 0;
+    const double loss = fmax(c->us - c->tokens * used->us / used->tokens, 0),
+                 first = used->k ? 0 : p->held_us;
     if (!t->n_left) {
         /* What is thought to be best goes on long enough in between to be compared too. */
         double sure = SURE / fmax(rival->doubt, 1e-3);
         double least = fmin(fmax(SPACING * sure * sure, SPACING), MOST_SPACING);
-        if (t->n_since < least || *purse < 2 * loss + first || rival->apart > FAR)
+        if (t->n_since < least || t->other_us < 2 * loss + first || rival->apart > FAR)
             return false;
-        t->n_left = rival->of_size ? (drafting ? 0 : SETTLING) + SIZE_STEPS : STEPS;
-        *purse -= first;
-        t->drafts = c->k > 0;
+        t->n_left = rival->of_size ? SIZE_STEPS : STEPS;
         t->of_size = rival->of_size;
-        if (!drafting)
+        t->other_us -= first;
+        if (!used->k)
             was_in_vain(p, 0.9);
     }
     t->n_left--;
-    *purse -= loss;
+    t->other_us -= loss;
     t->n_since = 0;
     p->n_other++;
     return true;
 }
 
-static void set_mode(struct sv_policy *p, int mode)
+const struct sv_candidate *sv_trial_other(struct sv_policy *p, const struct sv_candidate *used,
+                                          const struct sv_rival *way,
+                                          const struct sv_candidate *size, bool beside_prompt)
 {
-    for (int32_t i = 0; i < p->n; i++)
-        if (!p->seq[i].fixed)
-            sv_choice_set_width(p, &p->seq[i], p->seq[i].width, mode);
-}
-
-void sv_trial_mode(struct sv_policy *p, const struct sv_candidate *best)
-{
-    struct sv_trial *t = &p->trial;
-    if (!p->drafts_on_device)
-        return;
-    t->mode_us = fmin(t->mode_us + best->us * (t->n_drafting ? MODE_SHARE : FIRST_MODES), best->us);
-    if (++t->n_drafting % MODE_EVERY)
-        return;
-    set_mode(p, best->mode == SV_DRAFT_FULL ? SV_DRAFT_SHORT : SV_DRAFT_FULL);
-    const double loss = fmax(sv_cost_us(&p->cost, &p->load) - best->us, 0);
-    if (t->mode_us < loss) {
-        set_mode(p, best->mode);
-        return;
-    }
-    t->mode_us -= loss;
-    p->n_masks++;
+    const struct sv_trial *t = &p->trial;
+    const struct sv_rival of_size = sv_trial_against(p, used, size);
+    /* First of all it is acceptance that has to be known. */
+    const bool sizes = t->n_left ? t->of_size : young(p) <= 0 && of_size.regret > way->regret;
+    const struct sv_rival *rival = sizes ? &of_size : way;
+    if (!beside_prompt || t->n_hemmed >= HEMMED)
+        save(p, (1 + p->n_rested) * used->us, used->k > 0, rival);
+    return !beside_prompt && goes(p, rival, used) ? rival->c : NULL;
 }
 
 /* ---------------------------------------------------------------- probes */
@@ -282,54 +203,51 @@ static struct sv_policy_seq *probe_whom(struct sv_policy *p, int32_t room)
     return best;
 }
 
-/* How far a probe looks, and with how many masks. Where nobody drafts: as far as drafts are likely
- * to be kept at all, so that what fails at the first draft is cheap to see failing; the first time
- * with the whole block, for which the draft was made. Elsewhere half as many rows again. */
+/* How far a probe looks, and with how many masks: the first time and every fourth with those of a
+ * whole block, for which the draft was made. Where nobody drafts: as far as drafts are likely to be
+ * kept at all, so that what fails at the first draft is cheap to see failing. Elsewhere half as
+ * many rows again. */
 static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, const float *alive,
                      bool drafting, int32_t *width)
 {
-    int32_t w = s->width + 1 + s->width / 2;
-    if (drafting) {
-        *width = w < s->cap ? w : s->cap;
-        return s->draft_rows < s->block && p->n_probes % 2 ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
-    }
-    w = 2;
-    while (w < s->cap && alive[w - 1] > REACH)
+    const int32_t most = drafting ? s->width + 1 + s->width / 2 : s->cap;
+    int32_t w = 2;
+    while (w < s->cap && w < most && (drafting || alive[w - 1] > REACH))
         w++;
     *width = w;
     return s->record->n_verified % 4 && p->drafts_on_device ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
 }
 
-bool sv_trial_is_hemmed(const struct sv_policy *p)
+/* Probes wait for steps without prompt rows, and for somebody with room for a whole block: where
+ * there has been neither for long, there may never be, and they wait no longer. */
+static struct sv_policy_seq *probe_now(struct sv_policy *p, bool beside_prompt)
 {
-    return p->trial.n_hemmed >= HEMMED;
-}
-
-void sv_trial_hem(struct sv_policy *p, bool beside_prompt)
-{
+    struct sv_policy_seq *s = beside_prompt ? NULL : probe_whom(p, 0);
     int32_t *n = &p->trial.n_hemmed;
-    *n = !beside_prompt && probe_whom(p, 0) ? 0 : *n + (*n < HEMMED);
+    *n = s ? 0 : *n + (*n < HEMMED);
+    return s || *n < HEMMED ? s : probe_whom(p, 2);
 }
 
 /* What it would lose has to be saved up: its time less what its tokens are worth. More of what did
  * well, and the few requests still tried, may run into debt. */
-void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
+void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool beside_prompt)
 {
-    struct sv_policy_seq *s = probe_whom(p, sv_trial_is_hemmed(p) ? 2 : 0);
+    struct sv_policy_seq *s = probe_now(p, beside_prompt);
+    const double us = used->us, rate = used->tokens / us;
+    const bool drafting = used->k > 0;
     if (!s)
         return;
     struct sv_policy_seq was = *s;
     struct sv_load load = p->load;
-    float alive[SV_MAX_BLOCK], chance = 1;
+    float alive[SV_MAX_BLOCK], chance[SV_MAX_BLOCK];
     int32_t width;
-    sv_chance_fill(p, s, alive);
+    sv_chance_fill(p, s->record, alive);
     int mode = probe_how(p, s, alive, drafting, &width);
     sv_choice_set_width(p, s, width, mode);
     double loss = sv_cost_us(&p->cost, &p->load) - us + (drafting ? 0 : p->held_us / p->n);
-    for (int32_t j = 1; j < s->width; j++) {
-        chance = sv_chance_in_mode(p, mode, alive, j, chance);
-        loss -= j < was.width ? 0 : (double)chance / rate;
-    }
+    sv_chance_in_mode(p, mode, alive, s->width - 1, chance);
+    for (int32_t j = was.width; j < s->width; j++)
+        loss -= (double)chance[j] / rate;
     /* Good news must not wait for what others have spent on bad news. */
     double debt = was.record->burst ? GOOD_DEBT : DEBT;
     bool burst = !drafting && p->trial.probe_us > -debt * us &&
@@ -347,15 +265,83 @@ void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
     p->n_probes++;
 }
 
+/* ---------------------------------------------------------------- looks */
+
+/* One that drafts, in turn. */
+static struct sv_policy_seq *look_at(struct sv_policy *p)
+{
+    for (int32_t k = 1; k <= p->n; k++) {
+        int32_t i = (p->trial.looked + k) % p->n;
+        struct sv_policy_seq *s = &p->seq[i];
+        if (s->width < 2 || !s->draft_rows || s->fixed)
+            continue;
+        p->trial.looked = i;
+        return s;
+    }
+    return NULL;
+}
+
+/* Whole blocks that the drafter told its confidence of, as long as they count. */
+static float looked_at(const struct sv_policy *p)
+{
+    float n = 0;
+    for (int32_t b = 0; b < SV_CONFIDENCE_EDGES; b++)
+        n += p->confidence.spread[p->block - 1][b];
+    return n;
+}
+
+/* A whole block with its confidence, of which no more is verified than was chosen; or no more masks
+ * than rows. */
+static void set_masks(struct sv_policy *p, struct sv_policy_seq *s, bool whole)
+{
+    struct sv_load *l = &p->load;
+    const int32_t masks = whole ? s->block : s->width,
+                  n_drafts = whole && p->prunes ? s->block - 1 : s->width - 1;
+    l->n_draft_rows += masks - s->draft_rows;
+    l->draft_us += s->draft_row_us * (float)(masks - s->draft_rows);
+    l->n_draft_out += n_drafts - s->n_drafts;
+    s->draft_rows = masks;
+    s->n_drafts = n_drafts;
+    p->confidence_now = whole && p->prunes;
+    if (p->confidence_now && !p->confidence_free)
+        l->draft_us += (float)sv_curve_at(&p->cost.trip, l->n_draft_out);
+}
+
+void sv_trial_look(struct sv_policy *p, double us)
+{
+    struct sv_trial *t = &p->trial;
+    const struct sv_load load = p->load;
+    const int32_t looked = t->looked;
+    const double usual = p->confidence.near ? LOOK_NEAR_SHARE : LOOK_SHARE,
+                 share = p->prunes && looked_at(p) < FEW_LOOKS
+                             ? LOOK_NEAR_SHARE
+                             : usual * fmax(fmin(2.0 / p->n, 1), LOOK_LEAST);
+    t->look_us = fmin(t->look_us + share * us, 50 * us);
+    struct sv_policy_seq *s =
+        p->prunes_now || !load.n_draft_segs || t->look_us <= 0 ? NULL : look_at(p);
+    if (!s)
+        return;
+    const struct sv_policy_seq was = *s;
+    set_masks(p, s, s->draft_rows < s->block || (p->prunes && p->n_steps % 4));
+    const double loss = us > 0 ? sv_cost_us(&p->cost, &p->load) - sv_cost_us(&p->cost, &load) : 0,
+                 price = fmax(loss, LEAST_LOOK * us);
+    if (t->look_us >= price) {
+        t->look_us -= price;
+        return;
+    }
+    *s = was;
+    p->load = load;
+    t->looked = looked;
+    p->confidence_now = false;
+}
+
 /* ---------------------------------------------------------------- giving up */
 
 static bool hardly_kept(const struct sv_policy *p, const struct sv_policy_seq *s)
 {
-    float alive[SV_MAX_BLOCK], sum = 0;
-    sv_chance_fill(p, s, alive);
-    for (int32_t j = 1; j < s->block; j++)
-        sum += alive[j];
-    return sum < FEW_KEPT;
+    float alive[SV_MAX_BLOCK], chance[SV_MAX_BLOCK];
+    sv_chance_fill(p, s->record, alive);
+    return sv_chance_in_mode(p, SV_DRAFT_SHORT, alive, s->block - 1, chance) < (double)FEW_KEPT;
 }
 
 /* By its own record; or, once several in a row were in vain, by theirs. */

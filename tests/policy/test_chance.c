@@ -6,7 +6,7 @@
 #include "testing.h"
 
 #include "engine/run.h"
-#include "policy/chance.h"
+#include "policy/choice.h"
 
 #include <math.h>
 
@@ -243,14 +243,12 @@ static void sane(const struct sv_policy *p, struct sv_record *r)
 {
     float alive[BLOCK];
     assert_true(isfinite(p->apart_xy) && isfinite(p->apart_xx));
-    sv_chance_fill(p, &(struct sv_policy_seq){.block = BLOCK, .record = r}, alive);
+    sv_chance_fill(p, r, alive);
     for (int mode = 0; mode < SV_DRAFT_MODES; mode++) {
-        float before = 1;
-        for (int32_t j = 1; j < BLOCK; j++) {
-            const float a = sv_chance_in_mode(p, mode, alive, j, before);
-            assert_true(a >= 0 && a <= before);
-            before = a;
-        }
+        float chance[BLOCK] = {1};
+        sv_chance_in_mode(p, mode, alive, BLOCK - 1, chance);
+        for (int32_t j = 1; j < BLOCK; j++)
+            assert_true(chance[j] >= 0 && chance[j] <= chance[j - 1]);
     }
     for (int32_t j = 1; j < BLOCK; j++) {
         const float x[] = {p->kept[j], p->tried[j], p->hazard[j], r->kept[j], r->expected[j]};

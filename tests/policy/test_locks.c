@@ -279,7 +279,7 @@ static void adds_up(const struct sv_policy *p)
     assert_true(l->n_draft_rows == draft_rows && l->n_draft_out == outs);
     assert_true(isfinite(l->seg_us) && isfinite(l->row_us) && isfinite(l->draft_us));
     assert_true(isfinite(p->apart_xy) && isfinite(p->trial.probe_us) &&
-                isfinite(p->trial.other_us) && isfinite(p->confidence.look_us));
+                isfinite(p->trial.other_us) && isfinite(p->trial.look_us));
 }
 
 static void verify_any(struct sv_policy *p, struct guest *of[], struct sv_rng *rng)
