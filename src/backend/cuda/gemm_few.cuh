@@ -12,6 +12,25 @@
 #ifndef SV_CUDA_GEMM_FEW_CUH
 #define SV_CUDA_GEMM_FEW_CUH
 
+/* Where a warp's strip of a stage's first tile lies, and how far from there the next tile's: a
+ * band's tiles lie one after the other, and halves of them likewise. odd: see struct walk. */
+template <enum way WAY, bool GATED>
+static __device__ __forceinline__ uint32_t few_own(uint32_t odd, uint32_t *next)
+{
+    constexpr uint32_t TILES = ring<8, WAY>::TILES;
+    const uint32_t warp = threadIdx.x / 32;
+    *next = W_BYTES;
+    if (!takes_tall(WAY) || !GATED)
+        return warp / 4 * TILES * W_BYTES + warp % 4 * STRIP_BYTES;
+    const uint32_t part = warp / 6, at = warp % 6;
+    const bool half = odd ? at < 2 : at >= 4;
+    if (half)
+        *next = W_BYTES / 2;
+    return part * TILES * W_BYTES * 3 / 2 +
+           (half ? (odd ? 0 : TILES * W_BYTES) + at % 2 * STRIP_BYTES
+                 : (odd ? TILES * W_BYTES / 2 : 0) + (odd ? at - 2 : at) * STRIP_BYTES);
+}
+
 #if SV_GEMM_CODES
 
 /* Half of the columns of x: of 8 rows each the words of four columns of 8 numbers. */
@@ -33,17 +52,14 @@ template <int N> struct held {
     uint32_t x_at;
 };
 
-/* Waits for the tile of `at`. */
+/* Fetches tile j of a stage. */
 template <int N, enum way WAY>
-static __device__ __forceinline__ void few_take(struct held<N> &to, const struct place &at,
-                                                const struct run &r, uint32_t smem,
-                                                struct tail *tail)
+static __device__ __forceinline__ void few_take(struct held<N> &to, uint32_t stage, uint32_t j,
+                                                const struct run &r)
 {
     typedef ring<N, WAY> R;
-    bar_wait(smem_u32(&tail->full[at.s]), at.parity);
-    const uint32_t stage = smem + at.s * R::STAGE;
-    to.c = fetch(stage + r.own);
-    to.x_at = stage + R::W;
+    to.c = fetch(stage + r.own + (j ? r.next : 0));
+    to.x_at = stage + R::W + j * R::X;
     if constexpr (held<N>::X) {
         few_x<N>(to.x[0], to.x_at, 0);
         few_x<N>(to.x[1], to.x_at, 1);
@@ -99,29 +115,45 @@ static __device__ __forceinline__ void few_next(struct place &at, const struct s
     }
 }
 
-/* Multiplies `own`, the tile of `at`, with the next on its way into `next`. */
+/* Waits for the stage of `at`. */
 template <int N, enum way WAY>
-static __device__ __forceinline__ void
-few_turn(float (&acc)[N / 2], const struct held<N> &own, struct held<N> &next, struct place &at,
-         const struct run &r, const struct sv_gemm_args &a, uint32_t smem, struct tail *tail)
+static __device__ __forceinline__ uint32_t few_wait(const struct place &at, uint32_t smem,
+                                                    struct tail *tail)
 {
-    const int32_t s = at.s;
-    few_next(at, a);
-    few_take<N, WAY>(next, at, r, smem, tail);
-    FOR_CODE(r.e, (few_tile<CODE, N>(acc, own, r.e)));
-    release(&tail->empty[s], -1);
+    bar_wait(smem_u32(&tail->full[at.s]), at.parity);
+    return smem + at.s * ring<N, WAY>::STAGE;
 }
 
-/* The last of a block. */
-template <int N, enum way WAY>
-static __device__ __forceinline__ void few_end(float (&acc)[N / 2], const struct held<N> &own,
-                                               struct place &at, const struct run &r,
-                                               const struct sv_gemm_args &a, struct tail *tail)
+/* Of the n tiles two lie in a stage; one is fetched while the one before is multiplied. */
+template <int CODE, int N, enum way WAY>
+static __device__ __forceinline__ void few_all(float (&acc)[N / 2], struct place &at, int32_t n,
+                                               const struct run &r, const struct sv_gemm_args &a,
+                                               uint32_t smem, struct tail *tail)
 {
-    say_ready<WAY>(r, tail);
-    FOR_CODE(r.e, (few_tile<CODE, N>(acc, own, r.e)));
-    release(&tail->empty[at.s], -1);
-    few_next(at, a);
+    struct held<N> even, odd;
+    uint32_t stage = few_wait<N, WAY>(at, smem, tail);
+    few_take<N, WAY>(even, stage, 0, r);
+#pragma unroll 1
+    for (; n > 1; n -= 2) {
+        const int32_t s = at.s;
+        few_take<N, WAY>(odd, stage, 1, r);
+        few_tile<CODE, N>(acc, even, r.e);
+        few_next(at, a);
+        if (n > 2) {
+            stage = few_wait<N, WAY>(at, smem, tail);
+            few_take<N, WAY>(even, stage, 0, r);
+        } else {
+            say_ready<WAY>(r, tail);
+        }
+        few_tile<CODE, N>(acc, odd, r.e);
+        release(&tail->empty[s], -1);
+    }
+    if (n) {
+        say_ready<WAY>(r, tail);
+        few_tile<CODE, N>(acc, even, r.e);
+        release(&tail->empty[at.s], -1);
+        few_next(at, a);
+    }
 }
 
 /* As sum_wcomp. */
@@ -130,31 +162,18 @@ static __device__ __forceinline__ void sum_few(float (&acc)[N / 2], struct place
                                                struct run &r, const struct sv_gemm_args &a,
                                                uint32_t smem, struct tail *tail)
 {
-    int32_t i = 0;
-    if (!r.present) {
-#pragma unroll 1
-        for (; i < n; i++) {
-            bar_wait(smem_u32(&tail->full[at.s]), at.parity);
-            __syncwarp();
-            if (i + 1 == n)
-                say_ready<WAY>(r, tail);
-            release(&tail->empty[at.s], -1);
-            few_next(at, a);
-        }
+    if (r.present) {
+        FOR_CODE(r.e, (few_all<CODE, N, WAY>(acc, at, n, r, a, smem, tail)));
         return;
     }
-    struct held<N> even, odd;
-    few_take<N, WAY>(even, at, r, smem, tail);
 #pragma unroll 1
-    for (; i + 2 < n; i += 2) {
-        few_turn<N, WAY>(acc, even, odd, at, r, a, smem, tail);
-        few_turn<N, WAY>(acc, odd, even, at, r, a, smem, tail);
-    }
-    if (i + 1 < n) {
-        few_turn<N, WAY>(acc, even, odd, at, r, a, smem, tail);
-        few_end<N, WAY>(acc, odd, at, r, a, tail);
-    } else {
-        few_end<N, WAY>(acc, even, at, r, a, tail);
+    for (; n > 0; n -= 2) {
+        few_wait<N, WAY>(at, smem, tail);
+        __syncwarp();
+        if (n <= 2)
+            say_ready<WAY>(r, tail);
+        release(&tail->empty[at.s], -1);
+        few_next(at, a);
     }
 }
 

@@ -113,6 +113,13 @@ static SV_HD constexpr bool takes_few(int n)
     return SV_GEMM_CODES && n <= FEW_ROWS;
 }
 
+/* Tiles along k of a stage, at most: two where each warp goes its own pace, so that it meets half
+ * as many barriers and the copy engine half as many copies. */
+static SV_HD constexpr int tiles_of_stage(int n)
+{
+    return takes_few(n) ? 2 : 1;
+}
+
 /* ---------------------------------------------------------------- shared memory */
 
 enum { X_ROW_BYTES = SV_TILE * 2, X_COLS = BYTES ? X_ROW_BYTES : SV_TILE };
@@ -125,8 +132,10 @@ enum { HALF_GAP = W_BYTES / 2 % 128 };
 
 template <int N, enum way WAY>
 struct ring {
-    static constexpr uint32_t W = (groups_of(WAY) * W_BYTES + 1023) / 1024 * 1024,
-    SCALES_AT = W + N *X_ROW_BYTES, /* of weights, then of x */
+    static constexpr uint32_t TILES = tiles_of_stage(N), /* a band's lie one after the other */
+    W = (TILES * groups_of(WAY) * W_BYTES + 1023) / 1024 * 1024,
+    X = N *X_ROW_BYTES,
+    SCALES_AT = W + TILES *X, /* of weights, then of x */
     X_SCALES_AT = SCALES_AT + groups_of(WAY) * W_SCALE_BYTES,
     STAGE = (X_SCALES_AT + N * (X_LINE_BYTES - X_ROW_BYTES) + 1023) / 1024 * 1024;
     /* WCOMP: tiles that are expanded before x is there, as many as registers hold. */
@@ -174,7 +183,8 @@ static __device__ __forceinline__ int32_t first_tile(int32_t t0, int32_t t1, int
 enum { MAX_RUNS = 4 };
 struct walk {
     int32_t t, t0, t1, kk;
-    int32_t n_runs, bytes; /* bytes: of all runs */
+    int32_t n;             /* tiles of the stage at hand */
+    int32_t n_runs, bytes; /* bytes: of all runs, a tile */
     bool odd;              /* TALL, gated: begins in the middle of a band */
     const uint8_t *w;      /* first run's tile kk */
     size_t band_bytes;
@@ -188,13 +198,23 @@ static __device__ __forceinline__ const uint8_t *weights_of(const struct sv_gemm
     return WCOMP ? it.wcomp + W_HEAD_BYTES : it.w;
 }
 
-template <enum way WAY>
+/* Tiles of a stage whose first is t, kk in its block. */
+template <int N>
+static __device__ __forceinline__ int32_t stage_tiles(const struct sv_gemm_args &a, int32_t t,
+                                                      int32_t t1, int32_t kk)
+{
+    constexpr int MOST = tiles_of_stage(N);
+    return MOST == 1 ? 1 : min(MOST, min(a.split.n_k - kk, t1 - t));
+}
+
+template <int N, enum way WAY>
 static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a,
                                                   int half)
 {
     constexpr int G = groups_of(WAY);
     const int32_t block = v.t / a.split.n_k;
     v.kk = v.t - block * a.split.n_k;
+    v.n = stage_tiles<N>(a, v.t, v.t1, v.kk);
     const bool gated = a.mode == SV_GEMM_GATED;
     const struct sv_gemm_item &it = a.part[gated ? 0 : sv_gemm_part_of(a, block)];
     int32_t band = gated ? block * 2 + half : (block - it.block0) * 4 + half * 2;
@@ -216,16 +236,20 @@ static __device__ __forceinline__ void walk_enter(struct walk &v, const struct s
     }
 }
 
-template <enum way WAY>
+template <int N, enum way WAY>
 static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv_gemm_args &a,
                                                  int half)
 {
-    v.w += W_BYTES;
-    if (++v.t == v.t1)
+    v.w += v.n * W_BYTES;
+    v.t += v.n;
+    v.kk += v.n;
+    if (v.t == v.t1) {
         v.t = v.t0;
-    else if (++v.kk < a.split.n_k)
+    } else if (v.kk < a.split.n_k) {
+        v.n = stage_tiles<N>(a, v.t, v.t1, v.kk);
         return;
-    walk_enter<WAY>(v, a, half);
+    }
+    walk_enter<N, WAY>(v, a, half);
 }
 
 /* n bytes of weights at `from`, or as far from up's beginning, into a stage at `to`. */
@@ -242,13 +266,41 @@ static __device__ __forceinline__ void copy_weights(const struct walk &v, bool u
 #endif
 }
 
-/* x_bytes: what will come beside them. */
+/* 96 rows of gate, then of up: a band and half of one, or the other way round, of several tiles. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void load_tall_gated(const struct walk &v, uint32_t stage,
+                                                       uint32_t full, uint64_t policy)
+{
+    constexpr uint32_t TILES = ring<N, WAY>::TILES, HALF = W_BYTES / 2;
+    static_assert(TILES == 1 || HALF_GAP == 0, "halves begin on 128 bytes");
+    if (v.n_runs == 0)
+        return;
+    const uint8_t *whole = v.w + (v.odd ? v.band_bytes : 0),
+                  *half = v.w + (v.odd ? HALF : v.band_bytes);
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t to = i * TILES * 3 * HALF;
+        copy_tile(stage + to + (v.odd ? TILES * HALF : 0), whole + (i ? v.up : 0),
+                  (uint32_t)v.n * W_BYTES, full, policy);
+        for (int32_t j = 0; j < v.n; j++)
+            copy_tile(stage + to + (v.odd ? 0 : TILES * W_BYTES) + (uint32_t)j * HALF,
+                      half + j * W_BYTES + (i ? v.up : 0), HALF, full, policy);
+    }
+}
+
+/* x_bytes: what will come beside each. */
 template <int N, enum way WAY>
 static __device__ __forceinline__ void load_weights(const struct walk &v, bool gated,
                                                     uint32_t stage, uint32_t full, uint32_t x_bytes,
                                                     uint64_t policy)
 {
-    bar_expect(full, (uint32_t)v.bytes + x_bytes);
+    constexpr uint32_t TILES = ring<N, WAY>::TILES;
+    const uint32_t n = TILES == 1 ? 1 : (uint32_t)v.n;
+    bar_expect(full, n * ((uint32_t)v.bytes + x_bytes));
+    if (takes_tall(WAY) && gated && TILES > 1) {
+        load_tall_gated<N, WAY>(v, stage, full, policy);
+        return;
+    }
     if (takes_tall(WAY) && gated) {
         /* 96 rows of gate, then of up: a band and half of one, or the other way round. */
         if (v.n_runs == 0)
@@ -267,8 +319,8 @@ static __device__ __forceinline__ void load_weights(const struct walk &v, bool g
 #pragma unroll
     for (int i = 0; i < groups_of(WAY); i++)
         if (i < v.n_runs)
-            copy_weights<N, WAY>(v, gated && i, stage, i * W_BYTES,
-                                 v.w + (gated ? 0 : i * v.band_bytes), W_BYTES, full, policy);
+            copy_weights<N, WAY>(v, gated && i, stage, i * TILES * W_BYTES,
+                                 v.w + (gated ? 0 : i * v.band_bytes), n * W_BYTES, full, policy);
 }
 
 /* WCOMP: tiles from t on, where a unit begins, that are expanded before x is there. */
@@ -311,7 +363,7 @@ static __device__ __forceinline__ uint64_t stream_policy(void)
  * began. */
 struct begun {
     struct walk v;
-    int32_t n, t, kk;
+    int32_t n, left, t, kk; /* left: tiles that are not on their way yet */
 };
 
 /* One thread, as soon as barriers are made: asks for the weights of the unit's first tiles. */
@@ -328,21 +380,24 @@ static __device__ __forceinline__ struct begun begin_unit(const struct sv_gemm_a
     v.t0 = t0;
     v.t1 = t1;
     v.t = first_tile(t0, t1, a.split.n_k, WAY == PAIRED);
-    walk_enter<WAY>(v, a, half);
-    b.n = min(a.n_stages, t1 - t0);
+    walk_enter<N, WAY>(v, a, half);
+    b.n = 0;
+    b.left = t1 - t0;
     b.t = v.t;
     b.kk = v.kk;
     const uint32_t x_bytes = (uint32_t)(a.x_rows * X_LINE_BYTES);
     const int32_t apart = n_early<N, WAY>(a, v.t, t1);
 #pragma unroll 1
-    for (int32_t i = 0; i < b.n; i++) {
+    for (int32_t i = 0; i < a.n_stages && b.left > 0; i++) {
         const bool together = i >= apart;
         load_weights<N, WAY>(v, a.mode == SV_GEMM_GATED, smem + i * R::STAGE,
                              smem_u32(together ? &tail->full[i] : &tail->early[i]),
                              together ? x_bytes : 0, once);
         if (!together)
             bar_expect(smem_u32(&tail->full[i]), x_bytes);
-        walk_next<WAY>(v, a, half);
+        b.n++;
+        b.left -= v.n;
+        walk_next<N, WAY>(v, a, half);
     }
     return b;
 }
@@ -363,23 +418,30 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     SV_MARK(a, 6);
 #pragma unroll 1
     for (int32_t i = 0; i < b.n; i++) {
-        load_x<N, WAY>(map, a, b.kk, 0, a.x_rows, smem + i * R::STAGE, smem_u32(&tail->full[i]),
-                       half, keep);
-        if (++b.t == v.t1)
-            b.kk = v.t0 % a.split.n_k;
-        else if (++b.kk == a.split.n_k)
+        const int32_t n = stage_tiles<N>(a, b.t, v.t1, b.kk);
+        for (int32_t j = 0; j < n; j++)
+            load_x<N, WAY>(map, a, b.kk + j, 0, a.x_rows, smem + i * R::STAGE + j * R::X,
+                           smem_u32(&tail->full[i]), half, keep);
+        b.t += n;
+        b.kk += n;
+        if (b.t == v.t1)
+            b.t = v.t0, b.kk = v.t0 % a.split.n_k;
+        else if (b.kk == a.split.n_k)
             b.kk = 0;
     }
     const uint64_t once = stream_policy();
     int32_t s = 0;
     uint32_t parity = 0;
 #pragma unroll 1
-    for (int32_t left = v.t1 - v.t0 - b.n; left > 0; left--) {
+    for (int32_t left = b.left; left > 0;) {
         const uint32_t full = smem_u32(&tail->full[s]);
         bar_wait(smem_u32(&tail->empty[s]), parity);
         load_weights<N, WAY>(v, a.mode == SV_GEMM_GATED, smem + s * R::STAGE, full, x_bytes, once);
-        load_x<N, WAY>(map, a, v.kk, 0, a.x_rows, smem + s * R::STAGE, full, half, keep);
-        walk_next<WAY>(v, a, half);
+        for (int32_t j = 0; j < v.n; j++)
+            load_x<N, WAY>(map, a, v.kk + j, 0, a.x_rows, smem + s * R::STAGE + j * R::X, full,
+                           half, keep);
+        left -= v.n;
+        walk_next<N, WAY>(v, a, half);
         if (++s == a.n_stages) {
             s = 0;
             parity ^= 1;

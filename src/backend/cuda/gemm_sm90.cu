@@ -66,6 +66,9 @@ enum { MAX_STAGES = WCOMP ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
 #if !SV_GEMM_GROUPS
 #include "backend/cuda/gemm_halves.cuh"
 #endif
+#if SV_GEMM_CODES
+#include "backend/cuda/gemm_one.cuh"
+#endif
 
 /* ---------------------------------------------------------------- kernels */
 
@@ -223,7 +226,7 @@ static const struct width widths[] = {
 };
 #elif SV_GEMM_CODES
 static const struct width widths[] = {
-    WIDTH(8, 14, 14), WIDTH(16, 14, 14), WIDTH(32, 12, 12), WIDTH(64, 9, 9),
+    WIDTH(8, 16, 16), WIDTH(16, 16, 16), WIDTH(32, 16, 16), WIDTH(64, 9, 9),
     WIDTH(96, 8, 8),  WIDTH(112, 7, 7),  WIDTH(128, 7, 7),
 };
 #elif SV_GEMM_WCOMP
@@ -297,9 +300,11 @@ enum { CO_RESIDENT_STAGES = 6, CO_RESIDENT_SMEM = 115 * 1024 };
 /* cut: whether sums of whole products are. */
 static size_t smem_of(int n, enum way way, int stages, bool cut)
 {
-    const int w = (groups_of(way) * W_BYTES + 1023) / 1024 * 1024,
+    const int tiles = tiles_of_stage(n),
+              w = (tiles * groups_of(way) * W_BYTES + 1023) / 1024 * 1024,
               scales = GROUPS ? (groups_of(way) * W_SCALE_BYTES + n * 4 + 1023) / 1024 * 1024 : 0;
-    return (size_t)stages * (size_t)(w + n * X_ROW_BYTES + scales) + offsetof(struct tail, patch) +
+    return (size_t)stages * (size_t)(w + tiles * n * X_ROW_BYTES + scales) +
+           offsetof(struct tail, patch) +
            (size_t)consumers_of(way) / 32 * (size_t)patches_of(n) * SV_PATCH_BYTES +
            (size_t)(cut ? shelf_of(n, way) : 0);
 }
@@ -470,14 +475,70 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
 
 #if SV_GEMM_CODES
 
+static int open_one(const void *fn, struct sv_err *err)
+{
+    int rc =
+        sv_cuda_try(cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize, ONE_SMEM),
+                    err, "shared memory of a matrix product");
+    if (!rc)
+        rc = sv_cuda_try(
+            cudaFuncSetAttribute(fn, cudaFuncAttributePreferredSharedMemoryCarveout, 100), err,
+            "shared memory of a matrix product");
+    return rc;
+}
+
 int sv_gemm_codes_open(struct sv_cuda *cu, struct sv_err *err)
 {
-    return let_shared(widths, N_WIDTHS, err);
+    int rc = let_shared(widths, N_WIDTHS, err);
+    if (!rc)
+        rc = open_one((const void *)one_kernel<false>, err);
+    if (!rc)
+        rc = open_one((const void *)one_kernel<true>, err);
+    return rc;
+}
+
+/* One row of x; false where sums are cut in another way. */
+static bool run_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_gemm_args *a)
+{
+    const bool gated = a->mode == SV_GEMM_GATED;
+    struct one_plan p = {ONE_GATED_WARPS / 2, a->tall ? 2 : sv_split_paired(&a->split), k};
+    int32_t n_strips = 0;
+    if (a->n_rows != 1 || a->mode == SV_GEMM_ARGMAX || gated != (bool)a->tall ||
+        (!gated && (!p.pieces || a->split.n_units != p.pieces * a->split.n_blocks)))
+        return false;
+    for (int32_t i = 0; i < (gated ? 1 : a->n_parts); i++)
+        n_strips += a->part[i].n_bands * 4;
+    if (!gated) /* rather all multiprocessors with fewer warps each */
+        p.strips = p.pieces == 2 && n_strips <= 3 * cu->n_sms ? 3 : ONE_WARPS / p.pieces;
+    const int32_t n_warps = p.strips * p.pieces;
+    const size_t smem = (size_t)a->split.n_k * X_ROW_BYTES +
+                        (size_t)n_warps * ONE_TWO * (gated ? ONE_GATED_RING : ONE_RING);
+    if (smem > ONE_SMEM)
+        return false;
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attr[1] = {};
+    config.gridDim = dim3((unsigned)((n_strips + p.strips - 1) / p.strips));
+    config.blockDim = dim3((unsigned)n_warps * 32);
+    config.dynamicSmemBytes = smem;
+    config.stream = cu->stream;
+    config.attrs = attr;
+    if (cu->pdl) {
+        attr[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attr[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    cu->bytes_of = NULL;
+    sv_cuda_check(cu,
+                  cudaLaunchKernelEx(&config, gated ? one_kernel<true> : one_kernel<false>,
+                                     (const __nv_bfloat16 *)x, p, *a),
+                  "a matrix product");
+    return true;
 }
 
 void sv_gemm_codes(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a)
 {
+    if (run_one(cu, x, k, a))
+        return;
     const int32_t early = cu->gemm->tune_early;
     a->n_early = early > 0 ? early : early < 0 ? 0 : (int32_t)MAX_EARLY;
     SV_REQUIRE(run(cu, x, ldx, k, a));

@@ -181,7 +181,7 @@ template <enum way WAY> static __device__ __forceinline__ void consumers_sync(vo
     asm volatile("bar.sync 10, %0;" ::"n"(consumers_of(WAY)) : "memory");
 }
 
-template <enum way WAY, bool GATED>
+template <int N, enum way WAY, bool GATED>
 static __device__ __forceinline__ struct run run_of(const struct sv_gemm_args &a, int32_t block,
                                                     const struct strip &own, int32_t k0, bool last)
 {
@@ -196,6 +196,8 @@ static __device__ __forceinline__ struct run run_of(const struct sv_gemm_args &a
     r.own = (uint32_t)warp * STRIP_BYTES;
     if (takes_tall(WAY) && GATED)
         r.own += (uint32_t)(block % 2 + warp / (groups_of(WAY) * 2)) * HALF_GAP;
+    if constexpr (takes_few(N))
+        r.own = few_own<WAY, GATED>(block % 2, &r.next);
     r.strip = (uint32_t)(row0 % SV_TILE) / 16;
     r.e = {};
     if (own.present)
@@ -245,7 +247,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
             pair_expect<N>(a.n_rows, blockIdx.x & 1, smem_u32(&tail->got[threadIdx.x / 32]),
                            own.present);
         if constexpr (WCOMP) {
-            struct run r = run_of<WAY, GATED>(a, block, own, k0, left == 0);
+            struct run r = run_of<N, WAY, GATED>(a, block, own, k0, left == 0);
             int32_t done = 0;
             if (!waited) {
                 waited = true;

@@ -45,6 +45,7 @@ struct run {
     int32_t k0, before;  /* first tile along k; stage of the tile before, or -1 */
     bool present, last;  /* see sum_tiles */
     uint32_t own, strip; /* this warp's strip, in a stage and in its band */
+    uint32_t next;       /* few rows: from there to the next tile's */
     struct expansion e;
 };
 

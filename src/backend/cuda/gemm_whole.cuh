@@ -53,7 +53,7 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
     if (first < n_items) {
         early = min(a.n_stages, a.split.n_k);
         v.t = item_of(a, first, N).block * a.split.n_k;
-        walk_enter<WAY>(v, a, half);
+        walk_enter<N, WAY>(v, a, half);
         for (int32_t i = 0; i < early; i++, v.w += SV_TILE_BYTES)
             load_weights<N, WAY>(v, gated, smem + i * R::STAGE, smem_u32(&tail->full[i]),
                                  N * X_LINE_BYTES, for_w);
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
     for (int32_t i = first; i < n_items; i += gridDim.x / CL) {
         const struct item it = item_of(a, i, N);
         v.t = it.block * a.split.n_k;
-        walk_enter<WAY>(v, a, half);
+        walk_enter<N, WAY>(v, a, half);
         for (int32_t kk = 0; kk < a.split.n_k; kk++, v.w += SV_TILE_BYTES) {
             const uint32_t full = smem_u32(&tail->full[s]);
             if (left > 0)
