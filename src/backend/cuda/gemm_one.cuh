@@ -21,10 +21,10 @@ enum {
     ONE_SMEM = SMEM_MAX / 2,
 };
 
-/* How a launch shares out strips of 16 weight rows: so many of a thread block, and pieces of each;
- * gated, gate and up. */
+/* How a launch shares out strips of 16 weight rows: evenly, at most so many to a thread block, and
+ * pieces of each; gated, gate and up. */
 struct one_plan {
-    int32_t strips, pieces, k;
+    int32_t n_strips, strips, pieces, k;
 };
 
 /* A warp's piece of a strip. */
@@ -38,16 +38,20 @@ template <bool GATED>
 static __device__ __forceinline__ struct one_chain one_chain_of(const struct sv_gemm_args &a,
                                                                 const struct one_plan &p)
 {
-    const int32_t warp = threadIdx.x / 32, n_k = a.split.n_k;
-    int32_t strip = blockIdx.x * p.strips + warp % p.strips, part = GATED ? warp / p.strips : 0;
+    const int32_t warp = threadIdx.x / 32, n_k = a.split.n_k,
+                  first = (int32_t)(blockIdx.x * p.n_strips / gridDim.x),
+                  end = (int32_t)((blockIdx.x + 1) * p.n_strips / gridDim.x);
+    int32_t strip = first + warp % p.strips, part = GATED ? warp / p.strips : 0;
     struct one_chain c = {};
-    if (!GATED)
-        while (part + 1 < a.n_parts && strip >= a.part[part].n_bands * 4)
-            strip -= a.part[part++].n_bands * 4;
     c.it = &a.part[part];
-    c.row0 = strip * 16;
-    if (strip >= c.it->n_bands * 4)
+    if (strip >= end)
         return c;
+    if (!GATED)
+        while (strip >= c.it->n_bands * 4) {
+            strip -= c.it->n_bands * 4;
+            c.it = &a.part[++part];
+        }
+    c.row0 = strip * 16;
     c.n = n_k;
     if (!GATED) {
         const int32_t block = c.it->block0 + strip / 16, unit = block * p.pieces + warp / p.strips;
@@ -255,6 +259,68 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
         return;
     }
     one_store(a, *c.it, c.row0 + lane, one_pieces(&sums[warp][lane], p.pieces, p.strips * 16));
+}
+
+/* ---------------------------------------------------------------- host */
+
+static int one_let_shared(const void *fn, struct sv_err *err)
+{
+    int rc =
+        sv_cuda_try(cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize, ONE_SMEM),
+                    err, "shared memory of a matrix product");
+    if (!rc)
+        rc = sv_cuda_try(
+            cudaFuncSetAttribute(fn, cudaFuncAttributePreferredSharedMemoryCarveout, 100), err,
+            "shared memory of a matrix product");
+    return rc;
+}
+
+static int one_open(struct sv_err *err)
+{
+    const int rc = one_let_shared((const void *)one_kernel<false>, err);
+    return rc ? rc : one_let_shared((const void *)one_kernel<true>, err);
+}
+
+/* One row of x; false where sums are cut in another way. */
+static bool one_run(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_gemm_args *a)
+{
+    const bool gated = a->mode == SV_GEMM_GATED;
+    struct one_plan p = {0, ONE_GATED_WARPS / 2, a->tall ? 2 : sv_split_paired(&a->split), k};
+    if (a->n_rows != 1 || a->mode == SV_GEMM_ARGMAX || gated != (bool)a->tall ||
+        (!gated && (!p.pieces || a->split.n_units != p.pieces * a->split.n_blocks)))
+        return false;
+    for (int32_t i = 0; i < (gated ? 1 : a->n_parts); i++)
+        p.n_strips += a->part[i].n_bands * 4;
+    if (!gated)
+        p.strips = ONE_WARPS / p.pieces;
+    /* All multiprocessors, rather with fewer warps each. */
+    const int32_t least = (p.n_strips + p.strips - 1) / p.strips,
+                  n_blocks = least > cu->n_sms        ? least
+                             : p.n_strips < cu->n_sms ? p.n_strips
+                                                      : cu->n_sms;
+    p.strips = (p.n_strips + n_blocks - 1) / n_blocks;
+    const int32_t n_warps = p.strips * p.pieces;
+    const size_t smem = (size_t)a->split.n_k * X_ROW_BYTES +
+                        (size_t)n_warps * ONE_TWO * (gated ? ONE_GATED_RING : ONE_RING);
+    if (smem > ONE_SMEM)
+        return false;
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attr[1] = {};
+    config.gridDim = dim3((unsigned)n_blocks);
+    config.blockDim = dim3((unsigned)n_warps * 32);
+    config.dynamicSmemBytes = smem;
+    config.stream = cu->stream;
+    config.attrs = attr;
+    if (cu->pdl) {
+        attr[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attr[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    cu->bytes_of = NULL;
+    sv_cuda_check(cu,
+                  cudaLaunchKernelEx(&config, gated ? one_kernel<true> : one_kernel<false>,
+                                     (const __nv_bfloat16 *)x, p, *a),
+                  "a matrix product");
+    return true;
 }
 
 #endif

@@ -17,10 +17,11 @@
  * take a tile's words from the ring, expand them to bf16 in registers while the tensor cores work
  * on the tile before, and use them as the instruction's first operand. Expanding takes longer than
  * multiplying; a unit's first tiles are expanded before x is there. The fewest rows of codes go
- * through mma.sync instead (gemm_few.cuh). gemm_fp8_sm90.cu and gemm_w8a8_sm90.cu build it for
- * numbers of 8 bits, the latter with sums of groups (gemm_groups.cuh). Must not: let anything but
- * the weight's shape decide the order of a sum; n_rows only picks the width N, the way and the
- * instruction, which do not change an element's bits, nor does WCOMP.
+ * through mma.sync instead (gemm_few.cuh), one by itself (gemm_one.cuh). gemm_fp8_sm90.cu and
+ * gemm_w8a8_sm90.cu build it for numbers of 8 bits, the latter with sums of groups
+ * (gemm_groups.cuh). Must not: let anything but the weight's shape decide the order of a sum;
+ * n_rows only picks the width N, the way and the instruction, which do not change an element's
+ * bits, nor does WCOMP.
  */
 #ifndef SV_GEMM_CODES
 #define SV_GEMM_CODES 0
@@ -475,69 +476,16 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
 
 #if SV_GEMM_CODES
 
-static int open_one(const void *fn, struct sv_err *err)
-{
-    int rc =
-        sv_cuda_try(cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize, ONE_SMEM),
-                    err, "shared memory of a matrix product");
-    if (!rc)
-        rc = sv_cuda_try(
-            cudaFuncSetAttribute(fn, cudaFuncAttributePreferredSharedMemoryCarveout, 100), err,
-            "shared memory of a matrix product");
-    return rc;
-}
-
 int sv_gemm_codes_open(struct sv_cuda *cu, struct sv_err *err)
 {
-    int rc = let_shared(widths, N_WIDTHS, err);
-    if (!rc)
-        rc = open_one((const void *)one_kernel<false>, err);
-    if (!rc)
-        rc = open_one((const void *)one_kernel<true>, err);
-    return rc;
-}
-
-/* One row of x; false where sums are cut in another way. */
-static bool run_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_gemm_args *a)
-{
-    const bool gated = a->mode == SV_GEMM_GATED;
-    struct one_plan p = {ONE_GATED_WARPS / 2, a->tall ? 2 : sv_split_paired(&a->split), k};
-    int32_t n_strips = 0;
-    if (a->n_rows != 1 || a->mode == SV_GEMM_ARGMAX || gated != (bool)a->tall ||
-        (!gated && (!p.pieces || a->split.n_units != p.pieces * a->split.n_blocks)))
-        return false;
-    for (int32_t i = 0; i < (gated ? 1 : a->n_parts); i++)
-        n_strips += a->part[i].n_bands * 4;
-    if (!gated) /* rather all multiprocessors with fewer warps each */
-        p.strips = p.pieces == 2 && n_strips <= 3 * cu->n_sms ? 3 : ONE_WARPS / p.pieces;
-    const int32_t n_warps = p.strips * p.pieces;
-    const size_t smem = (size_t)a->split.n_k * X_ROW_BYTES +
-                        (size_t)n_warps * ONE_TWO * (gated ? ONE_GATED_RING : ONE_RING);
-    if (smem > ONE_SMEM)
-        return false;
-    cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attr[1] = {};
-    config.gridDim = dim3((unsigned)((n_strips + p.strips - 1) / p.strips));
-    config.blockDim = dim3((unsigned)n_warps * 32);
-    config.dynamicSmemBytes = smem;
-    config.stream = cu->stream;
-    config.attrs = attr;
-    if (cu->pdl) {
-        attr[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attr[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-    }
-    cu->bytes_of = NULL;
-    sv_cuda_check(cu,
-                  cudaLaunchKernelEx(&config, gated ? one_kernel<true> : one_kernel<false>,
-                                     (const __nv_bfloat16 *)x, p, *a),
-                  "a matrix product");
-    return true;
+    const int rc = let_shared(widths, N_WIDTHS, err);
+    return rc ? rc : one_open(err);
 }
 
 void sv_gemm_codes(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a)
 {
-    if (run_one(cu, x, k, a))
+    if (one_run(cu, x, k, a))
         return;
     const int32_t early = cu->gemm->tune_early;
     a->n_early = early > 0 ? early : early < 0 ? 0 : (int32_t)MAX_EARLY;
