@@ -470,13 +470,6 @@ static __device__ __forceinline__ uint32_t gpu_sub2(uint32_t a, uint32_t b)
     return pair;
 #endif
 }
-/* Of two constants the compiler makes two instructions. */
-static __device__ __forceinline__ uint32_t gpu_and_or(uint32_t a, uint32_t b, uint32_t c)
-{
-    uint32_t d;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
 static __device__ __forceinline__ uint32_t gpu_scale2(uint32_t pair, uint32_t by)
 {
     return gpu_mul2(pair, by);

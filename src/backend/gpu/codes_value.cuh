@@ -101,7 +101,9 @@ template <int CODE>
 static __device__ __forceinline__ uint32_t sv_codes_int4(uint32_t word, int i,
                                                          const struct sv_codes_scale &s)
 {
-    const uint32_t code = gpu_sub2(gpu_and_or(word >> 4 * i, 0x000f000fu, 0x43004300u), s.minus);
+    /* The upper bits of 128, not as a constant: an instruction holds one of these. */
+    const uint32_t upper = sv_wcomp_bytes_of(s.minus, 0, 0x1414);
+    const uint32_t code = gpu_sub2(((word >> 4 * i) & 0x000f000fu) | upper, s.minus);
     return CODE == SV_CODES_I4_HALF || CODE == SV_CODES_I4_HALF_TWO
                ? gpu_fma2(code, s.by, gpu_mul2(code, s.low))
                : gpu_mul2(code, s.by);

@@ -92,7 +92,6 @@
  *   gpu_scale2(pair, by)                  two bf16 times two powers of two
  *   gpu_mul2, gpu_sub2, gpu_fma2          a b, a - b, a b + c of two bf16 each, rounded once;
  *                                         what is rounded must fit f32
- *   gpu_and_or(a, b, c)                   a & b | c
  *   gpu_fp8x2(hi, lo)                     to e4m3, to nearest even, saturated
  *   gpu_f8x2(two)                         the values of two codes of e4m3, NaN apart
  */

@@ -506,10 +506,6 @@ static __device__ __forceinline__ uint32_t gpu_mul2(uint32_t a, uint32_t b)
 {
     return gpu_pair(gpu_low(a) * gpu_low(b), gpu_high(a) * gpu_high(b));
 }
-static __device__ __forceinline__ uint32_t gpu_and_or(uint32_t a, uint32_t b, uint32_t c)
-{
-    return (a & b) | c;
-}
 static __device__ __forceinline__ uint32_t gpu_sub2(uint32_t a, uint32_t b)
 {
     return gpu_pair(gpu_low(a) - gpu_low(b), gpu_high(a) - gpu_high(b));

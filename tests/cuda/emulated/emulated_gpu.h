@@ -458,10 +458,6 @@ static inline uint32_t gpu_mul2(uint32_t a, uint32_t b)
 {
     return emu_pairs([](float x, float y, float) { return x * y; }, a, b, 0);
 }
-static inline uint32_t gpu_and_or(uint32_t a, uint32_t b, uint32_t c)
-{
-    return (a & b) | c;
-}
 static inline uint32_t gpu_sub2(uint32_t a, uint32_t b)
 {
     return emu_pairs([](float x, float y, float) { return x - y; }, a, b, 0);
