@@ -33,6 +33,13 @@ static __device__ __forceinline__ uint32_t few_own(uint32_t odd, uint32_t *next)
 
 #if SV_GEMM_CODES
 
+/* Some 100 KB: x of a launch's first stages is copied behind all weights that were asked for before
+ * it was there. STAGES_32: of 32 rows of x. */
+enum {
+    FEW_STAGES = SV_GEMM_CODES == 8 ? 5 : 8,
+    STAGES_32 = takes_few(32) ? 6 : 12,
+};
+
 /* Half of the columns of x: of 8 rows each the words of four columns of 8 numbers. */
 template <int N>
 static __device__ __forceinline__ void few_x(uint32_t (&x)[N / 8][4], uint32_t x_at, uint32_t half)

@@ -4,21 +4,23 @@
  *
  * Included by gemm_sm90.cu where it is built for codes. No warp waits for another but at the two
  * ends: a warp copies its own strips of tiles to a ring of its own, x lies in shared memory as a
- * whole, and pieces of a cut sum are added up there, in the order of gemm_pair.cuh. Two thread
- * blocks fit a multiprocessor, so the next launch's fills its rings while this one's adds up. The
- * bits are those of gemm_few.cuh. Must not: add tiles or pieces in any other order.
+ * whole, and pieces of a cut sum are added up there, in the order of gemm_pair.cuh. The bits are
+ * those of gemm_few.cuh. Must not: add tiles or pieces in any other order.
  */
 #ifndef SV_CUDA_GEMM_ONE_CUH
 #define SV_CUDA_GEMM_ONE_CUH
 
-/* Tiles are copied by twos. A ring's twos, so that two thread blocks have room beside x. */
+/* Tiles are copied by twos. A ring's twos: no more than keep memory busy, as x is behind all that
+ * has been asked for before it. ONE_ALONE: so much shared memory that no two thread blocks are on a
+ * multiprocessor; else two of one launch are, now and then, and all wait for them. */
 enum {
     ONE_TWO = 2 * STRIP_BYTES,
-    ONE_RING = SV_GEMM_CODES == 4 ? 9 : 5,
-    ONE_GATED_RING = SV_GEMM_CODES == 4 ? 6 : 4,
+    ONE_RING = 5,
+    ONE_GATED_RING = SV_GEMM_CODES == 4 ? 4 : 3,
     ONE_WARPS = 8,
     ONE_GATED_WARPS = 12,
-    ONE_SMEM = SMEM_MAX / 2,
+    ONE_ALONE = SMEM_MAX / 2,
+    ONE_SMEM = SMEM_MAX - 1024,
 };
 
 /* How a launch shares out strips of 16 weight rows: evenly, at most so many to a thread block, and
@@ -203,7 +205,7 @@ one_store(const struct sv_gemm_args &a, const struct sv_gemm_item &it, int32_t r
 }
 
 template <bool GATED>
-static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) * 32, 2)
+static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) * 32, 1)
     one_kernel(const __nv_bfloat16 *x, const __grid_constant__ struct one_plan p,
                const __grid_constant__ struct sv_gemm_args a)
 {
@@ -263,22 +265,15 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
 
 /* ---------------------------------------------------------------- host */
 
-static int one_let_shared(const void *fn, struct sv_err *err)
-{
-    int rc =
-        sv_cuda_try(cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize, ONE_SMEM),
-                    err, "shared memory of a matrix product");
-    if (!rc)
-        rc = sv_cuda_try(
-            cudaFuncSetAttribute(fn, cudaFuncAttributePreferredSharedMemoryCarveout, 100), err,
-            "shared memory of a matrix product");
-    return rc;
-}
-
 static int one_open(struct sv_err *err)
 {
-    const int rc = one_let_shared((const void *)one_kernel<false>, err);
-    return rc ? rc : one_let_shared((const void *)one_kernel<true>, err);
+    const void *fn[] = {(const void *)one_kernel<false>, (const void *)one_kernel<true>};
+    int rc = SV_OK;
+    for (int i = 0; i < 2 && !rc; i++)
+        rc = sv_cuda_try(
+            cudaFuncSetAttribute(fn[i], cudaFuncAttributeMaxDynamicSharedMemorySize, ONE_SMEM), err,
+            "shared memory of a matrix product");
+    return rc;
 }
 
 /* One row of x; false where sums are cut in another way. */
@@ -308,7 +303,7 @@ static bool one_run(struct sv_cuda *cu, const void *x, int32_t k, const struct s
     cudaLaunchAttribute attr[1] = {};
     config.gridDim = dim3((unsigned)n_blocks);
     config.blockDim = dim3((unsigned)n_warps * 32);
-    config.dynamicSmemBytes = smem;
+    config.dynamicSmemBytes = smem < ONE_ALONE ? (size_t)ONE_ALONE : smem;
     config.stream = cu->stream;
     config.attrs = attr;
     if (cu->pdl) {

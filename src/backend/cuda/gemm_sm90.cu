@@ -227,8 +227,13 @@ static const struct width widths[] = {
 };
 #elif SV_GEMM_CODES
 static const struct width widths[] = {
-    WIDTH(8, 16, 16), WIDTH(16, 16, 16), WIDTH(32, 16, 16), WIDTH(64, 9, 9),
-    WIDTH(96, 8, 8),  WIDTH(112, 7, 7),  WIDTH(128, 7, 7),
+    WIDTH(8, FEW_STAGES, FEW_STAGES),
+    WIDTH(16, FEW_STAGES, FEW_STAGES),
+    WIDTH(32, STAGES_32, STAGES_32),
+    WIDTH(64, 9, 9),
+    WIDTH(96, 8, 8),
+    WIDTH(112, 7, 7),
+    WIDTH(128, 7, 7),
 };
 #elif SV_GEMM_WCOMP
 static const struct width widths[] = {
