@@ -10,12 +10,12 @@
 #ifndef SV_CUDA_GEMM_ONE_CUH
 #define SV_CUDA_GEMM_ONE_CUH
 
-/* Tiles are copied by twos. A ring's twos: no more than keep memory busy, as x is behind all that
- * has been asked for before it. ONE_ALONE: so much shared memory that no two thread blocks are on a
- * multiprocessor; else two of one launch are, now and then, and all wait for them. */
+/* Tiles are copied by twos. A ring's twos: no more than keep memory busy, as x comes behind all
+ * that has been asked for before it. ONE_ALONE: so much shared memory that no two thread blocks are
+ * on a multiprocessor; else two of one launch are, now and then, and all wait for them. */
 enum {
     ONE_TWO = 2 * STRIP_BYTES,
-    ONE_RING = 5,
+    ONE_RING = SV_GEMM_CODES == 4 ? 5 : 4,
     ONE_GATED_RING = SV_GEMM_CODES == 4 ? 4 : 3,
     ONE_WARPS = 8,
     ONE_GATED_WARPS = 12,
@@ -211,10 +211,15 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
 {
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
     __shared__ float sums[ONE_GATED_WARPS][16];
+    __shared__ uint64_t x_there;
     constexpr int RING = GATED ? ONE_GATED_RING : ONE_RING;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31, n_x = a.split.n_k * SV_TILE;
     const struct one_chain c = one_chain_of<GATED>(a, p);
     const uint32_t smem = smem_u32(smem_bytes), x_at = smem;
+    if (threadIdx.x == 0) {
+        bar_init(smem_u32(&x_there), 1);
+        bar_made();
+    }
     struct one_ring r;
     r.first = r.fill = smem + n_x * 2 + warp * RING * ONE_TWO;
     r.end = r.first + RING * ONE_TWO;
@@ -229,15 +234,21 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
     struct expansion e = {};
     if (c.n)
         e = expansion_of(*c.it, c.row0, a.split.n_k);
+    __syncthreads();
     sv_pdl_launch();
     sv_pdl_wait();
-    for (int32_t i = threadIdx.x * 8; i < n_x; i += blockDim.x * 8) {
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (i < p.k)
-            v = __ldcg((const uint4 *)(const void *)(x + i));
-        *(uint4 *)(smem_bytes + i * 2) = v;
+    if (threadIdx.x == 0) { /* by the copy engine: it would wait behind the warps' own copies */
+        uint64_t keep;
+        asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
+        bar_expect(smem_u32(&x_there), (uint32_t)p.k * 2);
+        copy_tile(x_at, x, (uint32_t)p.k * 2, smem_u32(&x_there), keep);
     }
-    __syncthreads();
+    if (p.k < n_x) {
+        if (threadIdx.x < n_x - p.k)
+            ((__nv_bfloat16 *)smem_bytes)[p.k + threadIdx.x] = __float2bfloat16_rn(0.0f);
+        __syncthreads();
+    }
+    bar_wait(smem_u32(&x_there), 0);
     if (c.n) {
         float acc[4] = {};
         FOR_CODE(e, (one_sum<CODE, RING>(acc, r, c, x_at + c.k0 * X_ROW_BYTES, e)));
