@@ -625,12 +625,13 @@ void sv_cuda_attn_latent_sm90(bool f8, struct sv_attn_launch *out)
 {
     static_assert(RUN * WORKERS <= 2 * 8 * GPU_WAVE * (128 / GPU_COLS + 1),
                   "what attention.cu sets aside");
-    *out = (struct sv_attn_launch){.kernel = f8 ? attn_latent_sm90<true> : attn_latent_sm90<false>,
-                                   .tile_rows = QUERIES,
-                                   .n_threads = WORKERS + 32 * LOADERS,
-                                   .blocks_per_sm = 1,
-                                   .stage_bytes = STAGE,
-                                   .fixed_bytes = SHARED - 2 * STAGE,
-                                   .max_stages = 2,
-                                   .maps = !f8};
+    *out = {};
+    out->kernel = f8 ? attn_latent_sm90<true> : attn_latent_sm90<false>;
+    out->tile_rows = QUERIES;
+    out->n_threads = WORKERS + 32 * LOADERS;
+    out->blocks_per_sm = 1;
+    out->stage_bytes = STAGE;
+    out->fixed_bytes = SHARED - 2 * STAGE;
+    out->max_stages = 2;
+    out->maps = !f8;
 }

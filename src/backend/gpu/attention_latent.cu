@@ -421,11 +421,12 @@ void sv_cuda_attn_latent(bool f8, struct sv_attn_launch *out)
 {
     static_assert(OWN_16 * RUN * THREADS <= 2 * 8 * GPU_WAVE * (128 / GPU_COLS + 1),
                   "what attention.cu sets aside");
-    *out = (struct sv_attn_launch){.kernel = f8 ? attn_latent<true> : attn_latent<false>,
-                                   .tile_rows = QUERIES,
-                                   .n_threads = THREADS,
-                                   .blocks_per_sm = 1,
-                                   .stage_bytes = STAGE,
-                                   .fixed_bytes = FIXED,
-                                   .max_stages = MOST_STAGES};
+    *out = {};
+    out->kernel = f8 ? attn_latent<true> : attn_latent<false>;
+    out->tile_rows = QUERIES;
+    out->n_threads = THREADS;
+    out->blocks_per_sm = 1;
+    out->stage_bytes = STAGE;
+    out->fixed_bytes = FIXED;
+    out->max_stages = MOST_STAGES;
 }
