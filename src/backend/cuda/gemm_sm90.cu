@@ -17,7 +17,7 @@
  * take a tile's words from the ring, expand them to bf16 in registers while the tensor cores work
  * on the tile before, and use them as the instruction's first operand. Expanding takes longer than
  * multiplying; a unit's first tiles are expanded before x is there. The fewest rows of codes go
- * through mma.sync instead (gemm_few.cuh), one by itself (gemm_one.cuh). gemm_fp8_sm90.cu and
+ * through mma.sync instead (gemm_few.cuh), one by itself (gemm_one_sm90.cuh). gemm_fp8_sm90.cu and
  * gemm_w8a8_sm90.cu build it for numbers of 8 bits, the latter with sums of groups
  * (gemm_groups.cuh). Must not: let anything but the weight's shape decide the order of a sum;
  * n_rows only picks the width N, the way and the instruction, which do not change an element's
@@ -68,7 +68,7 @@ enum { MAX_STAGES = WCOMP ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
 #include "backend/cuda/gemm_halves.cuh"
 #endif
 #if SV_GEMM_CODES
-#include "backend/cuda/gemm_one.cuh"
+#include "backend/cuda/gemm_one_sm90.cuh"
 #endif
 
 /* ---------------------------------------------------------------- kernels */

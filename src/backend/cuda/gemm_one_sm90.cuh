@@ -1,14 +1,14 @@
 /*
- * gemm_one.cuh - one row of x by weights in codes: each warp sums up a piece of 16 weight rows by
- * itself, and a thread block has all pieces of its rows.
+ * gemm_one_sm90.cuh - one row of x by weights in codes: each warp sums up a piece of 16 weight rows
+ * by itself, and a thread block has all pieces of its rows.
  *
  * Included by gemm_sm90.cu where it is built for codes. No warp waits for another but at the two
  * ends: a warp copies its own strips of tiles to a ring of its own, x lies in shared memory as a
  * whole, and pieces of a cut sum are added up there, in the order of gemm_pair.cuh. The bits are
  * those of gemm_few.cuh. Must not: add tiles or pieces in any other order.
  */
-#ifndef SV_CUDA_GEMM_ONE_CUH
-#define SV_CUDA_GEMM_ONE_CUH
+#ifndef SV_CUDA_GEMM_ONE_SM90_CUH
+#define SV_CUDA_GEMM_ONE_SM90_CUH
 
 /* Tiles are copied by twos. A ring's twos: no more than keep memory busy, as x comes behind all
  * that has been asked for before it. ONE_ALONE: so much shared memory that no two thread blocks are
