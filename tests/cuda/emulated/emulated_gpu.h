@@ -172,6 +172,9 @@ template <int MOST> static inline void gpu_copy_wait(int groups, int lines)
 static inline void gpu_copy_settled(void)
 {
 }
+static inline void gpu_prefetch(const void *)
+{
+}
 
 /* ---------------------------------------------------------------- products */
 
