@@ -11,6 +11,7 @@
 
 #include "backend/coded.h"
 #include "backend/cpu_device.h"
+#include "backend/int8_tiles.h"
 
 #include <math.h>
 
@@ -56,6 +57,34 @@ static void multiply(struct sv_cpu *cpu, const float *x, int32_t rows,
     sv_alloc_guard(true);
     sv_cpu_gemm(dev_of(cpu), &p);
     sv_alloc_guard(false);
+}
+
+/* The same with tiles emulated, in two spans; false: this machine or compiler cannot. */
+static bool multiply_on_tiles(struct sv_cpu *cpu, const float *x, int32_t rows,
+                              const struct sv_gemm_part *part, float *y)
+{
+    const int32_t k = part->w.cols, n = part->w.rows, middle = n / 32 * 16;
+    const struct sv_gemm_kern *kern = sv_test_kern_int8_tiles();
+    if (!kern || cpu->isa != SV_ISA_AVX512)
+        return false;
+    struct sv_gemm_call c = {
+        .cpu = cpu, .x = x, .ldx = k, .y = y, .ldy = n, .k = k, .n_parts = 1, .m1 = rows};
+    uint8_t *xp = sv_alloc(sv_gemm_packed_bytes(rows, k));
+    memset(y, 0x55, (size_t)rows * (size_t)n * sizeof *y);
+    memset(xp, 0x55, sv_gemm_packed_bytes(rows, k));
+    sv_gemm_set_item(&c, 0, part, 0, 0);
+    for (int i = 0; i < 2; i++)
+        kern->pack(&c, xp, i, 2);
+    for (int i = 0; i < 2; i++)
+        kern->run(&(struct sv_gemm_span){.call = &c,
+                                         .thread = sv_gemm_thread(cpu, 0),
+                                         .item = &c.item[0],
+                                         .xp = xp,
+                                         .n0 = i ? middle : 0,
+                                         .n1 = i ? n : middle});
+    kern->leave();
+    sv_free(xp);
+    return true;
 }
 
 /* Rows of many sizes, some groups zero or next to nothing. */
@@ -115,6 +144,17 @@ static void is_the_definition(const char *name, const struct sv_quant *q, const 
 
 static const enum sv_isa levels[] = {SV_ISA_PLAIN, SV_ISA_AVX2, SV_ISA_AVX512, SV_ISA_AMX};
 
+static const char *const level_names[] = {"plain", "avx2", "avx512", "amx"};
+
+static void are_equal(const char *form, const char *level, int32_t n, int32_t k, int32_t rows,
+                      const float *got, const float *want)
+{
+    for (int32_t at = 0; at < rows * n; at++)
+        if (memcmp(&got[at], &want[at], 4) != 0)
+            fail_msg("%s, %s, n %d k %d, %d rows: row %d, output %d is %.9g, not %.9g", form, level,
+                     n, k, rows, at / n, at % n, (double)got[at], (double)want[at]);
+}
+
 static void one_form(const struct form *f, int32_t n, int32_t k)
 {
     static const int32_t counts[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 40};
@@ -141,13 +181,11 @@ static void one_form(const struct form *f, int32_t n, int32_t k)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
             const int32_t rows = counts[i], from = MOST_ROWS - rows;
             int32_t best[MOST_ROWS];
-            multiply(&cpu, x + (int64_t)from * k, rows, &part, 1, got);
-            for (int32_t at = 0; at < rows * n; at++)
-                if (memcmp(&got[at], &want[from * n + at], 4) != 0)
-                    fail_msg("%s, level %d, n %d k %d, %d rows: row %d, output %d is %.9g, not "
-                             "%.9g",
-                             f->name, (int)levels[l], n, k, rows, at / n, at % n, (double)got[at],
-                             (double)want[from * n + at]);
+            const float *some = x + (int64_t)from * k;
+            if (multiply_on_tiles(&cpu, some, rows, &part, got))
+                are_equal(f->name, "tiles", n, k, rows, got, want + from * n);
+            multiply(&cpu, some, rows, &part, 1, got);
+            are_equal(f->name, level_names[l], n, k, rows, got, want + from * n);
             const struct sv_p_head_argmax p = {
                 .n_rows = rows, .k = k, .x = x + (int64_t)from * k, .w = part.w, .out = best};
             sv_cpu_head_argmax(dev_of(&cpu), &p);
@@ -190,8 +228,11 @@ static void every_level_has_the_same_bits(void **state)
         n_forms++;
         one_form(&forms[f], 56, 1024);
         one_form(&forms[f], 24, sv_quant_block(forms[f].code) < 256 ? 384 : 256);
-        if (!forms[f].block_cols || forms[f].block_cols <= 32)
-            one_form(&forms[f], 40, sv_quant_block(forms[f].code) < 256 ? 352 : 768);
+        if (forms[f].block_cols > 32)
+            continue;
+        one_form(&forms[f], 40, sv_quant_block(forms[f].code) < 256 ? 352 : 768);
+        if (sv_quant_block(forms[f].code) < 256)
+            one_form(&forms[f], 24, 544);
     }
     assert_int_equal(n_forms, 16);
     assert_int_equal(sv_alloc_live(), live);

@@ -143,6 +143,10 @@ bool sv_cpu_takes_int8(const struct sv_weight *w)
 static const struct sv_gemm_kern *choose_int8(const struct sv_cpu *cpu)
 {
     (void)cpu;
+#if !defined(SV_NO_AMX) && !defined(SV_NO_AVX512)
+    if (cpu->isa >= SV_ISA_AMX && sv_cpu_has_amx_int8() && sv_cpu_has_avx512_vnni())
+        return sv_gemm_kern_int8_amx();
+#endif
 #ifndef SV_NO_AVX512
     if (cpu->isa >= SV_ISA_AVX512 && sv_cpu_has_avx512_vnni())
         return sv_gemm_kern_int8_avx512();

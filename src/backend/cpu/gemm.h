@@ -203,5 +203,6 @@ const struct sv_gemm_kern *sv_gemm_kern_amx(void);
 const struct sv_gemm_kern *sv_gemm_kern_int8_plain(void);
 const struct sv_gemm_kern *sv_gemm_kern_int8_avx2(void);
 const struct sv_gemm_kern *sv_gemm_kern_int8_avx512(void); /* with VNNI */
+const struct sv_gemm_kern *sv_gemm_kern_int8_amx(void);    /* beside that */
 
 #endif

@@ -9,93 +9,11 @@
  * number of rows. So all levels have the same bits. Must not: add up groups in another order, or
  * let a row's scale depend on another row.
  */
-#include "backend/cpu/codes.h"
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/gemm_int8_input.h"
+#include "backend/cpu/gemm_int8_codes.h"
 
-#include <string.h>
-
-#define UNIT SV_GEMM_UNIT
-#define MUST_INLINE static inline __attribute__((always_inline))
-#define STEPS (SV_CODES_CHUNK / SV_CODES_STEP)
-#define QUADS (SV_CODES_STEP / 4)
 #define TALL INT8_TALL /* rows of the largest tile: 1, 4 or 8 */
 #define AHEAD 4096
-
-#include "backend/cpu/gemm_int8_input.h"
-
-/* ---------------------------------------------------------------- scales of weights */
-
-UNCHECKED MUST_INLINE vf scale_at(enum sv_codes_scale as, const uint8_t *head, int e)
-{
-    switch (as) {
-    case SV_SCALE_F32:
-        return f_load((const float *)(const void *)head + e * UNIT);
-    case SV_SCALE_F16:
-        return f_halves((const uint16_t *)(const void *)head + e * UNIT);
-    case SV_SCALE_BF16:
-        return f_brains((const uint16_t *)(const void *)head + e * UNIT);
-    case SV_SCALE_I8:
-        return f_signed(head + e * UNIT);
-    default:
-        return f_bytes(head + e * UNIT);
-    }
-}
-
-/* What codes of a chunk, which count from 0, are multiplied by, and then what is subtracted: n
- * entries of sixteen rows each, exact. */
-UNCHECKED static void scales_of(const struct sv_codes *c, const uint8_t *head, int n, float *by,
-                                float *minus)
-{
-    const enum sv_codes_scale as = c->scale;
-    const bool mins = as == SV_SCALE_U8 || c->q.zeros;
-    const int bytes = as == SV_SCALE_F32 ? 4 : as <= SV_SCALE_BF16 ? 2 : 1;
-    const uint8_t *min = head + (size_t)c->n_scales * UNIT * (size_t)bytes;
-    const uint8_t *factors = min + (mins ? c->n_scales * UNIT : 0);
-    const float middle = c->kind == SV_CODES_6 ? 32 : c->kind == SV_CODES_4_MIN ? 8 : 128;
-    vf d = f_set(1), dmin = d;
-    if (as == SV_SCALE_U8 || as == SV_SCALE_I8)
-        d = f_halves((const uint16_t *)(const void *)factors);
-    if (as == SV_SCALE_U8)
-        dmin = f_halves((const uint16_t *)(const void *)factors + UNIT);
-    for (int e = 0; e < n; e++) {
-        const vf v = f_mul(d, scale_at(as, head, e));
-        f_store(by + e * UNIT, v);
-        f_store(minus + e * UNIT,
-                as == SV_SCALE_U8 ? f_mul(dmin, f_bytes(min + e * UNIT))
-                : mins ? f_mul(v, f_add(f_bytes(min + e * UNIT), f_set((float)c->q.zero_add)))
-                       : f_mul(v, f_set(middle)));
-    }
-}
-
-/* ---------------------------------------------------------------- codes */
-
-/* Quad q of a step: four codes of sixteen rows, a byte each. */
-UNCHECKED MUST_INLINE vi quad_of(const int bits, const uint8_t *step, const int q)
-{
-    if (bits == 8)
-        return i_load(step + q * 64);
-    const vi low = i_and(i_right(i_load(step + q / 2 * 64), q % 2 * 4), 0x0f0f0f0f);
-    if (bits == 5)
-        return i_or(low, i_and(i_right(i_load(step + 4 * 64), q - 4), 0x10101010));
-    if (bits == 6)
-        return i_or(low,
-                    i_and(i_right(i_load(step + (4 + q / 4) * 64), q % 4 * 2 - 4), 0x30303030));
-    return low;
-}
-
-static int bits_of(const struct sv_codes *c)
-{
-    return c->kind == SV_CODES_4_MIN   ? 4
-           : c->kind == SV_CODES_5_MIN ? 5
-           : c->kind == SV_CODES_6     ? 6
-                                       : 8;
-}
-
-MUST_INLINE int32_t steps_at(const struct sv_codes *c, int32_t k0)
-{
-    const int32_t n = (c->q.cols - k0) / SV_CODES_STEP;
-    return n < STEPS ? n : STEPS;
-}
 
 /* ---------------------------------------------------------------- one tile */
 
@@ -240,24 +158,13 @@ UNCHECKED static void tile_whole(const struct tile *t)
 UNCHECKED static void expand(struct tile *t, uint8_t *to)
 {
     const struct sv_codes *c = t->c;
-    const int bits = bits_of(c);
     const uint8_t *at = t->head;
-    uint8_t *code = to;
     float *scales = (float *)(void *)(to + (size_t)c->q.cols * UNIT);
     t->codes = to;
     t->scales = scales;
-    for (int32_t k0 = 0; k0 < c->q.cols; k0 += SV_CODES_CHUNK, scales += 2 * c->n_scales * UNIT) {
-        const int32_t n = steps_at(c, k0);
-        scales_of(c, at, (n * SV_CODES_STEP + c->group - 1) / c->group, scales,
-                  scales + c->n_scales * UNIT);
-        at += c->head_bytes;
-        for (int32_t s = 0; s < n; s++, at += c->step_bytes)
-#pragma GCC unroll 8
-            for (int q = 0; q < QUADS; q++, code += 64)
-                i_store(code, bits == 4   ? quad_of(4, at, q)
-                              : bits == 5 ? quad_of(5, at, q)
-                              : bits == 6 ? quad_of(6, at, q)
-                                          : quad_of(8, at, q));
+    for (int32_t k0 = 0; k0 < c->q.cols; k0 += SV_CODES_CHUNK) {
+        at = expand_chunk(c, at, steps_at(c, k0), to + (size_t)k0 * UNIT, scales);
+        scales += 2 * c->n_scales * UNIT;
     }
 }
 
