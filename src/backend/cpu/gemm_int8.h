@@ -13,7 +13,6 @@
 #include "backend/cpu/gemm_int8_codes.h"
 
 #define TALL INT8_TALL /* rows of the largest tile: 1, 4 or 8 */
-#define AHEAD 4096
 
 /* ---------------------------------------------------------------- one tile */
 

@@ -13,14 +13,14 @@
  * that: so a stage's scales are added up while the next one's tiles are multiplied.
  */
 #if !defined(__clang__)
-#pragma GCC target("amx-int8") /* the Makefile's flags name what all *_amx.c may use */
+#pragma GCC target("amx-int8,prfchw") /* the Makefile's flags name what all *_amx.c may use */
 #endif
 #include "backend/cpu/gemm.h"
 
 #include <immintrin.h>
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("amx-int8"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("amx-int8,prfchw"))), apply_to = function)
 #endif
 
 #define INT8_ROWS 1
@@ -203,6 +203,7 @@ UNCHECKED MUST_INLINE void scale(const struct job *j, const int nu, const int32_
     const float *x = (const float *)block_of(j, t.block);
     const float *sums = x + (sums_at(j->k, length_of(each)) + (size_t)(t.k / each)) * 16 + r0;
     const size_t chunk = (size_t)((t.k - j->k0) / SV_CODES_CHUNK) * 2 * (size_t)c->n_scales * UNIT;
+    const int wide = each == GROUP && c->group > GROUP; /* one scale a chunk */
     const bool begins = t.k % GROUP == 0;
     vf part[2][HALF];
 #pragma GCC unroll 2
@@ -211,7 +212,7 @@ UNCHECKED MUST_INLINE void scale(const struct job *j, const int nu, const int32_
         for (int r = 0; r < HALF; r++)
             part[u][r] = begins ? f_set(0) : f_load(to->part[u] + (r0 + r) * UNIT);
     for (int i = 0; i < n; i++) {
-        const int32_t e = (t.k % SV_CODES_CHUNK + i * each) / c->group * UNIT;
+        const int32_t e = ((t.k % SV_CODES_CHUNK + i * each) / each >> wide) * UNIT;
         vf by[2], minus[2];
 #pragma GCC unroll 2
         for (int u = 0; u < nu; u++) {
@@ -229,20 +230,38 @@ UNCHECKED MUST_INLINE void scale(const struct job *j, const int nu, const int32_
             }
         }
     }
-    const bool ends = (t.k + stage_k(each)) % GROUP == 0 || t.k + stage_k(each) >= j->k;
+    const bool last = t.k + stage_k(each) >= j->k,
+               ends = last || (t.k + stage_k(each)) % GROUP == 0;
     const float *own = x + ((size_t)j->k / 4 + (size_t)t.k / GROUP) * 16 + r0;
-#pragma GCC unroll 8
-    for (int r = 0; r < HALF; r++) {
-        const vf s = f_set(own[r]);
 #pragma GCC unroll 2
-        for (int u = 0; u < nu; u++) {
-            float *acc = to->acc[u][t.block] + (r0 + r) * UNIT;
-            if (ends)
-                f_store(acc, f_fma(s, part[u][r], t.k < GROUP ? f_set(0) : f_load(acc)));
-            else
-                f_store(to->part[u] + (r0 + r) * UNIT, part[u][r]);
+    for (int u = 0; u < nu; u++) {
+        float *acc = to->acc[u][t.block] + r0 * UNIT;
+        vf y[HALF];
+#pragma GCC unroll 8
+        for (int r = 0; r < HALF; r++) {
+            y[r] =
+                f_fma(f_set(own[r]), part[u][r], t.k < GROUP ? f_set(0) : f_load(acc + r * UNIT));
+            if (!last)
+                f_store((ends ? acc : to->part[u] + r0 * UNIT) + r * UNIT,
+                        ends ? y[r] : part[u][r]);
+        }
+        if (last) {
+            const int32_t m = t.block * 16 + r0, left = j->rows - m;
+            emit(j->s, j->n0 + u * UNIT, j->s->call->m0 + m, left < HALF ? left : HALF, y);
         }
     }
+}
+
+/* Asks for the lines of y that a block of rows is to be written to: a page each, which nothing else
+ * would foresee. */
+MUST_INLINE void ask_y(const struct job *j, const int nu, int32_t block)
+{
+    const struct sv_gemm_call *c = j->s->call;
+    for (int32_t r = block * 16; r < block * 16 + 16 && r < j->rows && c->y; r++)
+#pragma GCC unroll 2
+        for (int u = 0; u < nu; u++)
+            __builtin_prefetch(c->y + ((c->m0 + r) * c->ldy + j->s->item->col0 + j->n0 + u * UNIT),
+                               1, 3);
 }
 
 /* ---------------------------------------------------------------- a block of k */
@@ -275,6 +294,8 @@ UNCHECKED MUST_INLINE void pass(const struct job *j, const int nu, const int32_t
     }
     for (; now.block < j->blocks; now = after(j, each, now)) {
         const bool more = next.block < j->blocks;
+        if (j->k1 == j->k && now.k == j->k0)
+            ask_y(j, nu, now.block);
         if (more)
             multiply(j, nu, each, next, 0);
         scale(j, nu, each, now, 0);
@@ -350,11 +371,6 @@ static void run_tiles(const struct sv_gemm_span *s)
             stored_before_tiles(j.to);
             fns[length_of(each)][nu - 1](&j);
         }
-        for (int u = 0; u < nu; u++)
-            for (int32_t r = 0; r < rows; r++) {
-                const vf y = f_load(j.to->acc[u][r / 16] + r % 16 * UNIT);
-                emit(s, j.n0 + u * UNIT, c->m0 + r, 1, &y);
-            }
     }
 }
 

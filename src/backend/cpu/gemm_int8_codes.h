@@ -11,6 +11,7 @@
 #define MUST_INLINE static inline __attribute__((always_inline))
 #define STEPS (SV_CODES_CHUNK / SV_CODES_STEP)
 #define QUADS (SV_CODES_STEP / 4)
+#define AHEAD 4096 /* bytes from codes to those asked for */
 
 /* ---------------------------------------------------------------- scales of weights */
 
@@ -95,12 +96,15 @@ UNCHECKED static const uint8_t *expand_chunk(const struct sv_codes *c, const uin
     scales_of(c, at, (n * SV_CODES_STEP + c->group - 1) / c->group, scales,
               scales + c->n_scales * UNIT);
     at += c->head_bytes;
-    for (int s = 0; s < n; s++, at += c->step_bytes)
+    for (int s = 0; s < n; s++, at += c->step_bytes) {
+        for (int i = 0; i < c->step_bytes; i += 64)
+            __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)i + AHEAD), 0, 2);
 #pragma GCC unroll 8
         for (int q = 0; q < QUADS; q++, code += 64)
             i_store(code, bits == 4   ? quad_of(4, at, q)
                           : bits == 5 ? quad_of(5, at, q)
                           : bits == 6 ? quad_of(6, at, q)
                                       : quad_of(8, at, q));
+    }
     return at;
 }
