@@ -33,18 +33,23 @@
 #endif
 #define SUMS 4 /* most of a stage and unit */
 #define HALF 8 /* rows whose scales are added up at a time */
-#ifndef LEAD
-#define LEAD 1 /* stages from multiplying to scales */
-#endif
 #define BLOCKS (SV_GEMM_ROWS / 16)
-#define BLOCK_SCALES (SV_GEMM_KBLOCK / SV_CODES_CHUNK * 2 * SV_CODES_SCALES * UNIT)
+#ifndef BLOCK_CHUNKS
+#define BLOCK_CHUNKS 1
+#endif
+#define BLOCK_K (BLOCK_CHUNKS * SV_CODES_CHUNK)
 
-/* Of two units; in a thread's memory for sums. */
+/* Two units by BLOCK_K, expanded. */
+struct block {
+    uint8_t codes[2][BLOCK_K * UNIT];
+    float scales[2][BLOCK_CHUNKS * 2 * SV_CODES_SCALES * UNIT];
+};
+
+/* In a thread's memory for sums. */
 struct scratch {
     float acc[2][BLOCKS][16 * UNIT];
-    uint8_t codes[2][SV_GEMM_KBLOCK * UNIT];
-    float scales[2][BLOCK_SCALES];
-    int32_t sum[LEAD + 1][SUMS][2][16 * UNIT];
+    struct block block[2]; /* the one that is multiplied and the one that follows */
+    int32_t sum[2][SUMS][2][16 * UNIT];
     float part[2][16 * UNIT]; /* of a group of 128 in two stages */
 };
 _Static_assert(sizeof(struct scratch) <=
@@ -55,16 +60,15 @@ struct job {
     const struct sv_gemm_span *s;
     const struct sv_codes *c;
     struct scratch *to;
-    int32_t k, k0, k1; /* all, and the block of k */
-    int32_t blocks, rows;
-    int32_t n0;
+    int32_t k, rows, row_blocks;
     size_t block_words; /* of packed input */
 };
 
-/* A part of the block of k, of one block of rows. */
+/* A part of a block, of 16 rows. */
 struct stage {
-    int32_t block, k;
-    int slot;
+    int32_t n0, k0, k, row_block;
+    int odd;  /* which of two blocks, */
+    int slot; /* and of two places for sums */
 };
 
 /* GCC's tile loads do not tell the compiler that they read memory. */
@@ -120,42 +124,36 @@ MUST_INLINE const int32_t *block_of(const struct job *j, int32_t block)
 
 MUST_INLINE int sums_of(const struct job *j, const int32_t each, int32_t k)
 {
-    const int32_t left = j->k1 - k < stage_k(each) ? j->k1 - k : stage_k(each);
+    const int32_t left = j->k - k < stage_k(each) ? j->k - k : stage_k(each);
     return (left + each - 1) / each;
 }
 
 /* Tiles of input and codes, at `at` of the stage, into sums 0 and 1, or 2 and 3. */
-MUST_INLINE void add_tile(const int nu, const int at, const int8_t *x, int32_t row,
-                          const uint8_t *const w[2])
+MUST_INLINE void add_tile(const int at, const int8_t *x, int32_t row, const uint8_t *const w[2])
 {
     if (at == 0) {
         _tile_loadd(4, x, row);
         _tile_loadd(6, w[0], 64);
         _tile_dpbsud(0, 4, 6);
-        if (nu > 1) {
-            _tile_loadd(7, w[1], 64);
-            _tile_dpbsud(1, 4, 7);
-        }
+        _tile_loadd(7, w[1], 64);
+        _tile_dpbsud(1, 4, 7);
     } else {
         _tile_loadd(5, x, row);
         _tile_loadd(6, w[0], 64);
         _tile_dpbsud(2, 5, 6);
-        if (nu > 1) {
-            _tile_loadd(7, w[1], 64);
-            _tile_dpbsud(3, 5, 7);
-        }
+        _tile_loadd(7, w[1], 64);
+        _tile_dpbsud(3, 5, 7);
     }
 }
 
 /* Sums `first` and the one that follows, of the stage's n, into tiles. */
-MUST_INLINE void multiply(const struct job *j, const int nu, const int32_t each, struct stage t,
-                          const int first)
+MUST_INLINE void multiply(const struct job *j, const int32_t each, struct stage t, const int first)
 {
     const int n = sums_of(j, each, t.k);
     const int32_t g = t.k / GROUP * GROUP, len = j->k - g < GROUP ? j->k - g : GROUP;
-    const int8_t *x = (const int8_t *)block_of(j, t.block) + (size_t)g * 16 + (t.k - g);
-    const uint8_t *w[2] = {j->to->codes[0] + (t.k - j->k0) * UNIT,
-                           j->to->codes[1] + (t.k - j->k0) * UNIT};
+    const int8_t *x = (const int8_t *)block_of(j, t.row_block) + (size_t)g * 16 + (t.k - g);
+    const struct block *b = &j->to->block[t.odd];
+    const uint8_t *w[2] = {b->codes[0] + (t.k - t.k0) * UNIT, b->codes[1] + (t.k - t.k0) * UNIT};
 #pragma GCC unroll 2
     for (int i = first; i < first + 2; i++) {
         if (i >= n)
@@ -168,210 +166,240 @@ MUST_INLINE void multiply(const struct job *j, const int nu, const int32_t each,
             _tile_zero(3);
         }
         const uint8_t *const at[2] = {w[0] + i * each * UNIT, w[1] + i * each * UNIT};
-        add_tile(nu, i - first, x + i * each, len, at);
+        add_tile(i - first, x + i * each, len, at);
         if (each > 64 && len > 64) {
             const uint8_t *const more[2] = {at[0] + 64 * UNIT, at[1] + 64 * UNIT};
-            add_tile(nu, i - first, x + i * each + 64, len, more);
+            add_tile(i - first, x + i * each + 64, len, more);
         }
     }
 }
 
-MUST_INLINE void store(const struct job *j, const int nu, const int32_t each, struct stage t,
-                       const int first)
+MUST_INLINE void store(const struct job *j, const int32_t each, struct stage t, const int first)
 {
     const int n = sums_of(j, each, t.k);
     int32_t(*to)[2][16 * UNIT] = j->to->sum[t.slot] + first;
     if (first < n) {
         _tile_stored(0, to[0][0], 64);
-        if (nu > 1)
-            _tile_stored(1, to[0][1], 64);
+        _tile_stored(1, to[0][1], 64);
     }
     if (first + 1 < n) {
         _tile_stored(2, to[1][0], 64);
-        if (nu > 1)
-            _tile_stored(3, to[1][1], 64);
+        _tile_stored(3, to[1][1], 64);
     }
 }
 
-/* Scales times sums of HALF rows from r0 on. */
-UNCHECKED MUST_INLINE void scale(const struct job *j, const int nu, const int32_t each,
-                                 struct stage t, const int r0)
+/* Sixteen numbers, or zeros. */
+UNCHECKED MUST_INLINE vf load_or_zero(bool there, const float *p)
 {
-    const struct sv_codes *c = j->c;
+    return _mm512_maskz_loadu_ps((__mmask16)(there ? 0xffff : 0), p);
+}
+
+/* Scales times sums of HALF rows from r0 on. */
+UNCHECKED MUST_INLINE void scale(const struct job *j, const int32_t each, struct stage t,
+                                 const int r0)
+{
     struct scratch *to = j->to;
+    const struct block *b = &to->block[t.odd];
+    const int32_t k1 = t.k + stage_k(each), n_scales = j->c->n_scales;
     const int n = sums_of(j, each, t.k);
-    const float *x = (const float *)block_of(j, t.block);
-    const float *sums = x + (sums_at(j->k, length_of(each)) + (size_t)(t.k / each)) * 16 + r0;
-    const size_t chunk = (size_t)((t.k - j->k0) / SV_CODES_CHUNK) * 2 * (size_t)c->n_scales * UNIT;
-    const int wide = each == GROUP && c->group > GROUP; /* one scale a chunk */
-    const bool begins = t.k % GROUP == 0;
+    const int wide = each == GROUP && j->c->group > GROUP; /* one scale a chunk */
+    const float *x = (const float *)block_of(j, t.row_block) + r0;
+    const float *sums = x + (sums_at(j->k, length_of(each)) + (size_t)(t.k / each)) * 16;
+    const float *own = x + ((size_t)j->k / 4 + (size_t)t.k / GROUP) * 16;
+    const size_t chunk = (size_t)((t.k - t.k0) / SV_CODES_CHUNK) * 2 * (size_t)n_scales,
+                 first = (size_t)(t.k % SV_CODES_CHUNK) / (size_t)each;
     vf part[2][HALF];
 #pragma GCC unroll 2
-    for (int u = 0; u < nu; u++)
+    for (int u = 0; u < 2; u++)
 #pragma GCC unroll 8
         for (int r = 0; r < HALF; r++)
-            part[u][r] = begins ? f_set(0) : f_load(to->part[u] + (r0 + r) * UNIT);
+            part[u][r] =
+                each > 16 ? f_set(0) : load_or_zero(t.k % GROUP, to->part[u] + (r0 + r) * UNIT);
     for (int i = 0; i < n; i++) {
-        const int32_t e = ((t.k % SV_CODES_CHUNK + i * each) / each >> wide) * UNIT;
+        const size_t at = (chunk + ((first + (size_t)i) >> wide)) * UNIT;
         vf by[2], minus[2];
 #pragma GCC unroll 2
-        for (int u = 0; u < nu; u++) {
-            by[u] = f_load(to->scales[u] + chunk + e);
-            minus[u] = f_load(to->scales[u] + chunk + c->n_scales * UNIT + e);
+        for (int u = 0; u < 2; u++) {
+            by[u] = f_load(b->scales[u] + at);
+            minus[u] = f_load(b->scales[u] + at + n_scales * UNIT);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < HALF; r++) {
             const vf s = f_set(sums[i * 16 + r]);
 #pragma GCC unroll 2
-            for (int u = 0; u < nu; u++) {
+            for (int u = 0; u < 2; u++) {
                 const vf whole = f_of(_mm512_load_si512(to->sum[t.slot][i][u] + (r0 + r) * UNIT));
                 part[u][r] = f_fma(by[u], whole, part[u][r]);
                 part[u][r] = f_fma(minus[u], s, part[u][r]);
             }
         }
     }
-    const bool last = t.k + stage_k(each) >= j->k,
-               ends = last || (t.k + stage_k(each)) % GROUP == 0;
-    const float *own = x + ((size_t)j->k / 4 + (size_t)t.k / GROUP) * 16 + r0;
+    if (each == 16 && k1 < j->k && k1 % GROUP) {
 #pragma GCC unroll 2
-    for (int u = 0; u < nu; u++) {
-        float *acc = to->acc[u][t.block] + r0 * UNIT;
-        vf y[HALF];
+        for (int u = 0; u < 2; u++)
 #pragma GCC unroll 8
-        for (int r = 0; r < HALF; r++) {
-            y[r] =
-                f_fma(f_set(own[r]), part[u][r], t.k < GROUP ? f_set(0) : f_load(acc + r * UNIT));
-            if (!last)
-                f_store((ends ? acc : to->part[u] + r0 * UNIT) + r * UNIT,
-                        ends ? y[r] : part[u][r]);
-        }
-        if (last) {
-            const int32_t m = t.block * 16 + r0, left = j->rows - m;
-            emit(j->s, j->n0 + u * UNIT, j->s->call->m0 + m, left < HALF ? left : HALF, y);
+            for (int r = 0; r < HALF; r++)
+                f_store(to->part[u] + (r0 + r) * UNIT, part[u][r]);
+        return;
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < HALF; r++) {
+        const vf s = f_set(own[r]);
+#pragma GCC unroll 2
+        for (int u = 0; u < 2; u++) {
+            float *acc = to->acc[u][t.row_block] + (r0 + r) * UNIT;
+            f_store(acc, f_fma(s, part[u][r], load_or_zero(t.k >= GROUP, acc)));
         }
     }
+}
+
+/* The end of k. */
+UNCHECKED MUST_INLINE void put_rows(const struct job *j, struct stage t)
+{
+    const int32_t m = t.row_block * 16, rows = j->rows - m < 16 ? j->rows - m : 16;
+    for (int u = 0; u < 2 && t.n0 + u * UNIT < j->s->n1; u++)
+        emit(j->s, t.n0 + u * UNIT, j->s->call->m0 + m, rows,
+             (const vf *)(const void *)j->to->acc[u][t.row_block]);
 }
 
 /* Asks for the lines of y that a block of rows is to be written to: a page each, which nothing else
  * would foresee. */
-MUST_INLINE void ask_y(const struct job *j, const int nu, int32_t block)
+MUST_INLINE void ask_y(const struct job *j, struct stage t)
 {
     const struct sv_gemm_call *c = j->s->call;
-    for (int32_t r = block * 16; r < block * 16 + 16 && r < j->rows && c->y; r++)
+    const int32_t r0 = t.row_block * 16;
+    for (int32_t r = r0; r < r0 + 16 && r < j->rows && c->y; r++)
 #pragma GCC unroll 2
-        for (int u = 0; u < nu; u++)
-            __builtin_prefetch(c->y + ((c->m0 + r) * c->ldy + j->s->item->col0 + j->n0 + u * UNIT),
+        for (int u = 0; u < 2; u++)
+            __builtin_prefetch(c->y + ((c->m0 + r) * c->ldy + j->s->item->col0 + t.n0 + u * UNIT),
                                1, 3);
 }
 
-/* ---------------------------------------------------------------- a block of k */
+/* ---------------------------------------------------------------- a span */
 
+/* Where blocks come from: codes of two units, of a single one twice. */
+struct source {
+    const uint8_t *at[2];
+    int32_t n0, k0;
+    int odd;
+};
+
+MUST_INLINE void open_units(const struct job *j, struct source *from)
+{
+    for (int u = 0; u < 2; u++)
+        from->at[u] = sv_codes_unit(j->c, j->s->item->w,
+                                    from->n0 / UNIT + (from->n0 + u * UNIT < j->s->n1 ? u : 0));
+}
+
+/* The next block of the span, if there is one. */
+UNCHECKED static void expand(const struct job *j, struct source *from)
+{
+    const struct sv_codes *c = j->c;
+    if (from->n0 >= j->s->n1)
+        return;
+    const int32_t k1 = j->k - from->k0 < BLOCK_K ? j->k : from->k0 + BLOCK_K;
+    for (int u = 0; u < 2; u++) {
+        uint8_t *code = j->to->block[from->odd].codes[u];
+        float *scales = j->to->block[from->odd].scales[u];
+        for (int32_t k = from->k0; k < k1; k += SV_CODES_CHUNK) {
+            const int n = steps_at(c, k);
+            from->at[u] = expand_chunk(c, from->at[u], n, code, scales);
+            code += n * SV_CODES_STEP * UNIT;
+            scales += 2 * c->n_scales * UNIT;
+        }
+        if ((k1 - from->k0) % 64) /* a tile may reach so far, its input something else's */
+            memset(code, 0, SV_CODES_STEP * UNIT);
+    }
+    stored_before_tiles(j->to);
+    from->odd ^= 1;
+    from->k0 = k1;
+    if (k1 == j->k) {
+        from->k0 = 0;
+        from->n0 += 2 * UNIT;
+        if (from->n0 < j->s->n1)
+            open_units(j, from);
+    }
+}
+
+/* Parts of a block, blocks of rows, blocks of k, units. */
 MUST_INLINE struct stage after(const struct job *j, const int32_t each, struct stage t)
 {
     t.k += stage_k(each);
-    t.slot = t.slot == LEAD ? 0 : t.slot + 1;
-    if (t.k >= j->k1) {
-        t.k = j->k0;
-        t.block++;
+    t.slot ^= 1;
+    if (t.k < j->k && t.k < t.k0 + BLOCK_K)
+        return t;
+    if (++t.row_block == j->row_blocks) {
+        t.row_block = 0;
+        t.k0 += BLOCK_K;
+        t.odd ^= 1;
+        if (t.k0 >= j->k) {
+            t.k0 = 0;
+            t.n0 += 2 * UNIT;
+        }
     }
+    t.k = t.k0;
     return t;
 }
 
-/* All blocks of rows pass over the codes of nu units: stages follow one another, and while one
- * is multiplied scales of one before are added up. */
-UNCHECKED MUST_INLINE void pass(const struct job *j, const int nu, const int32_t each)
+/* While a stage is multiplied, scales of the one before are added up; while the last rows pass over
+ * a block, the one that follows is expanded. */
+UNCHECKED MUST_INLINE void pass(const struct job *j, const int32_t each)
 {
-    struct stage next = {.k = j->k0}, now = next;
-    for (int i = 0; i < LEAD; i++) {
-        if (next.block >= j->blocks)
-            break;
-#pragma GCC unroll 2
-        for (int first = 0; first < SUMS; first += 2) {
-            multiply(j, nu, each, next, first);
-            store(j, nu, each, next, first);
-        }
-        next = after(j, each, next);
-    }
-    for (; now.block < j->blocks; now = after(j, each, now)) {
-        const bool more = next.block < j->blocks;
-        if (j->k1 == j->k && now.k == j->k0)
-            ask_y(j, nu, now.block);
+    const int32_t n1 = j->s->n1;
+    struct source from = {.n0 = j->s->n0};
+    struct stage now = {.n0 = j->s->n0}, next = now;
+    open_units(j, &from);
+    expand(j, &from);
+    for (bool first = true; now.n0 < n1; first = false) {
+        const bool more = next.n0 < n1;
         if (more)
-            multiply(j, nu, each, next, 0);
-        scale(j, nu, each, now, 0);
+            multiply(j, each, next, 0);
+        if (!first)
+            scale(j, each, now, 0);
         if (more) {
-            store(j, nu, each, next, 0);
-            multiply(j, nu, each, next, 2);
+            store(j, each, next, 0);
+            multiply(j, each, next, 2);
         }
-        if (j->rows - now.block * 16 > HALF)
-            scale(j, nu, each, now, HALF);
+        if (!first && j->rows - now.row_block * 16 > HALF)
+            scale(j, each, now, HALF);
         if (more)
-            store(j, nu, each, next, 2);
+            store(j, each, next, 2);
+        if (!first && now.k + stage_k(each) >= j->k)
+            put_rows(j, now);
+        if (next.row_block == j->row_blocks - 1 && next.k == next.k0)
+            expand(j, &from);
+        if (next.k0 + BLOCK_K >= j->k && next.k == next.k0)
+            ask_y(j, next);
+        now = next;
         next = after(j, each, next);
     }
 }
 
 typedef void pass_fn(const struct job *j);
-#define PASS(nu, each)                                                                             \
-    UNCHECKED static void pass_##nu##x##each(const struct job *j)                                  \
+#define PASS(each)                                                                                 \
+    UNCHECKED static void pass_##each(const struct job *j)                                         \
     {                                                                                              \
-        pass(j, nu, each);                                                                         \
+        pass(j, each);                                                                             \
     }
-#define PASSES(each) PASS(1, each) PASS(2, each)
-PASSES(16)
-PASSES(32)
-PASSES(64)
-PASSES(128)
-#define ENTRY(each)                                                                                \
-    {                                                                                              \
-        pass_1x##each, pass_2x##each                                                               \
-    }
-
-/* ---------------------------------------------------------------- all of a span */
-
-/* The block of k of unit u: `from` is where it stands, and then the next one. */
-UNCHECKED static void expand(const struct job *j, int u, const uint8_t **from)
-{
-    const struct sv_codes *c = j->c;
-    uint8_t *code = j->to->codes[u];
-    float *scales = j->to->scales[u];
-    for (int32_t k = j->k0; k < j->k1; k += SV_CODES_CHUNK) {
-        const int n = steps_at(c, k);
-        *from = expand_chunk(c, *from, n, code, scales);
-        code += n * SV_CODES_STEP * UNIT;
-        scales += 2 * c->n_scales * UNIT;
-    }
-    if ((j->k1 - j->k0) % 64) /* a tile may reach so far, its input something else's */
-        memset(code, 0, SV_CODES_STEP * UNIT);
-}
+PASS(16)
+PASS(32)
+PASS(64)
+PASS(128)
 
 static void run_tiles(const struct sv_gemm_span *s)
 {
-    static pass_fn *const fns[4][2] = {ENTRY(16), ENTRY(32), ENTRY(64), ENTRY(128)};
+    static pass_fn *const fns[] = {pass_16, pass_32, pass_64, pass_128};
     const struct sv_gemm_call *c = s->call;
-    const struct sv_codes *codes = s->item->codes;
-    const int32_t rows = c->m1 - c->m0, each = each_of(codes);
-    struct job j = {.s = s,
-                    .c = codes,
-                    .to = (struct scratch *)(void *)s->thread->sums,
-                    .k = c->k,
-                    .blocks = (rows + 15) / 16,
-                    .rows = rows,
-                    .block_words = sums_at(c->k, LENGTHS) * 16};
+    const int32_t rows = c->m1 - c->m0, each = each_of(s->item->codes);
+    const struct job j = {.s = s,
+                          .c = s->item->codes,
+                          .to = (struct scratch *)(void *)s->thread->sums,
+                          .k = c->k,
+                          .rows = rows,
+                          .row_blocks = (rows + 15) / 16,
+                          .block_words = sums_at(c->k, LENGTHS) * 16};
     configure(each);
-    for (j.n0 = s->n0; j.n0 < s->n1; j.n0 += 2 * UNIT) {
-        const int nu = s->n1 - j.n0 > UNIT ? 2 : 1;
-        const uint8_t *from[2];
-        for (int u = 0; u < nu; u++)
-            from[u] = sv_codes_unit(codes, s->item->w, j.n0 / UNIT + u);
-        for (j.k0 = 0; j.k0 < j.k; j.k0 = j.k1) {
-            j.k1 = j.k - j.k0 < SV_GEMM_KBLOCK ? j.k : j.k0 + SV_GEMM_KBLOCK;
-            for (int u = 0; u < nu; u++)
-                expand(&j, u, &from[u]);
-            stored_before_tiles(j.to);
-            fns[length_of(each)][nu - 1](&j);
-        }
-    }
+    fns[length_of(each)](&j);
 }
 
 static void pack_either(const struct sv_gemm_call *c, void *xp, int i, int n)
