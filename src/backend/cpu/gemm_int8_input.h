@@ -51,9 +51,9 @@ UNCHECKED static void code_group(const float *x, int32_t n, struct coded *to)
     /* bits of positive numbers are in the order of the numbers, then come infinity and NaN */
     const bool finite = top < 0x7f800000u, zero = largest < 0x1p-100f;
     to->scale = !finite ? __builtin_nanf("") : zero ? 0 : largest / 127.0f;
+    memset(to->sum, 0, sizeof to->sum);
     if (!finite || zero) {
         memset(to->code, 0, sizeof to->code);
-        memset(to->sum, 0, sizeof to->sum);
         return;
     }
     const float inverse = 127.0f / largest;
@@ -78,12 +78,10 @@ UNCHECKED static void pack_row(const float *x, int32_t k, int32_t *to, int r, in
             memcpy(to + (size_t)(k0 + i) / 4 * (size_t)cols, g.code + i, 4);
         for (int l = 0; l < LENGTHS; l++) {
             float *sums = (float *)to + (sums_at(k, l) + (size_t)(k0 >> (4 + l))) * (size_t)cols;
-            for (int32_t i = 0; i < n; i += 16 << l, sums += cols) {
-                int32_t sum = 0;
-                for (int32_t j = i; j < n && j < i + (16 << l); j += 16)
-                    sum += g.sum[j / 16];
-                *sums = (float)-sum;
-            }
+            for (int i = 0; l && i < GROUP / 16 >> l; i++)
+                g.sum[i] = g.sum[2 * i] + g.sum[2 * i + 1];
+            for (int i = 0; i << (4 + l) < n; i++, sums += cols)
+                *sums = (float)-g.sum[i];
         }
     }
 }

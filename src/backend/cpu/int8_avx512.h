@@ -89,8 +89,11 @@ UNCHECKED static int32_t code_16(int8_t *to, const float *x, float inverse)
 {
     const __m512i q =
         _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inverse)));
-    _mm_storeu_si128((__m128i *)to, _mm512_cvtsepi32_epi8(q));
-    return _mm512_reduce_add_epi32(q);
+    const __m128i codes = _mm512_cvtsepi32_epi8(q);
+    const __m128i sums =
+        _mm_sad_epu8(_mm_xor_si128(codes, _mm_set1_epi8(-128)), _mm_setzero_si128());
+    _mm_storeu_si128((__m128i *)to, codes);
+    return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
 }
 
 #define UNIT SV_GEMM_UNIT
