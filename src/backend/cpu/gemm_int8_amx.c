@@ -8,9 +8,9 @@
  * with fewer rows of B. Such sums are whole numbers; what follows is rounded as gemm_int8.h rounds
  * it, in the same order, so that bits are the same. Must not: leave tiles configured after a call.
  *
- * Two units by SV_GEMM_KBLOCK of k are expanded to bytes beside the level-1 cache's input, and all
- * blocks of 16 rows pass over them. Per sum of 16 x 16 the multiplier needs 16 cycles, scales twice
- * that: so a stage's scales are added up while the next one's tiles are multiplied.
+ * Two units by BLOCK_K are expanded to bytes, and all blocks of 16 rows pass over them while they
+ * are in the level-1 cache. For a tile of 16 x 16 sums the multiplier needs 16 cycles, scales
+ * 26: so scales of one stage are added up while the next one is multiplied.
  */
 #if !defined(__clang__)
 #pragma GCC target("amx-int8,prfchw") /* the Makefile's flags name what all *_amx.c may use */
@@ -78,7 +78,7 @@ static inline void stored_before_tiles(const void *p)
 }
 
 /* k of a tile, and of a sum. */
-MUST_INLINE int32_t tile_k(int32_t each)
+UNCHECKED MUST_INLINE int32_t tile_k(int32_t each)
 {
     return each < 64 ? each : 64;
 }
@@ -112,24 +112,25 @@ static void leave(void)
 
 /* ---------------------------------------------------------------- one stage */
 
-MUST_INLINE int32_t stage_k(const int32_t each)
+UNCHECKED MUST_INLINE int32_t stage_k(const int32_t each)
 {
     return each == 16 ? SUMS * 16 : GROUP;
 }
 
-MUST_INLINE const int32_t *block_of(const struct job *j, int32_t block)
+UNCHECKED MUST_INLINE const int32_t *block_of(const struct job *j, int32_t block)
 {
     return (const int32_t *)j->s->xp + (size_t)block * j->block_words;
 }
 
-MUST_INLINE int sums_of(const struct job *j, const int32_t each, int32_t k)
+UNCHECKED MUST_INLINE int sums_of(const struct job *j, const int32_t each, int32_t k)
 {
     const int32_t left = j->k - k < stage_k(each) ? j->k - k : stage_k(each);
     return (left + each - 1) / each;
 }
 
 /* Tiles of input and codes, at `at` of the stage, into sums 0 and 1, or 2 and 3. */
-MUST_INLINE void add_tile(const int at, const int8_t *x, int32_t row, const uint8_t *const w[2])
+UNCHECKED MUST_INLINE void add_tile(const int at, const int8_t *x, int32_t row,
+                                    const uint8_t *const w[2])
 {
     if (at == 0) {
         _tile_loadd(4, x, row);
@@ -147,7 +148,8 @@ MUST_INLINE void add_tile(const int at, const int8_t *x, int32_t row, const uint
 }
 
 /* Sums `first` and the one that follows, of the stage's n, into tiles. */
-MUST_INLINE void multiply(const struct job *j, const int32_t each, struct stage t, const int first)
+UNCHECKED MUST_INLINE void multiply(const struct job *j, const int32_t each, struct stage t,
+                                    const int first)
 {
     const int n = sums_of(j, each, t.k);
     const int32_t g = t.k / GROUP * GROUP, len = j->k - g < GROUP ? j->k - g : GROUP;
@@ -174,7 +176,8 @@ MUST_INLINE void multiply(const struct job *j, const int32_t each, struct stage 
     }
 }
 
-MUST_INLINE void store(const struct job *j, const int32_t each, struct stage t, const int first)
+UNCHECKED MUST_INLINE void store(const struct job *j, const int32_t each, struct stage t,
+                                 const int first)
 {
     const int n = sums_of(j, each, t.k);
     int32_t(*to)[2][16 * UNIT] = j->to->sum[t.slot] + first;
@@ -264,7 +267,7 @@ UNCHECKED MUST_INLINE void put_rows(const struct job *j, struct stage t)
 
 /* Asks for the lines of y that a block of rows is to be written to: a page each, which nothing else
  * would foresee. */
-MUST_INLINE void ask_y(const struct job *j, struct stage t)
+UNCHECKED MUST_INLINE void ask_y(const struct job *j, struct stage t)
 {
     const struct sv_gemm_call *c = j->s->call;
     const int32_t r0 = t.row_block * 16;
@@ -284,7 +287,7 @@ struct source {
     int odd;
 };
 
-MUST_INLINE void open_units(const struct job *j, struct source *from)
+UNCHECKED MUST_INLINE void open_units(const struct job *j, struct source *from)
 {
     for (int u = 0; u < 2; u++)
         from->at[u] = sv_codes_unit(j->c, j->s->item->w,
@@ -322,7 +325,7 @@ UNCHECKED static void expand(const struct job *j, struct source *from)
 }
 
 /* Parts of a block, blocks of rows, blocks of k, units. */
-MUST_INLINE struct stage after(const struct job *j, const int32_t each, struct stage t)
+UNCHECKED MUST_INLINE struct stage after(const struct job *j, const int32_t each, struct stage t)
 {
     t.k += stage_k(each);
     t.slot ^= 1;
