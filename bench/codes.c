@@ -41,8 +41,10 @@ static const struct {
     const char *name;
     enum sv_quant_code code;
     int factor_at, n_factors;
-} formats[] = {
-    {"q4_k", SV_CODE_Q4_K, 0, 2}, {"q6_k", SV_CODE_Q6_K, 208, 1}, {"q8_0", SV_CODE_Q8_0, 0, 1}};
+} formats[] = {{"q4_k", SV_CODE_Q4_K, 0, 2},
+               {"q6_k", SV_CODE_Q6_K, 208, 1},
+               {"q8_0", SV_CODE_Q8_0, 0, 1},
+               {"int4", SV_CODE_INT4, 0, 0}}; /* in groups of 128 */
 enum { N_FORMATS = sizeof formats / sizeof formats[0] };
 
 static void need(bool ok, const char *what)
@@ -53,20 +55,28 @@ static void need(bool ok, const char *what)
     exit(1);
 }
 
-/* Random codes; the factors of scales are 2^-6. */
-static uint8_t *random_codes(const struct sv_quant *q, int format)
+/* Random codes; scales, or their factors, are 2^-6. */
+static void random_codes(struct sv_quant *q, int format)
 {
-    const int64_t n = sv_quant_bytes(q);
+    const bool words = q->code == SV_CODE_INT4;
+    const int64_t n = words ? (int64_t)q->rows * q->cols / 2 : sv_quant_bytes(q);
     const uint16_t factor = 0x2400;
     struct sv_rng rng = {5};
     uint8_t *p = sv_alloc((size_t)n);
-    need(p, "out of memory");
+    uint16_t *scales = sv_alloc((size_t)q->rows * (size_t)(q->cols / 128) * sizeof *scales);
+    need(p && scales, "out of memory");
     for (int64_t i = 0; i < n; i++)
         p[i] = (uint8_t)(sv_rng_next(&rng) >> 20);
-    for (int64_t i = formats[format].factor_at; i < n; i += sv_quant_block_bytes(q->code))
+    for (int64_t i = formats[format].factor_at; !words && i < n; i += sv_quant_block_bytes(q->code))
         for (int f = 0; f < formats[format].n_factors; f++)
             memcpy(p + i + 2 * f, &factor, sizeof factor);
-    return p;
+    for (int64_t i = 0; i < (int64_t)q->rows * (q->cols / 128); i++)
+        scales[i] = factor;
+    q->data = p;
+    q->scales = scales;
+    q->scale = SV_F16;
+    q->block_rows = 1;
+    q->block_cols = 128;
 }
 
 static void open_arm(struct bench *b, struct arm *a, const struct sv_quant *q, int n)
@@ -116,9 +126,8 @@ static double time_call(const struct bench *b, struct arm *a, int copy, int32_t 
 static void measure(struct bench *b, int format, const int32_t shape[2])
 {
     struct sv_quant q = {.code = formats[format].code, .rows = shape[0], .cols = shape[1]};
-    uint8_t *data = random_codes(&q, format);
-    const int n = (int)((64 << 20) / sv_quant_bytes(&q)) + 2;
-    q.data = data;
+    random_codes(&q, format);
+    const int n = (int)((64 << 20) / ((int64_t)shape[0] * shape[1] / 2)) + 2;
     for (int a = 0; a < b->n_arms; a++)
         open_arm(b, &b->arm[a], &q, n);
     printf("%s %d x %d, us (least), beside the first\n", formats[format].name, shape[0], shape[1]);
@@ -146,7 +155,8 @@ static void measure(struct bench *b, int format, const int32_t shape[2])
     }
     for (int a = 0; a < b->n_arms; a++)
         close_arm(&b->arm[a], n);
-    sv_free(data);
+    sv_free((void *)(uintptr_t)q.data);
+    sv_free((void *)(uintptr_t)q.scales);
 }
 
 static void read_lists(struct bench *b, const char *shapes, const char *rows)
@@ -171,7 +181,7 @@ int main(int argc, char **argv)
     static struct bench b;
     static const char *const names[] = {"int8 plain", "int8 avx2", "int8 avx512", "int8 amx"};
     int64_t threads = 0;
-    const char *csv = NULL, *rows = "1,4,8,16,64,512", *only = "q4_k,q6_k,q8_0";
+    const char *csv = NULL, *rows = "1,4,8,16,64,512", *only = "q4_k,q6_k,q8_0,int4";
     const char *shapes = "6144x1024,1024x3072,19456x2560,2560x9728";
     b.rounds = 5;
     const struct sv_opt table[] = {
@@ -179,7 +189,7 @@ int main(int argc, char **argv)
         {"rounds", 'r', SV_OPT_INT, &b.rounds, "N", "rounds of each measurement (5)"},
         {"shape", 0, SV_OPT_STRING, &shapes, "LIST", "matrices, as NxK"},
         {"rows", 0, SV_OPT_STRING, &rows, "LIST", "rows of input"},
-        {"format", 'f', SV_OPT_STRING, &only, "LIST", "q4_k,q6_k,q8_0: some of them"},
+        {"format", 'f', SV_OPT_STRING, &only, "LIST", "q4_k,q6_k,q8_0,int4: some of them"},
         {"csv", 'c', SV_OPT_STRING, &csv, "FILE", "append rows to this file"},
         {0}};
     struct sv_err err = {0};
