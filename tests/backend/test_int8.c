@@ -15,7 +15,7 @@
 
 #include <math.h>
 
-enum { MOST_ROWS = 40, MOST_K = 1024 };
+enum { MOST_ROWS = 72, MOST_K = 1024 }; /* rows enough for tiles of every format */
 static const struct sv_dev_limits limits = {
     .max_rows = MOST_ROWS, .max_logit_rows = MOST_ROWS, .max_k = MOST_K};
 
@@ -157,7 +157,7 @@ static void are_equal(const char *form, const char *level, int32_t n, int32_t k,
 
 static void one_form(const struct form *f, int32_t n, int32_t k)
 {
-    static const int32_t counts[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 40};
+    static const int32_t counts[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 40, 72};
     struct matrix m;
     float *x = random_rows(MOST_ROWS, k, (uint64_t)k);
     float *want = NULL, *got = sv_alloc((size_t)MOST_ROWS * (size_t)n * sizeof *got);
@@ -241,7 +241,7 @@ static void every_level_has_the_same_bits(void **state)
 /* A product of one form of input beside those of the other, in one call. */
 static void parts_in_other_formats_stay_exact(void **state)
 {
-    enum { ROWS = 12, N = 40, K = 256 };
+    enum { ROWS = 72, N = 40, K = 256 };
     (void)state;
     const int order[] = {2, 7, 4, 1}; /* q4_k, f8 blocks, q6_k, q8_0 */
     float *x = random_rows(ROWS, K, 3);
