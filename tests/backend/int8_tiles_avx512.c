@@ -9,10 +9,7 @@
 #if !defined(SV_NO_AMX) && !defined(SV_NO_AVX512)
 #include "backend/tiles_emulated.h"
 
-#define INT8_AMX_FROM                                                                              \
-    {                                                                                              \
-        0, 0, 0, 0                                                                                 \
-    }
+#define INT8_AMX_FROM 1
 #define sv_gemm_kern_int8_amx sv_test_kern_int8_tiles
 #include "backend/cpu/gemm_int8_amx.c" /* int8_tiles.h has declared what this name stands for */
 #else

@@ -4,13 +4,13 @@
  *
  * Entered through sv_gemm_kern_int8_amx by gemm.c after cpuid said yes. Input rows are the A
  * operand, signed, codes of 16 weight rows B, unsigned; the result is [input row][weight row]. A
- * tile is the sum over weights that share a scale: at most 64 bytes of k, so of groups of 16 and 32
- * with fewer rows of B. Such sums are whole numbers; what follows is rounded as gemm_int8.h rounds
- * it, in the same order, so that bits are the same. Must not: leave tiles configured after a call.
+ * tile is the sum over weights that share a scale, at most 64 bytes of k at a time. Such sums are
+ * whole numbers; what follows is rounded as gemm_int8.h rounds it, in the same order, so that bits
+ * are the same. Groups of 16 take less time with VNNI. Must not: leave tiles configured after a
+ * call.
  *
- * Two units by BLOCK_K are expanded to bytes, and all blocks of 16 rows pass over them while they
- * are in the level-1 cache. For a tile of 16 x 16 sums the multiplier needs 16 cycles, scales
- * 26: so scales of one stage are added up while the next one is multiplied.
+ * Two units by BLOCK_K are expanded to bytes, and all blocks of 16 rows pass over them: first all
+ * tiles of a block of rows, then all scales, since tiles and vectors slow one another down.
  */
 #if !defined(__clang__)
 #pragma GCC target("amx-int8,prfchw") /* the Makefile's flags name what all *_amx.c may use */
@@ -29,24 +29,19 @@
 #include "backend/cpu/gemm_int8_codes.h"
 
 #ifndef INT8_AMX_FROM
-#define INT8_AMX_FROM                                                                              \
-    {                                                                                              \
-        INT32_MAX, 64, 32, 16                                                                      \
-    }
+#define INT8_AMX_FROM 9 /* rows */
 #endif
-#define HALF 8 /* rows whose scales are added up at a time */
+#define SHORTEST 32 /* of a group */
+#define HALF 8      /* rows whose scales are added up at a time */
 #define ROW_BLOCKS (SV_GEMM_ROWS / 16)
-#ifndef BLOCK_K
 #define BLOCK_K SV_CODES_CHUNK
-#endif
-#define CHUNKS (BLOCK_K / SV_CODES_CHUNK)
 
 /* Of two units, in a thread's memory for sums. */
 struct scratch {
     float acc[2][ROW_BLOCKS][16 * UNIT];
     uint8_t codes[2][BLOCK_K * UNIT]; /* of a block of k */
-    float scales[2][CHUNKS * 2 * SV_CODES_SCALES * UNIT];
-    int32_t sum[BLOCK_K / 16][2][16 * UNIT]; /* and of a block of rows */
+    float scales[2][2 * SV_CODES_SCALES * UNIT];
+    int32_t sum[BLOCK_K / SHORTEST][2][16 * UNIT]; /* and of a block of rows */
 };
 _Static_assert(sizeof(struct scratch) <=
                    (size_t)SV_GEMM_GROUP * SV_GEMM_ROWS * UNIT * sizeof(float),
@@ -167,9 +162,8 @@ UNCHECKED MUST_INLINE void scale(const struct job *j, const int32_t each, int32_
     const float *x = (const float *)block_of(j, row_block) + r0;
     const float *sums = x + (sums_at(j->k, length_of(each)) + (size_t)(k / each)) * 16;
     const float *own = x + ((size_t)j->k / 4 + (size_t)k / GROUP) * 16;
-    const size_t chunk = (size_t)((k - j->k0) / SV_CODES_CHUNK) * 2 * (size_t)n_scales;
-    const float *by = (const float *)to->scales +
-                      (chunk + ((size_t)(k % SV_CODES_CHUNK) / (size_t)each >> wide)) * UNIT;
+    const float *by =
+        (const float *)to->scales + ((size_t)(k - j->k0) / (size_t)each >> wide) * UNIT;
     int32_t(*sum)[2][16 * UNIT] = to->sum + (k - j->k0) / each;
     vf part[2][HALF];
 #pragma GCC unroll 2
@@ -181,7 +175,7 @@ UNCHECKED MUST_INLINE void scale(const struct job *j, const int32_t each, int32_
         vf b[2], minus[2];
 #pragma GCC unroll 2
         for (int u = 0; u < 2; u++) {
-            const float *at = by + u * (CHUNKS * 2 * SV_CODES_SCALES * UNIT);
+            const float *at = by + u * (2 * SV_CODES_SCALES * UNIT);
             b[u] = f_load(at);
             minus[u] = f_load(at + n_scales * UNIT);
         }
@@ -252,7 +246,6 @@ typedef void pass_fn(const struct job *j);
     {                                                                                              \
         pass(j, each);                                                                             \
     }
-PASS(16)
 PASS(32)
 PASS(64)
 PASS(128)
@@ -262,21 +255,15 @@ PASS(128)
 /* The block of k of unit u: `from` is where it stands, and then the next one. */
 UNCHECKED static void expand(const struct job *j, int u, const uint8_t **from)
 {
-    uint8_t *code = j->to->codes[u];
-    float *scales = j->to->scales[u];
-    for (int32_t k = j->k0; k < j->k1; k += SV_CODES_CHUNK) {
-        const int n = steps_at(j->c, k);
-        *from = expand_chunk(j->c, *from, n, code, scales);
-        code += n * SV_CODES_STEP * UNIT;
-        scales += 2 * j->c->n_scales * UNIT;
-    }
-    if ((j->k1 - j->k0) % 64) /* a tile may reach so far, its input something else's */
-        memset(code, 0, SV_CODES_STEP * UNIT);
+    const int n = steps_at(j->c, j->k0);
+    *from = expand_chunk(j->c, *from, n, j->to->codes[u], j->to->scales[u]);
+    if (n % 2) /* a tile may reach so far, its input something else's */
+        memset(j->to->codes[u] + n * SV_CODES_STEP * UNIT, 0, SV_CODES_STEP * UNIT);
 }
 
 static void run_tiles(const struct sv_gemm_span *s)
 {
-    static pass_fn *const fns[] = {pass_16, pass_32, pass_64, pass_128};
+    static pass_fn *const fns[] = {pass_32, pass_64, pass_128};
     const struct sv_gemm_call *c = s->call;
     struct job j = {.s = s,
                     .c = s->item->codes,
@@ -296,21 +283,18 @@ static void run_tiles(const struct sv_gemm_span *s)
             for (int u = 0; u < 2; u++)
                 expand(&j, u, &from[u]);
             stored_before_tiles(j.to);
-            fns[length_of(each)](&j);
+            fns[length_of(each) - length_of(SHORTEST)](&j);
         }
     }
 }
 
-/* Rows from which tiles take less time than VNNI, by the length of sums (16, 32, 64, 128). Parts of
- * a call share their input's form. */
+/* Whether tiles take less time than VNNI. Parts of a call share their input's form. */
 static bool on_tiles(const struct sv_gemm_call *c)
 {
-    static const int32_t from[LENGTHS] = INT8_AMX_FROM;
     for (int32_t i = 0; i < c->n_parts; i++)
-        if (c->item[i].kern->form == SV_GEMM_X_INT8 &&
-            c->m1 - c->m0 < from[length_of(c->item[i].codes->group)])
+        if (c->item[i].kern->form == SV_GEMM_X_INT8 && c->item[i].codes->group < SHORTEST)
             return false;
-    return true;
+    return c->m1 - c->m0 >= INT8_AMX_FROM;
 }
 
 static void pack_either(const struct sv_gemm_call *c, void *xp, int i, int n)
