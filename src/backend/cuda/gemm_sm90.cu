@@ -67,7 +67,9 @@ enum { MAX_STAGES = WCOMP ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
 #if !SV_GEMM_GROUPS
 #include "backend/cuda/gemm_halves.cuh"
 #endif
-#if SV_GEMM_CODES
+/* Of codes of 5 to 7 bits strips lie in another way. */
+#define SV_GEMM_ONE (SV_GEMM_CODES == 4 || SV_GEMM_CODES == 8)
+#if SV_GEMM_ONE
 #include "backend/cuda/gemm_one_sm90.cuh"
 #endif
 
@@ -483,15 +485,21 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
 
 int sv_gemm_codes_open(struct sv_cuda *cu, struct sv_err *err)
 {
-    const int rc = let_shared(widths, N_WIDTHS, err);
-    return rc ? rc : one_open(err);
+    int rc = let_shared(widths, N_WIDTHS, err);
+#if SV_GEMM_ONE
+    if (!rc)
+        rc = one_open(err);
+#endif
+    return rc;
 }
 
 void sv_gemm_codes(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a)
 {
+#if SV_GEMM_ONE
     if (one_run(cu, x, k, a))
         return;
+#endif
     const int32_t early = cu->gemm->tune_early;
     a->n_early = early > 0 ? early : early < 0 ? 0 : (int32_t)MAX_EARLY;
     SV_REQUIRE(run(cu, x, ldx, k, a));
