@@ -164,11 +164,6 @@ static __device__ __forceinline__ void gpu_copy_settled(void)
 {
 }
 
-static __device__ __forceinline__ void gpu_prefetch(const void *p)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
 /* ---------------------------------------------------------------- products */
 
 static __device__ __forceinline__ int gpu_run_row(int lane)

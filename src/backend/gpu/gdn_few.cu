@@ -341,7 +341,6 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
         gate = slot.g[(int64_t)f.h * ring + gdn_around(f.u0 + lane, ring)];
     }
     bring_state<WHOLE_WAVES - CONV_WARPS>(slot, f.h, at);
-    call_next(a);
     sv_pdl_wait(); /* no-op after the one above */
     if (warp < CONV_WARPS) {
         convolve_few(a.c, f, slot, part, pair, channel, taps, room);
@@ -427,7 +426,7 @@ static bool launch_few(struct sv_cuda *cu, const struct sv_p_gdn *p)
 {
     if constexpr (GPU_WAVE == 32)
         return p->conv.shape.max_block <= GDN_CHUNK &&
-               launch_whole(cu, "gdn_few", few_kernel<GPU_WAVE>, 2, FEW_BYTES,
+               launch_whole(cu, "gdn_few", few_kernel<GPU_WAVE>, FEW_BYTES,
                             sizeof(struct few_shared), p);
     return false;
 }

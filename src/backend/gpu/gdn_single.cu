@@ -247,7 +247,6 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
                        ? slot.u[((int64_t)h * ring + gdn_around(row0 + j, ring)) * GDN_KEY + col]
                        : 0;
     bring_state<8>(slot, h, gpu_shared_at(room));
-    call_next(a);
     sv_pdl_wait(); /* no-op after the one above */
     float G = 0;
     if (warp < 3) {
@@ -326,7 +325,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
 bool sv_gdn_single(struct sv_cuda *cu, const struct sv_p_gdn *p)
 {
     if constexpr (GPU_WAVE == 32)
-        return launch_whole(cu, "gdn_single", single_kernel<GPU_WAVE>, 3,
+        return launch_whole(cu, "gdn_single", single_kernel<GPU_WAVE>,
                             MORE + sizeof(struct single_shared), 0, p);
     return false;
 }

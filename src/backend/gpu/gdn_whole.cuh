@@ -27,22 +27,21 @@ struct whole_args {
     float *out;
     const __nv_bfloat16 *z;
     __nv_bfloat16 *normed;
-    int32_t ahead; /* thread blocks that run at once */
 };
 
 /* Whether there is a launch for it: of single rows (gdn_single.cu). */
 bool sv_gdn_single(struct sv_cuda *cu, const struct sv_p_gdn *p);
 
-/* blocks: of a multiprocessor; smem: dynamic shared memory; fixed: the rest of a thread block's.
+/* smem: dynamic shared memory; fixed: the rest of a thread block's.
  * Returns whether it fits. */
 static inline bool launch_whole(struct sv_cuda *cu, const char *what,
-                                void (*kernel)(struct whole_args), int blocks, size_t smem,
-                                size_t fixed, const struct sv_p_gdn *p)
+                                void (*kernel)(struct whole_args), size_t smem, size_t fixed,
+                                const struct sv_p_gdn *p)
 {
     const struct sv_gdn_shape &s = p->conv.shape;
-    const struct whole_args a = {
-        conv_args_of(cu, &p->conv),       norm_args_of(cu, &p->norm),   p->scan.out,
-        (const __nv_bfloat16 *)p->norm.z, (__nv_bfloat16 *)p->norm.out, blocks * cu->n_sms};
+    const struct whole_args a = {conv_args_of(cu, &p->conv), norm_args_of(cu, &p->norm),
+                                 p->scan.out, (const __nv_bfloat16 *)p->norm.z,
+                                 (__nv_bfloat16 *)p->norm.out};
     if (cu->act != SV_BF16 || s.k_dim != GDN_KEY || s.v_dim != GDN_KEY ||
         cu->smem_block < smem + fixed)
         return false;
@@ -74,23 +73,6 @@ static __device__ __forceinline__ void bring_state(const struct gdn_slot &slot, 
                               true};
         });
     gpu_copy_commit();
-}
-
-/* The state of a thread block that starts when this one ends, to L2: memory would rest while thread
- * blocks that started together compute. */
-static __device__ __forceinline__ void call_next(const struct whole_args &a)
-{
-    const struct gdn_args &g = a.c.g;
-    const int32_t nv = g.shape.n_v_heads,
-                  next = (int32_t)blockIdx.y * nv + (int32_t)blockIdx.x + a.ahead, seg = next / nv,
-                  slot = seg < g.rows.n_segs ? g.rows.seg_slot[seg] : -1;
-    if (slot < 0)
-        return;
-    const uint8_t *const at =
-        (const uint8_t *)(gdn_slot_at(g, slot).state + (int64_t)(next % nv) * GDN_KEY * GDN_KEY);
-#pragma unroll
-    for (int32_t n = 0; n < STATE / 128; n += WHOLE_THREADS)
-        gpu_prefetch(at + (n + threadIdx.x) * 128);
 }
 
 /* Eight kept keys of each thread, of line threadIdx.x / OCTETS, to a chunk's keys. */

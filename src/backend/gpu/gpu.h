@@ -45,7 +45,6 @@
  *   gpu_copy_settled()                    in front of a loop of waits: the compiler's own loads
  *                                         are over, so that it need not wait in the loop
  *
- *   gpu_prefetch(p)                       128 bytes on their way to L2, where there is such a thing
  *
  * Products. An operand is 16 rows of GPU_K bf16 columns, four registers a lane; a product of 16 x
  * 16 sums is 4 * 16 / GPU_COLS registers, sum i in row gpu_run_row(lane) + 8 * (i % 4 / GPU_RUN),

@@ -230,10 +230,6 @@ static __device__ __forceinline__ void gpu_copy_settled(void)
 #endif
 }
 
-static __device__ __forceinline__ void gpu_prefetch(const void *)
-{
-}
-
 /* ---------------------------------------------------------------- products */
 
 /* The instruction multiplies b by a: of its result, columns are the rows of a. A lane has row

@@ -172,9 +172,6 @@ template <int MOST> static inline void gpu_copy_wait(int groups, int lines)
 static inline void gpu_copy_settled(void)
 {
 }
-static inline void gpu_prefetch(const void *)
-{
-}
 
 /* ---------------------------------------------------------------- products */
 
