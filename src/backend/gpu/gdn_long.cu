@@ -18,7 +18,7 @@ enum {
     OUTPUTS = 2 * WAVES,  /* two waves of outputs, */
     SOLVES = OUTPUTS + 2, /* one of u */
     LONG_WAVES = SOLVES + 1,
-    FEW_LINES = 11 /* of a chunk, as many products as the others */,
+    FEW_LINES = 10 /* of a chunk; with 11, as many products as the others, sm_80 spills */,
     QUERIES = tiles<2>::BYTES,
     VALUES = 2 * QUERIES,
     STAGE = VALUES + GDN_CHUNK * LONG_COLS * 4,
