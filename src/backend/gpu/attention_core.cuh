@@ -123,8 +123,8 @@ static __device__ __forceinline__ struct attn_seg attn_seg_at(const struct sv_p_
         g.n = 0;
     g.lo = g.end = 0;
     if (g.n > 0) {
-        g.lo = attn_lo(p, g.base); /* the first row's position */
-        g.end = (g.n == 1 ? g.base : rows.row_pos[g.row0 + g.n - 1]) + 1;
+        g.lo = attn_lo(p, rows.row_pos[g.row0]);
+        g.end = rows.row_pos[g.row0 + g.n - 1] + 1;
     }
     return g;
 }
