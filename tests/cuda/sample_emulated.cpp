@@ -100,13 +100,17 @@ int main()
     opts.backend = "cpu";
     opts.n_threads = 1;
     opts.compute = SV_F32;
-    const sv_dev_limits lim = {N, N, 64, 64, 1, 64, 20000, 64};
+    sv_dev_limits lim = {};
     sv_cuda cu = {};
     sv_cuda_fault fault = {};
     sv_dev *ref;
     sv_err err;
     sv_rng rng = {11};
     int n = 0;
+    lim.max_rows = lim.max_logit_rows = N;
+    lim.max_k = lim.max_n = lim.max_head_dim = lim.max_positions = 64;
+    lim.max_heads = 1;
+    lim.max_vocab = 20000;
     if (sv_dev_open(&ref, &opts, &err) || sv_dev_reserve(ref, &lim, &err))
         return printf("%s\n", err.msg), 1;
     cu.lim = lim;
