@@ -69,9 +69,10 @@ static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, u
     constexpr int32_t N = (ALL + LINES - 1) / LINES;
     /* A short launch consists of instructions: none for keys that are not asked for. */
     constexpr bool FEWER = SOME && !F8;
+    constexpr int UNROLL = FEWER ? 1 : 2;
     const int32_t begin = FEWER ? max(from / LINES, 0) : 0,
                   end = FEWER ? min((to + LINES - 1) / LINES, N) : N;
-#pragma unroll(FEWER ? 1 : 2)
+#pragma unroll UNROLL
     for (int32_t i = begin; i < end; i++)
         gpu_copy_rows_two<c::LINE>(
             stage, c::RAW_BYTES, line0 + i * LINES,

@@ -31,10 +31,15 @@ struct hipDeviceProp_t {
     int pciDomainID, pciBusID, pciDeviceID;
 };
 
+enum hipDeviceP2PAttr { hipDevP2PAttrNativeAtomicSupported = 2 };
+
 extern "C" {
 const char *hipGetErrorString(hipError_t);
 hipError_t __hipPushCallConfiguration(dim3, dim3, size_t = 0, hipStream_t = 0);
 hipError_t hipDeviceCanAccessPeer(int *, int, int);
+hipError_t hipDeviceGetByPCIBusId(int *, const char *);
+hipError_t hipDeviceGetP2PAttribute(int *, hipDeviceP2PAttr, int, int);
+hipError_t hipDeviceGetPCIBusId(char *, int, int);
 hipError_t hipDeviceEnablePeerAccess(int, unsigned);
 hipError_t hipIpcCloseMemHandle(void *);
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *, void *);
