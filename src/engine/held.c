@@ -260,9 +260,9 @@ static void make_what_is_read(struct sv_engine *e)
         take(e, all ? ALL : DRAFTING, true);
 }
 
-/* Rows of those who may yet draft, whose taps can be held: one of each that decodes; prompts too
- * while nobody drafts. 0: none, or what has to be made at once. Who lacks something by now has its
- * rows left out. */
+/* Rows of sequences that may yet draft and whose taps can be held: one of each that decodes; of
+ * prompts too in plain steps. 0: none, or what has to be made at once. Sequences that lack context
+ * K/V by now are left out. */
 static int32_t rows_to_hold(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;

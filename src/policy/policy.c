@@ -166,7 +166,7 @@ static bool hopeless(const struct sv_candidate *plain, const struct sv_candidate
     return !best->k || gain_us < HOPELESS * (best->us - plain->us);
 }
 
-/* Who drafts needs context K/V of its prompt too, which nobody makes where nobody drafts: tokens
+/* A sequence that drafts needs context K/V of its prompt too, which plain steps do not make: tokens
  * pay for it. */
 static struct sv_candidate with_prompts(const struct sv_policy *p, const struct sv_candidate *best)
 {

@@ -115,7 +115,7 @@ static bool is_typical(const struct sv_candidate *c)
 /* What was found so far. */
 struct found {
     struct sv_candidate best;
-    struct sv_candidate *size; /* (SV_LEVELS) the best of each size; NULL: nobody asks */
+    struct sv_candidate *size; /* (SV_LEVELS) the best of each size; NULL: not wanted */
 };
 
 static void try_rows(const struct sv_policy *p, struct sv_candidate c, int32_t n_rows,
@@ -307,8 +307,8 @@ static void look_up_again(const struct sv_policy *p, const struct sv_candidate *
 }
 
 /* Where the host's time is the step's, one search serves some steps, since it takes as long as a
- * good part of a small model's step: more where it found drafting not to pay. Whom it was made
- * for may be gone: the ranks stay, and chances are looked up again. */
+ * good part of a small model's step: more where it found drafting not to pay. Sequences may have
+ * ended since then: the ranks stay, and chances are looked up again. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
 {
     enum { SERVES = 4, MOST_SERVES = 32 };
@@ -394,7 +394,8 @@ static int32_t width_above(struct line *l, const float *chance, int32_t n_drafts
     return width;
 }
 
-/* The sequence of this rank, if it may draft: somebody else may sit there by now, or nobody. */
+/* The sequence of this rank, if it may draft: its slot may be another sequence's by now, or free.
+ */
 static struct sv_policy_seq *ranked(struct sv_policy *p, int32_t rank)
 {
     struct sv_policy_seq *s = &p->seq[p->rank[rank].i];

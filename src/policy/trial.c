@@ -69,7 +69,7 @@ void sv_trial_paid(struct sv_policy *p)
     p->trial.n_in_vain = p->trial.n_requests_in_vain = 0;
 }
 
-/* Where nobody drafts. */
+/* Where no sequence drafts. */
 static void was_in_vain(struct sv_policy *p, double factor)
 {
     double *thrift = &p->trial.thrift[sv_policy_octave(p->n)];
@@ -78,7 +78,7 @@ static void was_in_vain(struct sv_policy *p, double factor)
 }
 
 /* Standard deviation of how the two compare, as far as a trial could tell: what steps cost, and,
- * where nobody drafts, how many drafts are kept. */
+ * in plain steps, how many drafts are kept. */
 static double doubt_of(const struct sv_policy *p, const struct sv_candidate *used,
                        const struct sv_candidate *other)
 {
@@ -204,7 +204,7 @@ static struct sv_policy_seq *probe_whom(struct sv_policy *p, int32_t room)
 }
 
 /* How far a probe looks, and with how many masks: the first time and every fourth with those of a
- * whole block, for which the draft was made. Where nobody drafts: as far as drafts are likely to be
+ * whole block, for which the draft was made. In plain steps: as far as drafts are likely to be
  * kept at all, so that what fails at the first draft is cheap to see failing. Elsewhere half as
  * many rows again. */
 static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, const float *alive,
@@ -218,7 +218,7 @@ static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, c
     return s->record->n_verified % 4 && p->drafts_on_device ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
 }
 
-/* Probes wait for steps without prompt rows, and for somebody with room for a whole block: where
+/* Probes wait for steps without prompt rows, and for a sequence with room for a whole block: where
  * there has been neither for long, there may never be, and they wait no longer. */
 static struct sv_policy_seq *probe_now(struct sv_policy *p, bool beside_prompt)
 {
