@@ -48,13 +48,11 @@ void sv_cli_reader_close(struct sv_cli_reader *r)
 /* LINE: more bytes or the end came; LATER: nothing yet; BROKEN: err says why. */
 static enum sv_cli_line fill(struct sv_cli_reader *r, bool block, struct sv_err *err)
 {
+    struct pollfd p = {.fd = r->fd, .events = POLLIN};
     ssize_t n;
 
-    if (!block) {
-        struct pollfd p = {.fd = r->fd, .events = POLLIN};
-        if (poll(&p, 1, 0) == 0)
-            return SV_CLI_LATER;
-    }
+    if (poll(&p, 1, block ? -1 : 0) <= 0)
+        return SV_CLI_LATER; /* nothing yet, or Ctrl-C: the caller looks */
     if (r->at) {
         memmove(r->buf.data, r->buf.data + r->at, r->buf.len - r->at);
         r->buf.len -= r->at;
@@ -66,8 +64,6 @@ static enum sv_cli_line fill(struct sv_cli_reader *r, bool block, struct sv_err 
         return SV_CLI_BROKEN;
     }
     n = read(r->fd, r->buf.data + r->buf.len, READ_BYTES);
-    if (n < 0 && errno == EINTR)
-        return SV_CLI_LATER; /* Ctrl-C: the caller looks */
     if (n < 0) {
         sv_fail(err, SV_EIO, r->line_no + 1, "line %lld: %s", (long long)r->line_no + 1,
                 strerror(errno));

@@ -10,6 +10,7 @@
 #include "cli/talk.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@ static const char usage[] =
 
 int sv_cli_read_stdin(struct sv_buf *b)
 {
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
     ssize_t n;
 
     do {
@@ -33,9 +35,9 @@ int sv_cli_read_stdin(struct sv_buf *b)
             return sv_cli_fail("standard input: out of memory");
         if (b->len > MAX_PROMPT_BYTES)
             return sv_cli_fail("standard input: the text is too long");
-        n = read(STDIN_FILENO, b->data + b->len, 65536);
-        if (n < 0 && errno == EINTR && sv_cli_interrupted())
+        if (poll(&p, 1, -1) < 0 && sv_cli_interrupted())
             return sv_cli_fail("canceled");
+        n = read(STDIN_FILENO, b->data + b->len, 65536);
         if (n < 0)
             return sv_cli_fail("standard input: %s", strerror(errno));
         b->len += (size_t)n;

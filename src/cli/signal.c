@@ -50,7 +50,9 @@ static void install(void (*handler)(int), int flags)
 void sv_cli_catch_interrupt(void)
 {
     pending = in_row = ended = 0;
-    install(on_signal, 0); /* no SA_RESTART: reads must come back */
+    /* Writes go on: stdio takes an interrupted one for a failed one. What reads waits with poll,
+     * which comes back. */
+    install(on_signal, SA_RESTART);
 }
 
 bool sv_cli_interrupted(void)

@@ -100,37 +100,69 @@ rule 7 'min_tokens 31 is above max_tokens 30'
 
 if command -v tmux >/dev/null; then
     tmux="tmux -L salvo-demo-$$ -f /dev/null"
-    wait_for() {
+    screen() {
+        $tmux capture-pane -p -S -2000
+    }
+    # until_so CONDITION...: whether the condition came true within half a minute.
+    until_so() {
         for _ in $(seq 400); do
-            $tmux capture-pane -p -S -2000 | grep -qF -- "$1" && return
+            "$@" && return
             sleep 0.05
         done
-        fail "the conversation does not show '$1': $($tmux capture-pane -p)"
+        return 1
     }
+    shows() {
+        screen | grep -qF -- "$1"
+    }
+    wait_for() {
+        until_so shows "$1" || fail "the conversation does not show '$1': $(screen)"
+    }
+    prompts() {
+        [ "$(screen | grep -c '^>')" -ge "$1" ]
+    }
+    has_ended() {
+        [ -s "$tmp/code" ]
+    }
+    wait_end() {
+        until_so has_ended || fail "the conversation does not end: $(screen)"
+        [ "$(<"$tmp/code")" = "$1" ] || fail "the conversation ended with $(<"$tmp/code"), not $1: $(screen)"
+        $tmux kill-server
+    }
+    # cancel_one KEY...: a conversation with an answer that the keys have canceled.
     cancel_one() {
-        $tmux new-session -d -x 100 -y 50 "HOME=$tmp $salvo run -m $demo/target -n 0 --raw --ignore-eos -t 1; echo ended \$?; sleep 20"
+        rm -f "$tmp/code"
+        # Ctrl-C reaches the shell around the program too, which must outlive it.
+        $tmux new-session -d -x 100 -y 50 "trap : INT
+            HOME=$tmp $salvo run -m $demo/target -n 0 --raw --ignore-eos -t 1; echo \$? >$tmp/code; sleep 60"
         wait_for '>'
         $tmux send-keys 'def first(n):' Enter
         for _ in $(seq 100); do # until the answer has begun, whatever it says
-            [ "$($tmux capture-pane -p | grep -c .)" -gt 3 ] && break
+            [ "$(screen | grep -c .)" -gt 3 ] && break
             sleep 0.05
         done
-        $tmux send-keys C-c
+        for key in "$@"; do
+            $tmux send-keys "$key"
+            sleep 0.3
+        done
         wait_for '(canceled)'
+        until_so prompts 2 || fail "no prompt after a canceled answer: $(screen)"
     }
-    cancel_one
+    cancel_one C-c
     $tmux send-keys '/stats' Enter
     wait_for 'accept length 1.00'
+    until_so prompts 3 || fail "no prompt after /stats: $(screen)"
     $tmux send-keys C-c
-    sleep 0.5
+    until_so prompts 4 || fail "no prompt after Ctrl-C: $(screen)"
     $tmux send-keys '/quit' Enter
-    wait_for 'ended 0'
-    $tmux kill-server
+    wait_end 0
     tmux="tmux -L salvo-demo2-$$ -f /dev/null"
-    cancel_one
-    sleep 0.5
+    cancel_one C-c
     $tmux send-keys C-c
-    wait_for 'ended 1'
-    $tmux kill-server
+    wait_end 1
+    # Ctrl-S stops the terminal: a write that waits for it and that Ctrl-C interrupts is no failed one.
+    tmux="tmux -L salvo-demo3-$$ -f /dev/null"
+    cancel_one C-s C-c
+    $tmux send-keys '/quit' Enter
+    wait_end 0
 fi
 finish
