@@ -86,6 +86,7 @@ static const struct route routes[] = {
     {"GET", "/ping", OPEN, sv_get_health, NULL}, /* ... vLLM's and SGLang's probes ask here */
     {"GET", "/health_generate", OPEN, sv_get_health, NULL},
     {"POST", "/reset_prefix_cache", LOADED, sv_flush_prefixes, NULL},
+    {"POST", "/replicas/", LOADED | PREFIX, sv_post_replica, NULL},
     {"POST", "/abort_request", 0, sv_post_abort, NULL},
     {"GET", "/load", 0, sv_get_load, NULL},
     {"GET", "/props", LOADED, sv_get_props, NULL},
@@ -190,6 +191,8 @@ static int check_state(const struct sv_serve *s, const struct route *r, struct s
         return sv_api_fail(e, 503, NULL, "the engine has failed: %s", s->broken);
     if ((r->flags & LOADED) && !s->model)
         return sv_api_fail(e, 503, "loading", "the model is still being loaded");
+    if (r->dialect && !sv_replicas_taking(s))
+        return sv_api_fail(e, 503, NULL, "the replicas that have not failed are drained");
     return 0;
 }
 

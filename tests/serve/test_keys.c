@@ -111,7 +111,7 @@ static void one_pool_of_prefixes(void **state)
     }
 }
 
-static void flushing(void **state)
+static void for_all_clients(void **state)
 {
     static const char *const paths[] = {"/flush_cache", "/reset_prefix_cache"};
     (void)state;
@@ -122,6 +122,7 @@ static void flushing(void **state)
             open_keys(&r, many ? "alpha\nbeta\n" : "alpha\n");
             for (int i = 0; i < 2; i++)
                 ask_as(&r, "alpha", "POST", paths[i], "", many ? 403 : 200);
+            ask_as(&r, "alpha", "POST", "/replicas/0/drain", "", many ? 403 : 409);
             hub_close(&r);
         }
 }
@@ -246,5 +247,5 @@ static void cancelling(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(prefixes_of_each_key), cmocka_unit_test(one_pool_of_prefixes),
-             cmocka_unit_test(flushing), cmocka_unit_test(responses_of_each_key),
+             cmocka_unit_test(for_all_clients), cmocka_unit_test(responses_of_each_key),
              cmocka_unit_test(requests_of_each_key), cmocka_unit_test(cancelling))

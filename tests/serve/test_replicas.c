@@ -316,6 +316,97 @@ static void none_is_left(void **state)
     assert_int_equal(r.rc, SV_EDEVICE);
 }
 
+/* ---------------------------------------------------------------- drains */
+
+static void is_replica(struct hub *r, int replica, const char *status, int n_unfinished)
+{
+    json_t *v = hub_json(r, "/health", NULL, 200);
+    char where[40];
+
+    assert_string_equal(hub_text(v, "status"), "ok");
+    snprintf(where, sizeof where, "replicas.%d.status", replica);
+    assert_string_equal(hub_text(v, where), status);
+    assert_int_equal(unfinished(r, replica), n_unfinished);
+}
+
+/* It finishes what it has, gets nothing new, though it is the idle one, and takes requests again
+ * once it is resumed. */
+static void one_is_drained(void **state)
+{
+    struct hub r = {.far = *state != NULL};
+    struct answer a;
+    int last[2];
+
+    open_two(&r, 0);
+    hub_json(&r, "/replicas/2/drain", "{}", 404);
+    hub_json(&r, "/replicas/-1/drain", "{}", 404);
+    hub_json(&r, "/replicas/1/drains", "{}", 404);
+    hub_json(&r, "/replicas/1/resume/", "{}", 200);
+    int busy = keep_busy(&r), fd = hub_connect(&r);
+    hub_post(fd, TEXT, "", "{\"prompt\":\"one two\",\"max_tokens\":600}");
+    while (!unfinished(&r, 1))
+        hub_nap_ms(1);
+    json_t *v = hub_json(&r, "/replicas/1/drain", "", 200);
+    assert_string_equal(hub_text(v, "status"), "draining");
+    assert_int_equal(hub_number(v, "unfinished"), 1);
+    is_replica(&r, 1, "draining", 1);
+    for (int i = 0; i < 2; i++) {
+        last[i] = hub_connect(&r);
+        hub_post(last[i], TEXT, "", "{\"prompt\":\"one\",\"max_tokens\":4000,\"stream\":true}");
+        while (unfinished(&r, 0) < i + 2)
+            hub_nap_ms(1);
+    }
+    answer_init(&a);
+    answer_read(fd, &a);
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(a.body.data, "\"completion_tokens\":600"));
+    answer_fini(&a);
+    is_replica(&r, 1, "drained", 0);
+    assert_true(hub_metric(&r, "salvo_replica_drained{replica=\"1\"}") == 1);
+    assert_true(hub_metric(&r, "salvo_replica_up{replica=\"1\"}") == 1);
+    v = hub_json(&r, "/replicas/0/drain", "", 409);
+    assert_string_equal(hub_text(v, "error.message"),
+                        "replica 0 is the last that takes requests: SIGTERM ends the server");
+    assert_string_equal(hub_text(hub_json(&r, "/replicas/1/resume", "", 200), "status"), "ok");
+    assert_true(hub_metric(&r, "salvo_replica_drained{replica=\"1\"}") == 0);
+    hub_post(fd, TEXT, "", "{\"prompt\":\"one\",\"max_tokens\":4000,\"stream\":true}");
+    while (!unfinished(&r, 1))
+        hub_nap_ms(1);
+    for (int i = 0; i < 2; i++)
+        close(last[i]);
+    close(fd);
+    close(busy);
+    hub_close(&r);
+    assert_int_equal(r.rc, SV_OK);
+}
+
+/* The others fail: a drained one takes nothing in their place, before it is resumed. */
+static void the_others_fail(void **state)
+{
+    const char *body = "{\"prompt\":\"five six\",\"max_tokens\":9}";
+    struct hub r = {.far = *state != NULL};
+
+    open_two(&r, 4);
+    hub_json(&r, "/replicas/0/drain", "", 200);
+    hub_ask(&r, TEXT, body, &r.a);
+    assert_int_equal(r.a.status, 500);
+    assert_non_null(strstr(r.a.body.data, "replica 1: the fake device failed"));
+    hub_ask(&r, TEXT, body, &r.a);
+    assert_int_equal(r.a.status, 503);
+    assert_non_null(strstr(r.a.body.data, "the replicas that have not failed are drained"));
+    json_t *v = hub_json(&r, "/health", NULL, 503);
+    assert_string_equal(hub_text(v, "status"), "draining");
+    assert_string_equal(hub_text(v, "replicas.0.status"), "drained");
+    assert_true(hub_metric(&r, "salvo_ready") == 0);
+    v = hub_json(&r, "/replicas/1/resume", "", 409);
+    assert_string_equal(hub_text(v, "error.message"),
+                        "replica 1 has failed: the fake device failed");
+    hub_json(&r, "/replicas/0/resume", "", 200);
+    hub_json(&r, TEXT, body, 200);
+    is_degraded(&r, "the fake device failed");
+    hub_close(&r);
+}
+
 /* ---------------------------------------------------------------- the end */
 
 static void ends_while_they_work(void **state)
@@ -375,4 +466,5 @@ static int far;
 
 SV_TEST_MAIN(BOTH(the_same_text), BOTH(prefixes), BOTH(load_spreads), BOTH(nothing_was_sent),
              BOTH(a_stream_has_begun), cmocka_unit_test_prestate(a_process_ends, &far),
-             BOTH(none_is_left), BOTH(ends_while_they_work), BOTH(drains))
+             BOTH(none_is_left), BOTH(one_is_drained), BOTH(the_others_fail),
+             BOTH(ends_while_they_work), BOTH(drains))

@@ -222,7 +222,7 @@ static bool run_elsewhere(struct sv_call *c, struct sv_choice *ch)
     struct sv_serve *s = c->s;
     const bool has_images = !ch->r.n_images || !ch->taken;
 
-    if (!c->req || c->failed || ch->canceled || ch->shown || !has_images || !sv_replicas_live(s))
+    if (!c->req || c->failed || ch->canceled || ch->shown || !has_images || !sv_replicas_taking(s))
         return false;
     struct sv_choice fresh = {.call = c,
                               .index = ch->index,

@@ -337,6 +337,9 @@ static void replicas(struct sv_buf *b, const struct sv_serve *s)
     sv_metric_head(b, "salvo_replica_up", "gauge", "1 unless it has failed.");
     for (int32_t r = 0; r < s->n_replicas; r++)
         sv_buf_printf(b, "salvo_replica_up{replica=\"%d\"} %d\n", r, !s->replicas[r].failed);
+    sv_metric_head(b, "salvo_replica_drained", "gauge", "1 while it takes no requests.");
+    for (int32_t r = 0; r < s->n_replicas; r++)
+        sv_buf_printf(b, "salvo_replica_drained{replica=\"%d\"} %d\n", r, s->replicas[r].drained);
 }
 
 /* ---------------------------------------------------------------- all of it */
@@ -361,7 +364,8 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
     sv_buf_printf(b, "salvo_build_info{version=\"" SALVO_VERSION "\",");
     sv_metric_label(b, "model", s->model_name);
     sv_buf_printf(b, "} 1\n");
-    sv_metric_gauge(b, "salvo_ready", "1 when requests are taken.", s->state == SV_READY);
+    sv_metric_gauge(b, "salvo_ready", "1 when requests are taken.",
+                    s->state == SV_READY && sv_replicas_taking(s));
     sv_metric_gauge(b, "process_resident_memory_bytes", "Resident memory.",
                     (double)resident_bytes());
     sv_metric_gauge(

@@ -8,6 +8,8 @@
  */
 #include "engine/engine.h"
 #include "serve/core/call.h"
+#include "serve/core/error.h"
+#include "serve/core/log.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -88,6 +90,20 @@ int32_t sv_replicas_live(const struct sv_serve *s)
     return n;
 }
 
+static bool takes(const struct sv_replica *x)
+{
+    return !x->failed && !x->drained;
+}
+
+int32_t sv_replicas_taking(const struct sv_serve *s)
+{
+    int32_t n = 0;
+
+    for (int32_t r = 0; r < s->n_replicas; r++)
+        n += takes(&s->replicas[r]);
+    return n;
+}
+
 bool sv_replicas_are_loading(const struct sv_serve *s)
 {
     bool loading = false;
@@ -148,7 +164,7 @@ static int32_t choose(const struct sv_serve *s, const struct sv_request *q, cons
 
     for (int32_t r = 0; r < s->n_replicas; r++) {
         const struct sv_replica *x = &s->replicas[r];
-        if (x->failed)
+        if (!takes(x))
             continue;
         const double us = time_at(x, c, q->n_prompt_ids - x->n_known, n_answer);
         if (best >= 0 && (us > best_us || (us == best_us && x->n_live >= s->replicas[best].n_live)))
@@ -159,23 +175,33 @@ static int32_t choose(const struct sv_serve *s, const struct sv_request *q, cons
     return best;
 }
 
+/* One that rejects what it gets: where none takes sequences, the last that did has failed. */
+static int32_t a_failed_one(const struct sv_serve *s)
+{
+    int32_t r = 0;
+
+    while (r + 1 < s->n_replicas && !s->replicas[r].failed)
+        r++;
+    return r;
+}
+
 /* Choices of one prompt stand in a row. */
 static void ask_caches(struct sv_serve *s, const struct sv_request *q)
 {
     for (int32_t r = 0; r < s->n_replicas; r++)
-        if (!s->replicas[r].failed)
+        if (takes(&s->replicas[r]))
             s->replicas[r].n_known = sv_worker_known(s->replicas[r].worker, q);
 }
 
 void sv_replicas_submit(struct sv_serve *s, struct sv_choice *ch, int32_t n)
 {
-    const bool several = s->n_replicas > 1 && sv_replicas_live(s);
+    const bool several = s->n_replicas > 1 && sv_replicas_taking(s);
     const struct costs costs = several ? costs_of(s) : (struct costs){0};
 
     for (int32_t i = 0; i < n; i++) {
         if (several && (i == 0 || ch[i].prompt != ch[i - 1].prompt))
             ask_caches(s, &ch[i].r);
-        ch[i].replica = several ? choose(s, &ch[i].r, &costs) : 0;
+        ch[i].replica = several ? choose(s, &ch[i].r, &costs) : a_failed_one(s);
         struct sv_replica *x = &s->replicas[ch[i].replica];
         ch[i].n_rows = ch[i].r.n_prompt_ids - x->n_known;
         x->n_live++;
@@ -201,7 +227,25 @@ void sv_replicas_left(struct sv_serve *s, struct sv_choice *ch)
     s->replicas[ch->replica].n_live--;
 }
 
-/* ---------------------------------------------------------------- failures, flushes */
+/* ---------------------------------------------------------------- drains, failures, flushes */
+
+int sv_replicas_drain(struct sv_serve *s, int32_t replica, bool on, struct sv_api_err *e)
+{
+    struct sv_replica *x = &s->replicas[replica];
+
+    if (x->failed)
+        return sv_api_fail(e, 409, "replica_failed", "replica %d has failed: %s", replica, x->why);
+    if (on && !x->drained && sv_replicas_taking(s) == 1)
+        return sv_api_fail(e, 409, "last_replica",
+                           "replica %d is the last that takes requests: SIGTERM ends the server",
+                           replica);
+    if (x->drained != on) {
+        struct sv_log_field f[] = {SV_LOG_I("replica", replica), SV_LOG_I("unfinished", x->n_live)};
+        sv_serve_log(s, on ? "replica drained" : "replica resumed", f, 2);
+    }
+    x->drained = on;
+    return 0;
+}
 
 void sv_replicas_lose(struct sv_serve *s, int32_t replica, const char *why, size_t n)
 {

@@ -1,10 +1,11 @@
 /*
  * server.c - what every dialect may ask of the server: random numbers, its model's names, its
- * health.
+ * health; drains of replicas.
  *
  * Called by call.c, by endpoints and by serve.c. Must not: need the engine; all comes from the
  * snapshot and the loop's own counters.
  */
+#include "serve/core/auth.h"
 #include "serve/core/error.h"
 #include "serve/core/server.h"
 
@@ -72,20 +73,30 @@ double sv_load_progress(enum sv_load_stage stage, double share)
     return start[stage] + share * (start[stage + 1] - start[stage]);
 }
 
+static void write_replica(struct sv_buf *b, const struct sv_serve *s, int32_t r)
+{
+    const struct sv_replica *x = &s->replicas[r];
+    const char *status = x->failed     ? "failed"
+                         : !x->drained ? "ok"
+                         : x->n_live   ? "draining"
+                                       : "drained";
+
+    sv_buf_printf(b, "{\"replica\":%d,\"status\":\"%s\",\"unfinished\":%d", r, status, x->n_live);
+    if (x->failed) {
+        sv_buf_lit(b, ",\"message\":");
+        sv_json_quote(b, x->why, strlen(x->why));
+    }
+    sv_buf_lit(b, "}");
+}
+
 /* Ends the object: of several replicas, how each of them is. */
 static void end_health(struct sv_buf *b, const struct sv_serve *s)
 {
     for (int32_t r = 0; r < s->n_replicas && s->n_replicas > 1; r++) {
-        const struct sv_replica *x = &s->replicas[r];
-        sv_buf_printf(b, "%s{\"replica\":%d,\"status\":\"%s\",\"unfinished\":%d",
-                      r ? "," : ",\"replicas\":[", r, x->failed ? "failed" : "ok", x->n_live);
-        if (x->failed) {
-            sv_buf_lit(b, ",\"message\":");
-            sv_json_quote(b, x->why, strlen(x->why));
-        }
-        sv_buf_printf(b, r + 1 < s->n_replicas ? "}" : "}]");
+        sv_buf_printf(b, r ? "," : ",\"replicas\":[");
+        write_replica(b, s, r);
     }
-    sv_buf_lit(b, "}\n");
+    sv_buf_printf(b, s->n_replicas > 1 ? "]}\n" : "}\n");
 }
 
 /* 200 when requests are accepted; 503 with the state while loading, draining or broken. */
@@ -95,7 +106,7 @@ void sv_get_health(struct sv_serve *s, struct sv_http_req *q)
     struct sv_buf b;
 
     sv_buf_init(&b);
-    if (s->state == SV_READY) {
+    if (s->state == SV_READY && sv_replicas_taking(s)) {
         sv_buf_printf(&b, "{\"status\":\"%s\"",
                       sv_replicas_live(s) == s->n_replicas ? "ok" : "degraded");
         end_health(&b, s);
@@ -113,7 +124,7 @@ void sv_get_health(struct sv_serve *s, struct sv_http_req *q)
                       sv_load_stage_name(snap.stage), snap.stage_share,
                       sv_load_progress(snap.stage, snap.stage_share),
                       (double)(sv_clock_us() - s->start_us) / 1e6);
-    } else if (s->state == SV_DRAINING) {
+    } else if (s->state != SV_BROKEN) { /* or the replicas that have not failed are drained */
         sv_buf_printf(&b, "{\"status\":\"draining\",\"unfinished\":%d", s->n_live);
         end_health(&b, s);
     } else {
@@ -122,4 +133,36 @@ void sv_get_health(struct sv_serve *s, struct sv_http_req *q)
         end_health(&b, s);
     }
     reply(q, 503, &b);
+}
+
+/* ---------------------------------------------------------------- /replicas */
+
+/* POST /replicas/R/drain, /replicas/R/resume. */
+void sv_post_replica(struct sv_serve *s, struct sv_http_req *q)
+{
+    struct sv_api_err e = {0};
+    struct sv_buf b;
+    char what[8];
+    int r = -1, end = 0;
+    const char *path = sv_http_path(q);
+    const int n = sscanf(path, "/replicas/%9d/%7[a-z]%n", &r, what, &end);
+    const bool drain = n == 2 && strcmp(what, "drain") == 0;
+
+    if (n != 2 || path[end] || (!drain && strcmp(what, "resume") != 0))
+        sv_api_fail(&e, 404, "not_found", "there is no %.200s", path);
+    else if (r < 0 || r >= s->n_replicas)
+        sv_api_fail(&e, 404, "not_found", "there is no replica %d: there are %d", r, s->n_replicas);
+    else if (sv_keys_count(s->keys) > 1)
+        sv_api_fail(&e, 403, "shared_server",
+                    "this server has several API keys, and one client's drain would hold for all");
+    else
+        sv_replicas_drain(s, r, drain, &e);
+    if (e.status) {
+        sv_api_refuse(q, &e);
+        return;
+    }
+    sv_buf_init(&b);
+    write_replica(&b, s, r);
+    sv_buf_lit(&b, "\n");
+    reply(q, 200, &b);
 }

@@ -96,6 +96,7 @@ int sv_check_model(const struct sv_serve *s, const char *model, struct sv_api_er
  * model, and the request has been answered. */
 const char *sv_model_of_path(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_health(struct sv_serve *s, struct sv_http_req *q);
+void sv_post_replica(struct sv_serve *s, struct sv_http_req *q);
 
 /* watch.c: checks once a second whether the model's mapped files have changed. */
 void sv_watch_tick(struct sv_serve *s, int64_t now_us);
