@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "salvo.h"
+#include "cli/painter.h"
 #include "jinja/jinja.h"
 #include "token/token.h"
 
@@ -169,27 +170,11 @@ void sv_cli_leave_server(void);
 
 /* ---------------------------------------------------------------- terminal (colour.c) */
 
-enum sv_cli_style { SV_CLI_PLAIN, SV_CLI_DRAFTED, SV_CLI_OWN, SV_CLI_BOLD, SV_CLI_DIM };
 /* Escape sequence that starts a style; "" when colours are off. */
 const char *sv_cli_style(bool colour, enum sv_cli_style style);
 /* mode is "auto", "always" or "never" (NULL = auto); NO_COLOR and a dumb TERM count in auto. */
 bool sv_cli_colour(FILE *out, const char *mode);
 int sv_cli_columns(FILE *out); /* terminal width, 80 when unknown */
-
-/* Writes event text with drafted and own tokens in their styles. Text may lag behind tokens (stop
- * strings, incomplete code points), so the painter remembers which bytes are still to come. */
-struct sv_cli_painter {
-    FILE *out;
-    bool on; /* false: no colours */
-    bool tty;
-    enum sv_cli_style now;   /* what the terminal is set to */
-    struct sv_buf due;       /* token bytes whose text has not come yet */
-    struct sv_buf due_style; /* one byte a byte of due */
-};
-void sv_cli_painter_init(struct sv_cli_painter *p, FILE *out, bool on);
-void sv_cli_painter_event(struct sv_cli_painter *p, const struct sv_engine *e,
-                          const struct sv_event *ev);
-void sv_cli_painter_fini(struct sv_cli_painter *p); /* back to plain; frees */
 
 /* ---------------------------------------------------------------- progress (progress.c) */
 

@@ -121,18 +121,10 @@ static size_t find_due(const struct sv_cli_painter *p, size_t at, const char *te
     return p->due.len;
 }
 
-void sv_cli_painter_event(struct sv_cli_painter *p, const struct sv_engine *e,
-                          const struct sv_event *ev)
+static void note_tokens(struct sv_cli_painter *p, const struct sv_engine *e,
+                        const struct sv_event *ev)
 {
-    size_t at = 0;
-
-    if (!p->on) {
-        put_text(p, ev->text, ev->n_bytes);
-        if (ev->n_bytes)
-            fflush(p->out);
-        return;
-    }
-    for (int32_t i = 0; i < ev->n_tokens; i++) {
+    for (int32_t i = 0; i < ev->n_tokens && p->on; i++) {
         size_t n;
         const char *bytes = sv_token_bytes(e, ev->tokens[i], &n);
         char style = i < ev->n_drafted ? SV_CLI_DRAFTED : SV_CLI_OWN;
@@ -145,21 +137,47 @@ void sv_cli_painter_event(struct sv_cli_painter *p, const struct sv_engine *e,
         sv_buf_clear(&p->due);
         sv_buf_clear(&p->due_style);
     }
-    for (size_t i = 0; i < ev->n_bytes;) {
-        size_t n = code_point_bytes((unsigned char)ev->text[i]), found;
-        if (n > ev->n_bytes - i)
-            n = ev->n_bytes - i;
-        found = find_due(p, at, ev->text + i, n);
+}
+
+void sv_cli_painter_text(struct sv_cli_painter *p, const char *text, size_t n, bool dim)
+{
+    size_t at = 0;
+
+    if (!p->on) {
+        set_style(p, dim ? SV_CLI_DIM : SV_CLI_PLAIN);
+        put_text(p, text, n);
+        return;
+    }
+    for (size_t i = 0; i < n;) {
+        size_t k = code_point_bytes((unsigned char)text[i]), found;
+        if (k > n - i)
+            k = n - i;
+        found = find_due(p, at, text + i, k);
         /* Not found: a replacement character stands for bytes of its own; keep the style. */
         if (found < p->due.len) {
             set_style(p, (enum sv_cli_style)p->due_style.data[found]);
-            at = found + n;
+            at = found + k;
         }
-        put_text(p, ev->text + i, n);
-        i += n;
+        put_text(p, text + i, k);
+        i += k;
     }
-    if (at)
-        drop_due(p, at);
+    drop_due(p, at);
+}
+
+void sv_cli_painter_mark(struct sv_cli_painter *p, const char *text)
+{
+    set_style(p, SV_CLI_PLAIN);
+    fputs(text, p->out);
+}
+
+void sv_cli_painter_event(struct sv_cli_painter *p, const struct sv_engine *e,
+                          const struct sv_event *ev)
+{
+    note_tokens(p, e, ev);
+    if (p->divide)
+        p->divide(p->user, ev);
+    else
+        sv_cli_painter_text(p, ev->text, ev->n_bytes, false);
     if (ev->finish != SV_FINISH_NONE) {
         drop_due(p, p->due.len);
         set_style(p, SV_CLI_PLAIN);
@@ -170,8 +188,7 @@ void sv_cli_painter_event(struct sv_cli_painter *p, const struct sv_engine *e,
 
 void sv_cli_painter_fini(struct sv_cli_painter *p)
 {
-    if (p->on)
-        set_style(p, SV_CLI_PLAIN);
+    set_style(p, SV_CLI_PLAIN);
     sv_buf_fini(&p->due);
     sv_buf_fini(&p->due_style);
 }

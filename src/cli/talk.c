@@ -65,6 +65,22 @@ void sv_cli_talk_forget(struct sv_cli_talk *t)
                               json_pack("{s:s, s:s}", "role", "system", "content", t->system));
 }
 
+/* How the model writes reasoning, and the tokens that say so. A constrained answer has none: all of
+ * its text is what the grammar allows. */
+static void open_reasoning(struct sv_cli_talk *t)
+{
+    const char *marker;
+
+    if (!t->chat_template || t->raw)
+        return;
+    t->think = sv_think_format_of(sv_chat_template_source(t->chat_template));
+    for (size_t i = 0; (marker = sv_think_marker(t->think, i)); i++) {
+        const int32_t id = single_token(t->engine, marker);
+        if (id >= 0 && t->n_markers < SV_CLI_MAX_MARKERS)
+            t->markers[t->n_markers++] = id;
+    }
+}
+
 static int open_chat(struct sv_cli_talk *t, bool conversation)
 {
     struct sv_err err = {0};
@@ -96,9 +112,11 @@ int sv_cli_talk_open(struct sv_cli_talk *t, bool conversation)
 
     sv_cli_answer_init(&t->answer, t->engine);
     sv_cli_painter_init(&t->painter, stdout, t->show_draft && t->colour);
+    sv_cli_parts_init(&t->parts, &t->painter, t->colour);
     t->answer.painter = &t->painter;
     t->end_id = -1;
     code = open_chat(t, conversation);
+    open_reasoning(t);
     if (code == SV_CLI_OK && t->system && !t->chat)
         code = sv_cli_fail("--system needs a model with a chat template");
     if (code == SV_CLI_OK && t->n_images && !sv_engine_takes_images(t->engine))
@@ -117,10 +135,11 @@ void sv_cli_talk_close(struct sv_cli_talk *t)
     sv_template_free(t->plain_chat);
     json_decref(t->messages);
     sv_cli_painter_fini(&t->painter);
+    sv_cli_parts_fini(&t->parts);
     sv_cli_answer_fini(&t->answer);
 }
 
-static json_t *message(const char *role, const char *text, size_t n)
+json_t *sv_cli_message(const char *role, const char *text, size_t n)
 {
     json_t *content = json_stringn(text, n);
     return content ? json_pack("{s:s, s:o}", "role", role, "content", content) : NULL;
@@ -132,7 +151,7 @@ static json_t *question(const struct sv_cli_talk *t, const char *text, size_t n)
     json_t *parts;
 
     if (!t->n_images || t->images_told)
-        return message("user", text, n);
+        return sv_cli_message("user", text, n);
     parts = json_array();
     for (int32_t i = 0; i <= t->n_images; i++)
         if (json_array_append_new(parts, i < t->n_images ? json_pack("{s:s}", "type", "image")
@@ -159,11 +178,20 @@ static int render(struct sv_cli_talk *t, const char *text, size_t n, struct sv_b
                : SV_CLI_OK;
 }
 
-static int answer(struct sv_cli_talk *t, const struct sv_buf *prompt)
+static int answer(struct sv_cli_talk *t, struct sv_buf *prompt)
 {
     struct sv_request r = t->defaults;
+    const bool constrained = r.grammar || r.grammar_kind != SV_GRAMMAR_NONE;
     struct sv_err err = {0};
     int rc;
+
+    /* No grammar can ask for the header of a message. */
+    if (constrained && t->think == SV_THINK_HARMONY)
+        sv_buf_lit(prompt, "<|channel|>final<|message|>");
+    rc = sv_cli_parts_begin(&t->parts, constrained ? SV_THINK_NONE : t->think, prompt->data,
+                            prompt->len);
+    if (rc || prompt->failed)
+        return rc ? rc : sv_cli_fail("out of memory");
 
     if (t->chat) {
         r.no_add_special = true;
@@ -174,8 +202,10 @@ static int answer(struct sv_cli_talk *t, const struct sv_buf *prompt)
     r.prompt_bytes = prompt->len;
     r.images = t->images;
     r.n_images = t->n_images;
+    r.shown_ids = t->markers;
+    r.n_shown_ids = constrained ? 0 : t->n_markers;
     rc = sv_cli_answer_run(t->engine, &r, 1, 1, &t->answer, &err);
-    if (t->answer.text.len)
+    if (t->parts.shown)
         fputc('\n', stdout);
     fflush(stdout);
     if (!rc || rc == SV_ECANCELED)
@@ -185,7 +215,7 @@ static int answer(struct sv_cli_talk *t, const struct sv_buf *prompt)
         return rc == SV_ECANCELED ? SV_CLI_FAIL : sv_cli_fail("%s", err.msg);
     if (t->answer.finish == SV_FINISH_ERROR)
         return sv_cli_fail("%s", t->answer.message);
-    return SV_CLI_OK;
+    return t->parts.failed ? sv_cli_fail("out of memory") : SV_CLI_OK;
 }
 
 int sv_cli_talk_turn(struct sv_cli_talk *t, const char *text, size_t n)
@@ -204,9 +234,7 @@ int sv_cli_talk_turn(struct sv_cli_talk *t, const char *text, size_t n)
     if (code == SV_CLI_OK)
         code = answer(t, &prompt);
     if (t->chat && code == SV_CLI_OK &&
-        json_array_append_new(t->messages,
-                              message("assistant", t->answer.text.len ? t->answer.text.data : "",
-                                      t->answer.text.len)))
+        json_array_append_new(t->messages, sv_cli_parts_message(&t->parts, t->think)))
         code = sv_cli_fail("out of memory");
     t->images_told = t->images_told || code == SV_CLI_OK;
     /* A canceled or failed answer leaves the conversation as it was before the question. */

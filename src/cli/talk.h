@@ -8,8 +8,29 @@
 
 #include "cli/cli.h"
 #include "jinja/jinja.h"
+#include "reply/reply.h"
 
 #define SV_CLI_MAX_IMAGES 16
+
+#define SV_CLI_MAX_MARKERS 16
+
+/* An answer as reasoning and content (reasoning.c). Reasoning is dimmed where there are colours and
+ * none for drafts; else it stands between the lines <think> and </think>. */
+struct sv_cli_parts {
+    struct sv_answer *parser; /* NULL: all is content */
+    struct sv_cli_painter *painter;
+    bool colour, shown, failed; /* something was shown; memory ran out */
+    int32_t last;               /* enum sv_part_kind of what is being shown, -1: none */
+    struct sv_buf thought, content;
+};
+/* From now on the painter's events are divided. */
+void sv_cli_parts_init(struct sv_cli_parts *p, struct sv_cli_painter *painter, bool colour);
+void sv_cli_parts_fini(struct sv_cli_parts *p);
+/* Of the answer to a prompt. Returns an exit code. */
+int sv_cli_parts_begin(struct sv_cli_parts *p, enum sv_think_format format, const char *prompt,
+                       size_t n);
+/* The answer as a message of the conversation; NULL: memory ran out. */
+json_t *sv_cli_parts_message(const struct sv_cli_parts *p, enum sv_think_format format);
 
 struct sv_cli_talk {
     struct sv_engine *engine; /* owned: closed by sv_cli_talk_close */
@@ -24,14 +45,19 @@ struct sv_cli_talk {
     json_t *messages;               /* the conversation so far */
     struct sv_image images[SV_CLI_MAX_IMAGES]; /* of its first message, with their pixels */
     int32_t n_images;
-    bool images_told; /* the first message was answered */
+    bool images_told;                               /* the first message was answered */
+    enum sv_think_format think;                     /* how the template's model writes reasoning */
+    int32_t markers[SV_CLI_MAX_MARKERS], n_markers; /* tokens that the parser needs to see */
     struct sv_cli_painter painter;
+    struct sv_cli_parts parts;
     struct sv_cli_answer answer; /* the latest */
     struct sv_cli_accept accept; /* of all answers */
     bool over;                   /* the engine has failed: nothing more can be answered */
     int32_t end_id;              /* <|im_end|> ends an answer in chat form, where it is a token */
     double gbs;                  /* read bandwidth, measured when first needed */
 };
+/* A message of a chat with a text; NULL: memory ran out. */
+json_t *sv_cli_message(const char *role, const char *text, size_t n);
 /* Finds the chat form: the directory's template, or <|im_start|> when `talk` is a conversation (or
  * --chat was given) and the tokenizer has it. t->chat says afterwards whether there is one. Returns
  * an exit code. */
