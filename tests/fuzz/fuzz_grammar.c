@@ -7,6 +7,7 @@
  * expression, s, one that is searched for, else GBNF. Must not: need a model.
  */
 #include "grammar/naive.h"
+#include "grammar/regex/regex.h"
 #include "grammar/words.h"
 
 #include <string.h>

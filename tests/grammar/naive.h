@@ -8,7 +8,7 @@
 #ifndef SV_TEST_NAIVE_H
 #define SV_TEST_NAIVE_H
 
-#include "grammar/rules.h"
+#include "grammar/core/rules.h"
 
 #define NAIVE_LONGEST 15
 

@@ -5,7 +5,7 @@
  * Called by the runner. Must not: need a model.
  */
 #include "testing.h"
-#include "grammar/build.h"
+#include "grammar/core/build.h"
 #include "grammar/words.h"
 
 #include <string.h>

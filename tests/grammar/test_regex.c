@@ -6,7 +6,7 @@
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "testing.h"
-#include "grammar/build.h"
+#include "grammar/regex/regex.h"
 #include "grammar/words.h"
 
 #include <pcre2.h>

@@ -1,0 +1,238 @@
+/*
+ * automaton.h - what matchers of one grammar and vocabulary share: the states that texts have led
+ * to so far, the transitions between them, and masks; and the vocabulary's trie.
+ *
+ * Private to src/grammar: sets.c keeps states, close.c makes them, mask.c and matcher.c use them.
+ *
+ * A state is a set of items (node, tail): the node where a rule waits for its next byte, and where
+ * it goes on when the rule ends. A tail is itself a set of items. So one kind of object stands for
+ * any number of stacks, with what they have in common stored once: equal sets are one set, with one
+ * number, and items of one set with the same node are made one by uniting their tails. Item
+ * (SV_NODE_ACCEPT, 0) is the end of the text.
+ *
+ * All memory is taken when the automaton is opened. What is learnt is dropped (sv_sets_collect)
+ * when half of it is used up, or when learning it took SV_WORK in all, and the call is done again
+ * from nothing; a call for which that is not enough fails its matcher. So a call succeeds if and
+ * only if it does from nothing, whatever was asked before: what was learnt on the way, and what is
+ * left to do, never take more together than was allowed. Must not: be used by two threads.
+ */
+#ifndef SV_GRAMMAR_AUTOMATON_H
+#define SV_GRAMMAR_AUTOMATON_H
+
+#include "grammar/core/rules.h"
+
+/* ---------------------------------------------------------------- vocabulary */
+
+/* Nodes of the trie in the order of a walk that goes down first: a node's subtree is
+ * [i + 1, end). */
+struct sv_trie_node {
+    uint32_t end;
+    uint32_t token;   /* its tokens are order[token .. the next node's token) */
+    uint16_t depth;   /* bytes, at least 1 */
+    uint16_t tallest; /* depth of the deepest node of the subtree */
+    uint8_t byte;
+    bool starts; /* a character begins here, after whole characters */
+};
+
+struct sv_vocab {
+    atomic_int refs;
+    int32_t n_tokens;
+    uint32_t n_words;
+    uint8_t *text;              /* bytes of all tokens */
+    uint32_t *text_at;          /* (n_tokens + 1) into text; equal: never written */
+    uint32_t *end_mask;         /* (n_words) the ids that end */
+    struct sv_trie_node *nodes; /* (n_nodes + 1) the last one is a sentinel */
+    uint64_t *kinds;            /* (n_nodes) kinds of bytes in a node and its subtree */
+    uint32_t *order;            /* ids in the order of their bytes */
+    uint32_t n_nodes, n_order;
+    uint32_t longest; /* bytes of a token */
+};
+
+/* Bytes in kinds; ASCII of a kind is mostly treated alike by grammars. The bytes of whole
+ * characters beyond ASCII, cut short at most by the token's end, are one kind; bytes that are no
+ * UTF-8 where they stand another. */
+#define SV_KIND_WIDE 48
+#define SV_KIND_BROKEN 49
+static inline int sv_ascii_kind(uint8_t c)
+{
+    if (c >= 'a')
+        return c <= 'z' ? 0 : 1 + c - '{';
+    if (c >= 'A')
+        return c <= 'Z' ? 6 : 7 + c - '[';
+    if (c >= '0')
+        return c <= '9' ? 13 : 14 + c - ':';
+    if (c >= ' ')
+        return 21 + c - ' ';
+    return c == '\n' ? 37 : c == '\t' ? 38 : c == '\r' ? 39 : 40;
+}
+
+/* vocab.c. UTF-8 byte by byte: 0 between characters, SV_UTF8_BROKEN where it is none. */
+#define SV_UTF8_BROKEN 8
+uint8_t sv_utf8_next(uint8_t state, uint8_t byte);
+
+/* ---------------------------------------------------------------- sets */
+
+#define SV_MAX_SETS (1u << 16)
+#define SV_MAX_ITEMS (1u << 19)
+#define SV_MAX_ROW_CELLS (1u << 21)
+#define SV_MAX_QUEUE (1u << 16)
+#define SV_MAX_SCRATCH (1u << 17)
+#define SV_N_MASKS 64 /* of whole states */
+#define SV_N_TOPS 64
+#define SV_N_LEAVES 4096 /* of one top */
+/* Items looked at between one dropping of what was learnt and the next, so for one token or mask:
+ * some tens of milliseconds; and for all tokens that are only tried from one place. */
+#define SV_WORK (1 << 22)
+#define SV_WORK_TRIED (SV_WORK / 8)
+
+#define SV_SET_END 0u  /* the tail of the start: {(ACCEPT, 0)} */
+#define SV_SET_HOLE 1u /* a tail that is not known: {(HOLE, 0)} */
+#define SV_SET_DEAD 2u /* no item */
+#define SV_NO_SET UINT32_MAX
+
+struct sv_set {
+    uint32_t first, n; /* items */
+    uint32_t row;      /* of transitions; SV_NO_SET: none yet */
+    uint32_t closed;   /* the state in which one is after popping this tail, SV_NO_SET: unknown */
+    uint32_t hash;
+    uint16_t low, high; /* frames of the shortest and of the tallest stack, as a tail */
+    uint16_t reach;     /* frames of the most demanding item at its tallest stack, until its end */
+    int16_t mask, top;  /* slots, -1: none */
+    /* As in struct sv_node, for all nodes of the items and their tails. */
+    uint32_t like; /* SV_NO_SET: not known yet */
+    uint8_t same;
+    bool loops_known;
+    uint8_t loops_same; /* SV_ALONE, or for how many bytes after the first the following is true */
+    uint64_t loops;     /* kinds of bytes that lead from this state back to it, or to its like */
+};
+
+/* The mask of a state whose tail is the hole: tokens that are legal whatever the tail, and the trie
+ * nodes below which it depends on the tail. */
+struct sv_top {
+    uint32_t set; /* SV_NO_SET: free */
+    uint64_t used;
+    uint32_t n_leaves; /* SV_N_LEAVES + 1: too many to be of use */
+    uint16_t reach;    /* of all states on the way */
+    uint32_t *words, *leaves;
+};
+
+struct sv_mask {
+    uint32_t set; /* SV_NO_SET: free */
+    uint64_t used;
+    uint32_t *words;
+};
+
+/* That two sets united are a third. */
+struct sv_union {
+    uint32_t one, other, set; /* one SV_NO_SET: free */
+};
+#define SV_N_UNIONS 4096
+#define SV_STEP_UNIONS 20000 /* items looked at to unite tails, in one step */
+
+/* A rule's call during one closure. */
+struct sv_call {
+    uint32_t rank, next, tail, rule;
+};
+
+struct sv_automaton {
+    const struct sv_grammar *g;
+    struct sv_vocab *v;
+    struct sv_automaton *next;   /* of the same grammar */
+    struct sv_matcher *matchers; /* whose states are kept */
+    uint32_t start;
+
+    struct sv_set *sets;
+    uint64_t *items;
+    uint32_t *table; /* (2 * SV_MAX_SETS) by hash: set + 1, 0: none */
+    uint32_t *rows;  /* transitions: set + 1, 0: unknown */
+    uint32_t n_sets, n_items, n_rows;
+    uint32_t max_sets, max_items; /* until what was learnt is dropped */
+
+    uint64_t *queue;         /* one closure's pairs (node, tail) */
+    uint64_t *seen;          /* (2 * SV_MAX_QUEUE) by hash: epoch << 32 | place in the queue */
+    struct sv_call *calls;   /* a heap by rank */
+    struct sv_union *unions; /* (SV_N_UNIONS) by hash, the latest */
+    uint64_t *scratch;
+    uint32_t n_queue, n_calls, n_scratch, epoch;
+
+    struct sv_mask masks[SV_N_MASKS];
+    struct sv_top tops[SV_N_TOPS];
+    uint32_t *words;        /* of all masks and tops */
+    uint32_t *leaves;       /* of all tops */
+    uint32_t *walk;         /* (longest + 1) states of a walk over the trie, by depth */
+    uint64_t clock;         /* of use, for masks and tops */
+    uint64_t kinds_of[256]; /* by class: the kinds that have a byte in it */
+
+    int32_t work;        /* left until what was learnt is dropped */
+    int32_t unions_left; /* in this step */
+    bool full;           /* a pool is used up: collect and try again */
+};
+
+static inline uint64_t sv_item(uint32_t node, uint32_t tail)
+{
+    return (uint64_t)node << 32 | tail;
+}
+static inline uint32_t sv_item_node(uint64_t item)
+{
+    return (uint32_t)(item >> 32);
+}
+static inline uint32_t sv_item_tail(uint64_t item)
+{
+    return (uint32_t)item;
+}
+static inline bool sv_set_accepts(const struct sv_automaton *a, uint32_t set)
+{
+    const struct sv_set *s = &a->sets[set];
+    return s->n && a->items[s->first] == sv_item(SV_NODE_ACCEPT, SV_SET_END);
+}
+
+/* All that return a set return SV_NO_SET when a pool is full or the work is used up. */
+
+/* sets.c. The items of scratch from `base` on, which are taken off it, as one set. */
+uint32_t sv_sets_unite(struct sv_automaton *a, uint32_t base);
+bool sv_sets_push(struct sv_automaton *a, uint64_t item); /* onto scratch */
+void sv_sets_forget_unions(struct sv_automaton *a);
+/* Of the stacks that a tail stands for those of at most `most` frames (not less than its low). */
+uint32_t sv_sets_prune(struct sv_automaton *a, uint32_t tail, uint32_t most);
+/* The set in which every node stands for those it is like. */
+uint32_t sv_sets_like(struct sv_automaton *a, uint32_t set);
+/* Drops all that was learnt but the states that matchers hold, whose numbers change. */
+void sv_sets_collect(struct sv_automaton *a);
+/* From now on: what may be learnt before it is dropped. */
+void sv_sets_allow(struct sv_automaton *a);
+
+/* close.c. The state after one more byte; the state that popping a tail leads to; the first. */
+uint32_t sv_step_slow(struct sv_automaton *a, uint32_t set, uint8_t class);
+uint32_t sv_step_pop(struct sv_automaton *a, uint32_t tail);
+uint32_t sv_step_start(struct sv_automaton *a);
+static inline uint32_t sv_step(struct sv_automaton *a, uint32_t set, uint8_t byte)
+{
+    uint8_t class = a->g->class_of[byte];
+    uint32_t row = a->sets[set].row;
+    uint32_t to = row == SV_NO_SET ? 0 : a->rows[row * a->g->n_classes + class];
+
+    return to ? to - 1 : sv_step_slow(a, set, class);
+}
+
+/* mask.c. The words of a state's mask, end ids included, valid until the next call; NULL when a
+ * pool is full or the work is used up. */
+const uint32_t *sv_mask_of(struct sv_automaton *a, uint32_t set);
+
+/* automaton.c */
+int sv_automaton_get(struct sv_automaton **a, struct sv_grammar *g, struct sv_vocab *v,
+                     struct sv_err *err);
+
+/* ---------------------------------------------------------------- matcher */
+
+struct sv_matcher {
+    struct sv_grammar *g;
+    struct sv_automaton *a;
+    struct sv_matcher *next, *prev; /* of the same automaton */
+    uint64_t n_taken, oldest;       /* tokens; the fewest that one can still go back to */
+    const char *failure;
+    bool tries;      /* tokens that will be undone, with a share of the work left; */
+    int32_t reserve; /* the rest of it */
+    uint32_t states[SV_MATCHER_BACK + 1]; /* after n tokens, at n modulo the length */
+};
+
+#endif
