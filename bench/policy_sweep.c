@@ -287,7 +287,7 @@ struct process {
 static bool stopped(const struct seat *s)
 {
 #if OLD
-    return s->record.gave_up || s->bare;
+    return s->record.disabled || s->bare;
 #else
     return s->record.stopped;
 #endif

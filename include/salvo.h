@@ -258,9 +258,9 @@ struct sv_engine_stats {
     int64_t n_rows_pruned, n_pruned_steps; /* drafts pruned by their confidence; steps with some */
     int64_t n_repaired; /* drafts that a grammar forbade and that another stands in for */
     int64_t n_refused;  /* drafts not verified because a grammar forbade them or one before them */
-    int64_t n_given_up; /* requests whose drafter was given up: in vain for long */
-    double chosen_us, plain_us; /* expected, of the chosen steps and of plain decoding instead */
-    float draft_chance[64];     /* that draft j is kept once j - 1 was, as the policy sees it now */
+    int64_t n_drafting_disabled; /* requests for which drafting was disabled: long unprofitable */
+    double chosen_us, plain_us;  /* expected, of the chosen steps and of plain decoding instead */
+    float draft_chance[64]; /* that draft j is kept once j - 1 was, as the policy sees it now */
     /* what typical steps are thought to cost (sv_step_cost_name) */
     float step_cost_us[SV_STEP_COSTS];
     int64_t n_cache_queries, n_cache_hits; /* prompt tokens looked up and found as prefixes */

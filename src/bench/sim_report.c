@@ -324,9 +324,9 @@ void sv_sim_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
                       (long long)p->n_reason[i], i < SV_REASONS - 1 ? "," : "\n");
     sv_buf_printf(
         out,
-        "  requests: %lld gave up, %lld lost their draft's context under load, %lld computed it "
+        "  requests: %lld stopped drafting, %lld lost their draft's context under load, %lld computed it "
         "again\n",
-        (long long)p->n_gave_up, (long long)p->n_dropped, (long long)p->n_restored);
+        (long long)p->n_disabled, (long long)p->n_dropped, (long long)p->n_restored);
     if (p->prunes)
         sv_buf_printf(out, "  rows pruned by draft confidence: %lld, in %lld steps\n",
                       (long long)p->n_pruned, (long long)p->n_pruned_steps);

@@ -145,7 +145,7 @@ static void policy_stats(const struct sv_engine *e, struct sv_engine_stats *out)
     out->n_chosen_beside_prompts = p->n_beside_prompt;
     out->n_rows_pruned = p->n_pruned;
     out->n_pruned_steps = p->n_pruned_steps;
-    out->n_given_up = p->n_gave_up;
+    out->n_drafting_disabled = p->n_disabled;
     out->chosen_us = p->expected_us;
     out->plain_us = p->expected_plain_us;
     memcpy(out->draft_chance, p->hazard, sizeof out->draft_chance);

@@ -214,9 +214,9 @@ static void drop_most(struct sv_engine *e)
     for (int32_t i = 0; i < e->plan.n_segs; i++) {
         struct sv_plan_seg *g = &e->plan.seg[i];
         struct sv_seq *q = e->sched.slot[g->slot];
-        if (may_drop(e, q) && !g->gave_up)
+        if (may_drop(e, q) && !g->disabled)
             drop(e, q, g->first);
-        g->gave_up |= may_drop(e, q);
+        g->disabled |= may_drop(e, q);
     }
 }
 
@@ -254,7 +254,7 @@ static void make_what_is_read(struct sv_engine *e)
     for (int32_t i = 0; i < p->n_segs; i++) {
         const struct sv_plan_seg *g = &p->seg[i];
         e->sched.slot[g->slot]->drafts_now = g->n_draft_rows > 0;
-        all |= !g->gave_up && shares(e, g);
+        all |= !g->disabled && shares(e, g);
     }
     if (e->held.n_rows && (all || p->n_draft_segs))
         take(e, all ? ALL : DRAFTING, true);
@@ -275,9 +275,9 @@ static int32_t rows_to_hold(struct sv_engine *e)
     for (int32_t i = 0; i < p->n_segs; i++) {
         struct sv_plan_seg *g = &p->seg[i];
         const struct sv_seq *q = e->sched.slot[g->slot];
-        g->gave_up |= sv_sched_lacks_draft(&e->cache, q) && !q->fixed_width;
-        can &= g->gave_up || (g->kind == SV_SEG_VERIFY ? g->n_rows == 1 : prompts);
-        n += g->gave_up ? 0 : g->n_rows;
+        g->disabled |= sv_sched_lacks_draft(&e->cache, q) && !q->fixed_width;
+        can &= g->disabled || (g->kind == SV_SEG_VERIFY ? g->n_rows == 1 : prompts);
+        n += g->disabled ? 0 : g->n_rows;
     }
     p->no_taps = !n;
     return can && n <= most ? n : 0;
@@ -315,8 +315,8 @@ static void place(struct sv_engine *e)
     for (int32_t i = 0; i < p->n_segs; i++) {
         const struct sv_plan_seg *g = &p->seg[i];
         for (int32_t k = 0; k < g->n_rows; k++) {
-            h->tap_row.host[g->row0 + k] = g->gave_up ? -1 : h->row[h->n_rows].at;
-            if (g->gave_up)
+            h->tap_row.host[g->row0 + k] = g->disabled ? -1 : h->row[h->n_rows].at;
+            if (g->disabled)
                 continue;
             SV_REQUIRE(h->n_rows < h->cap_rows);
             h->row[h->n_rows].request = g->request;

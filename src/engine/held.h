@@ -2,7 +2,7 @@
  * held.h - taps of plain steps under the width policy, worked off many at a time: the deferred
  * context-KV update.
  *
- * Called by the step and by engine.c. Must not: keep taps of a sequence that has given up its
+ * Called by the step and by engine.c. Must not: keep taps of a sequence that has released its
  * pages.
  */
 #ifndef SV_ENGINE_HELD_H

@@ -25,7 +25,7 @@ struct sv_plan_seg {
     bool probe;     /* by the width policy, to learn from it */
     /* proposals that the drafting pass was asked for: those past the rows go nowhere */
     int32_t n_drafts;
-    bool gave_up;  /* it cannot draft: its context K/V is not read any more */
+    bool disabled; /* it cannot draft: its context K/V is not read any more */
     bool refused;  /* its rows end where its grammar forbids a draft */
     bool repaired; /* a grammar forbade some of the drafter's choices: other drafts stand there */
     int32_t mask0; /* under a grammar: the mask of its first logit row, -1: there is none */

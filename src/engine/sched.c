@@ -352,7 +352,7 @@ static struct sv_plan_seg *add_seg(const struct sv_cache *cache, struct sv_plan 
                               .decode = -1,
                               .draft_row0 = p->n_draft_rows,
                               .draft_out0 = p->n_draft_out,
-                              .gave_up = sv_sched_lacks_draft(cache, q) && !q->fixed_width};
+                              .disabled = sv_sched_lacks_draft(cache, q) && !q->fixed_width};
     p->n_rows += n_rows;
     p->n_logits += n_logits;
     q->n_rows_ahead += n_rows;
@@ -374,8 +374,8 @@ static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct
     g->decode = number;
     g->snapshot_at = answer_snapshot_at(cache, q);
     g->probe = chosen && chosen->probe;
-    if (chosen && !chosen->fixed && q->record.gave_up) {
-        g->gave_up = true;
+    if (chosen && !chosen->fixed && q->record.disabled) {
+        g->disabled = true;
         /* Where steps in flight end is not known, but all of the prompt's rows are planned. */
         sv_sched_lacks(cache, q, q->n_committed > q->n_prefill ? q->n_committed : q->n_prefill);
     }
@@ -399,7 +399,7 @@ static bool wants_step(const struct sv_seq *q)
 static bool nobody_drafts(const struct sv_plan *p)
 {
     for (int32_t i = 0; i < p->n_segs; i++)
-        if (!p->seg[i].gave_up)
+        if (!p->seg[i].disabled)
             return false;
     return p->n_segs > 0;
 }

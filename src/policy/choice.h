@@ -1,7 +1,7 @@
 /*
  * choice.h - between the files that choose widths: chance.c (how likely drafts are accepted),
- * policy.c (one step), search.c (the best candidate), trial.c (what is tried against the odds, and
- * who is given up).
+ * policy.c (one step), search.c (the best candidate), trial.c (exploration, and
+ * when drafting is disabled).
  *
  * Included by these alone.
  */
@@ -93,6 +93,6 @@ void sv_trial_look(struct sv_policy *p, double us);
 void sv_trial_paid(struct sv_policy *p);
 /* Drafting is far from worth while: whose drafter has been in vain for long enough drafts no
  * more. */
-void sv_trial_give_up(struct sv_policy *p);
+void sv_trial_disable(struct sv_policy *p);
 
 #endif

@@ -26,7 +26,7 @@ static const double MOST_GAIN = 1.3;
 static const double NOT_NEAR = 0.7;
 /* Being able to draft takes such a share of the time; so does being wrong. */
 static const double KEEPING = 0.015;
-/* Drafts that bring back less than this share of what they cost are on their way to be given up. */
+/* Drafts that bring back less than this share of what they cost lead to disabling. */
 static const double HOPELESS = 0.5;
 /* Where drafting is far from worth while, one choice stands for so many steps, and one of them
  * tells of the machine's pace: both read what nobody else does, and with a small model that takes
@@ -89,7 +89,7 @@ void sv_policy_forget(struct sv_policy *p)
 const char *sv_reason_name(enum sv_reason reason)
 {
     static const char *const names[SV_REASONS] = {"plain", "draft", "pruned",  "sat_out",
-                                                  "trial", "asked", "no_room", "gave_up"};
+                                                  "trial", "asked", "no_room", "disabled"};
     return names[reason];
 }
 
@@ -112,7 +112,7 @@ void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
     seq.width = 1;
     seq.draft_rows = seq.n_drafts = 0;
     seq.probe = false;
-    if ((seq.record->gave_up || seq.record->lacks) && !seq.fixed)
+    if ((seq.record->disabled || seq.record->lacks) && !seq.fixed)
         seq.cap = 1;
     p->seq[p->n++] = seq;
 }
@@ -128,7 +128,7 @@ static void choose_randomly(struct sv_policy *p)
         uint32_t most = (uint32_t)(s->cap > 1 ? s->cap : 1);
         int mode = (int)sv_rng_below(p->random, SV_DRAFT_MODES);
         sv_choice_set_width(p, s, 1 + (int32_t)sv_rng_below(p->random, most), mode);
-        s->record->gave_up |= s->width == 1 && !sv_rng_below(p->random, 4);
+        s->record->disabled |= s->width == 1 && !sv_rng_below(p->random, 4);
     }
     p->prunes_now = p->prunes && sv_rng_below(p->random, p->ahead ? 2 : 8);
     if (sv_rng_below(p->random, 2)) {
@@ -187,8 +187,8 @@ static void count_reasons(struct sv_policy *p, bool drafts, bool other, bool bes
         enum sv_reason reason = drafts ? SV_REASON_DRAFT : SV_REASON_PLAIN;
         if (s->fixed)
             reason = SV_REASON_ASKED;
-        else if (s->record->gave_up || s->record->lacks)
-            reason = SV_REASON_GAVE_UP;
+        else if (s->record->disabled || s->record->lacks)
+            reason = SV_REASON_DISABLED;
         else if (s->cap < 2)
             reason = SV_REASON_NO_ROOM;
         else if (other || s->probe)
@@ -246,14 +246,14 @@ static void count_missed(struct sv_policy *p)
         return;
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
-        if (!s->fixed && (s->record->gave_up || s->record->lacks))
+        if (!s->fixed && (s->record->disabled || s->record->lacks))
             s->record->missed_us += EVERY * sv_policy_gain_us(p, p->n, s->record) / p->n;
     }
 }
 
 void sv_policy_restored(struct sv_policy *p, struct sv_record *r)
 {
-    r->gave_up = r->lacks = false;
+    r->disabled = r->lacks = false;
     r->missed_us = 0;
     r->n_choices = 0;
     r->n_restored++;
@@ -290,7 +290,7 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     if (drafting && !beside_prompt)
         sv_trial_paid(p);
     else if (hopeless(plain, best))
-        sv_trial_give_up(p);
+        sv_trial_disable(p);
     if (!other)
         sv_trial_probe(p, used, beside_prompt);
     sv_trial_look(p, used->us);

@@ -18,7 +18,7 @@ struct sv_record {
     int32_t burst;              /* probes to go on with because the last ones did well */
     int32_t n_choices;          /* while drafting was far from worth while */
     bool sampled;               /* tried though requests before it were in vain */
-    bool gave_up;               /* drafts no more: its context K/V need not be kept up */
+    bool disabled;              /* drafts no more: its context K/V need not be kept up */
     bool lacks;                 /* a part of its context K/V was never made: it cannot draft */
     double missed_us;           /* what the two have cost it while others drafted, or could have */
     int32_t n_restored;         /* how often its context K/V was made good */
@@ -34,7 +34,7 @@ enum sv_reason {
     SV_REASON_ASKED,   /* the request asked for it */
     SV_REASON_NO_ROOM, /* one token left */
     /* its drafts were in vain for long, or its context K/V was dropped under load */
-    SV_REASON_GAVE_UP,
+    SV_REASON_DISABLED,
     SV_REASONS
 };
 const char *sv_reason_name(enum sv_reason reason);
@@ -124,8 +124,8 @@ struct sv_policy {
     int32_t reason_now[SV_REASONS]; /* of the last choice */
     int64_t n_reason[SV_REASONS],
         n_beside_prompt; /* widths chosen, by reason; of these beside prompt rows */
-    int64_t n_gave_up, n_dropped,
-        n_restored; /* requests: gave up, lost their context K/V under load, got it back */
+    int64_t n_disabled, n_dropped, n_restored; /* requests: drafting disabled, lost their context
+                                                  K/V under load, got it back */
     double expected_us,
         expected_plain_us; /* of all steps; what their tokens would have taken plainly */
     int64_t measured_us;   /* how long filling the cost table took */

@@ -1,11 +1,11 @@
 /*
- * trial.c - what is tried against the odds, so that it can be learnt, and which requests' drafters
- * are given up.
+ * trial.c - what is tried against the odds, so that it can be learnt, and for which requests
+ * drafting is disabled.
  *
  * Called by policy.c once a step. What is not done is not learnt: a small share of the time is
  * saved up and spent on choices that the table thinks worse, each at its expected loss. The longer
- * trials have been in vain, the smaller the share. Must not: spend what has not been saved, or give
- * up a request that asked for a width of its own.
+ * trials have been in vain, the smaller the share. Must not: spend what has not been saved, or
+ * disable drafting for a request that asked for a width of its own.
  */
 #include "policy/choice.h"
 
@@ -16,7 +16,7 @@ enum {
     SIZE_STEPS = 4,    /* and of another size */
     YOUNG = 256,       /* choices times sequences: before, a process knows its table only; */
     VERIFIED = 6,      /* verify steps of its own, */
-    CHOICES = 48,      /* and choices, before a request's drafter is given up; */
+    CHOICES = 48,      /* and choices, before drafting is disabled for a request; */
     VAIN_STEPS = 16,   /* or so many in a row, */
     VAIN_REQUESTS = 3, /* of so many requests: from then on most are not tried any more, */
     SAMPLE = 16,       /* but for one in so many */
@@ -335,7 +335,7 @@ void sv_trial_look(struct sv_policy *p, double us)
     p->confidence_now = false;
 }
 
-/* ---------------------------------------------------------------- giving up */
+/* ---------------------------------------------------------------- disabling drafting */
 
 static bool hardly_kept(const struct sv_policy *p, const struct sv_policy_seq *s)
 {
@@ -345,19 +345,19 @@ static bool hardly_kept(const struct sv_policy *p, const struct sv_policy_seq *s
 }
 
 /* By its own record; or, once several in a row were in vain, by theirs. */
-void sv_trial_give_up(struct sv_policy *p)
+void sv_trial_disable(struct sv_policy *p)
 {
     struct sv_trial *t = &p->trial;
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
         struct sv_record *r = s->record;
-        if (s->fixed || r->gave_up || r->lacks || s->width > 1)
+        if (s->fixed || r->disabled || r->lacks || s->width > 1)
             continue;
         if (!r->n_choices++)
             r->sampled = t->n_requests++ % SAMPLE == 0;
         bool enough = r->n_verified >= VERIFIED && r->n_choices >= CHOICES;
-        r->gave_up = (enough || (!r->sampled && all_in_vain(p))) && hardly_kept(p, s);
-        p->n_gave_up += r->gave_up;
-        s->cap = r->gave_up ? 1 : s->cap;
+        r->disabled = (enough || (!r->sampled && all_in_vain(p))) && hardly_kept(p, s);
+        p->n_disabled += r->disabled;
+        s->cap = r->disabled ? 1 : s->cap;
     }
 }

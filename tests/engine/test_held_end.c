@@ -98,7 +98,7 @@ static int32_t lacks_from(struct sv_engine *e, bool cancel)
         run_out_free(out, 1);
     }
     if (e->sched.policy)
-        assert_int_equal(e->policy->n_dropped + e->policy->n_gave_up,
+        assert_int_equal(e->policy->n_dropped + e->policy->n_disabled,
                          0);                                     /* all was held until the end */
     assert_int_equal(e->accept.n_drafted > 0, !e->sched.policy); /* nobody drafted, or everybody */
     c.req.prompt_ids = prompt;
@@ -236,8 +236,8 @@ static void rows_of_others_stay(void **state)
     finish(e);
 }
 
-/* Whose drafts are given up has no taps taken: their place would be the next sequence's. */
-static void given_up_have_no_place(void **state)
+/* A sequence that drafts no more has no taps taken: their place would be the next sequence's. */
+static void disabled_have_no_place(void **state)
 {
     (void)state;
     struct sv_engine *e = open_idle();
@@ -249,8 +249,8 @@ static void given_up_have_no_place(void **state)
     prompt[0]++;
     submit(e, prompt);
     run_until(e, 2, PROMPT + 5);
-    e->sched.slot[0]->record.gave_up = true;
-    /* Who asked for a width is not given up, whatever it lacks. */
+    e->sched.slot[0]->record.disabled = true;
+    /* A fixed width is not disabled, whatever it lacks. */
     e->sched.slot[1]->fixed_width = true;
     e->sched.slot[1]->width = 1;
     sv_sched_lacks(&e->cache, e->sched.slot[1], PROMPT);
@@ -328,5 +328,5 @@ static void rows_beyond_its_end_are_dropped(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(pages_of_the_end_are_marked),
              cmocka_unit_test(rows_beyond_its_end_are_dropped),
-             cmocka_unit_test(rows_of_others_stay), cmocka_unit_test(given_up_have_no_place),
+             cmocka_unit_test(rows_of_others_stay), cmocka_unit_test(disabled_have_no_place),
              cmocka_unit_test(pages_that_are_shared_are_made_first))

@@ -613,7 +613,7 @@ static void nobody_restores_while_others_wait(void **state)
         assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
         assert_true(p->n_restored == 0 && q[1]->state == SV_SEQ_DECODE &&
                     sv_sched_draft_end(&w.cache, q[1]) == 20);
-        assert_true(w.plan.seg[q[1]->slot].gave_up);
+        assert_true(w.plan.seg[q[1]->slot].disabled);
         run(&w, &w.plan);
     }
     leave(&w, q[0]); /* the seat it waited for */
@@ -648,9 +648,9 @@ static void nobody_restores_while_others_wait(void **state)
     close_small(&w);
 }
 
-/* Whose drafter was given up lacks the draft's part from its answer on; all rows of its prompt are
- * planned, also where the step that brings them is in flight. */
-static void gave_up_while_its_prompt_is_in_flight(void **state)
+/* A sequence whose drafting was disabled lacks the draft's part from its answer on; all rows of its
+ * prompt are planned, also where the step that brings them is in flight. */
+static void disabled_while_its_prompt_is_in_flight(void **state)
 {
     (void)state;
     for (int in_flight = 0; in_flight < 2; in_flight++) {
@@ -661,10 +661,11 @@ static void gave_up_while_its_prompt_is_in_flight(void **state)
         assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
         if (!in_flight)
             run(&w, &w.plan);
-        q->record.gave_up = true;
+        q->record.disabled = true;
         assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, in_flight));
         assert_int_equal(w.plan.n_segs, 1);
-        assert_true(w.plan.seg[0].kind == SV_SEG_VERIFY && w.plan.seg[0].gave_up && w.plan.no_taps);
+        assert_true(w.plan.seg[0].kind == SV_SEG_VERIFY && w.plan.seg[0].disabled &&
+                    w.plan.no_taps);
         assert_int_equal(sv_sched_draft_end(&w.cache, q), CHUNK);
         assert_int_equal(p->seq[0].context, CHUNK);
         sv_policy_close(p);
@@ -764,5 +765,5 @@ SV_TEST_MAIN(cmocka_unit_test(plenty_of_pages), cmocka_unit_test(short_of_pages)
              cmocka_unit_test(seats_of_parts), cmocka_unit_test(long_and_short),
              cmocka_unit_test(seats_leave_room_for_blocks),
              cmocka_unit_test(nobody_restores_while_others_wait),
-             cmocka_unit_test(gave_up_while_its_prompt_is_in_flight),
+             cmocka_unit_test(disabled_while_its_prompt_is_in_flight),
              cmocka_unit_test(told_before_pages_go), cmocka_unit_test(preempted_and_bare))

@@ -285,7 +285,7 @@ static struct run_out *run_one(struct sv_engine *e, struct run_case *c, int32_t 
 }
 
 /* A request that drafts no more leaves no context K/V behind. What goes on from its pages does not
- * draft either, and says the same; what goes on from pages before it gave up does. */
+ * draft either, and says the same; what goes on from pages before it was disabled does. */
 static void give_up(const struct sv_engine_tuning *tuning)
 {
     struct sv_engine_options o = trained();
@@ -300,8 +300,8 @@ static void give_up(const struct sv_engine_tuning *tuning)
     believe(e->policy, 0);
     struct run_out *first = run_one(e, &c, prompt, 40, 120);
     assert_int_equal(first->n_steps, 119);
-    assert_int_equal(e->policy->n_gave_up, 1);
-    assert_int_equal(e->policy->n_reason[SV_REASON_GAVE_UP], 119);
+    assert_int_equal(e->policy->n_disabled, 1);
+    assert_int_equal(e->policy->n_reason[SV_REASON_DISABLED], 119);
     memcpy(prompt + 40, first->tokens, 100 * sizeof *prompt);
     struct run_out *next = run_one(e, &c, prompt, 140, 20);
     assert_true(next->n_cached >= 128);
@@ -336,14 +336,14 @@ static void give_up(const struct sv_engine_tuning *tuning)
     sv_engine_close(e);
 }
 
-static void gave_up(void **state)
+static void disabled(void **state)
 {
     (void)state;
     give_up(&(struct sv_engine_tuning){.run_ahead = false});
 }
 
 /* The step after the prompt's is planned while the prompt's rows are still on their way. */
-static void gave_up_ahead(void **state)
+static void disabled_ahead(void **state)
 {
     (void)state;
     give_up(&(struct sv_engine_tuning){.pad = true, .run_ahead = true});
@@ -482,9 +482,9 @@ static struct sv_seq *begin_answer(struct sv_engine *e, int32_t width, int32_t n
     return e->sched.slot[0];
 }
 
-/* Two sequences hold their taps beside one that gave up: what they draft later is what they would
- * have drafted. */
-static void held_beside_given_up(void **state)
+/* Two sequences hold their taps beside one that drafts no more: what they draft later is what they
+ * would have drafted. */
+static void deferred_beside_disabled(void **state)
 {
     (void)state;
     enum { SEQS = 3, PLAIN = 20, DRAFTING = 5 };
@@ -518,7 +518,7 @@ static void held_beside_given_up(void **state)
         assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
         for (int i = 0; i < SEQS; i++)
             q[i] = e->sched.slot[i];
-        q[0]->record.gave_up = true;
+        q[0]->record.disabled = true;
         for (int k = 0; k < PLAIN; k++)
             assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
         assert_int_equal(e->held.n_rows, held ? SEQS * TURN + 2 * PLAIN : 0);
@@ -725,9 +725,9 @@ SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(chosen_gptoss),
              cmocka_unit_test(any_experts), cmocka_unit_test(request_keeps_its_width),
              cmocka_unit_test(sampled_steps_are_told), cmocka_unit_test(usual_answers),
-             cmocka_unit_test(held_taps), cmocka_unit_test(held_beside_given_up),
-             cmocka_unit_test(dropped_when_far), cmocka_unit_test(gave_up),
+             cmocka_unit_test(held_taps), cmocka_unit_test(deferred_beside_disabled),
+             cmocka_unit_test(dropped_when_far), cmocka_unit_test(disabled),
              cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good),
-             cmocka_unit_test(made_good_ahead), cmocka_unit_test(gave_up_ahead),
+             cmocka_unit_test(made_good_ahead), cmocka_unit_test(disabled_ahead),
              cmocka_unit_test(padded_and_ahead), cmocka_unit_test(late_results),
              cmocka_unit_test(cuts_are_told), cmocka_unit_test(small_context))

@@ -117,9 +117,9 @@ static void reasons(void **state)
     counted(&t, SV_REASON_NO_ROOM, 3);
     for (int how = 0; how < 2; how++) {
         for (int i = 0; i < 3; i++)
-            t.r[i].gave_up = !(t.r[i].lacks = how);
+            t.r[i].disabled = !(t.r[i].lacks = how);
         assert_int_equal(step(&t, 3, 0, BLOCK, 0)[1].width, 1);
-        counted(&t, SV_REASON_GAVE_UP, 3);
+        counted(&t, SV_REASON_DISABLED, 3);
         assert_true(step(&t, 3, 4, BLOCK, 0)[1].width == 4); /* but who asked for a width has it */
         counted(&t, SV_REASON_ASKED, 3);
     }
@@ -180,9 +180,9 @@ static void restoring_has_a_price(void **state)
     assert_float_equal(sv_policy_restore_us(t.p, 100, 1000), here + 100 * 1.9, 0.01);
     assert_float_equal(sv_policy_restore_us(t.p, 100, 100), here + 100 * 0.1, 0.01);
     struct sv_record r = {
-        .gave_up = true, .lacks = true, .missed_us = 9, .n_choices = 7, .n_restored = 2};
+        .disabled = true, .lacks = true, .missed_us = 9, .n_choices = 7, .n_restored = 2};
     sv_policy_restored(t.p, &r);
-    assert_true(!r.gave_up && !r.lacks && r.missed_us <= 0 && r.n_choices == 0 &&
+    assert_true(!r.disabled && !r.lacks && r.missed_us <= 0 && r.n_choices == 0 &&
                 r.n_restored == 3);
     assert_int_equal(t.p->n_restored, 1);
     c->speed[0] = 3;
@@ -354,7 +354,7 @@ static void refused_drafts(void **state)
     sv_policy_close(t.p);
 }
 
-/* Verify steps in vain, and of how many new requests, until drafting has paid: then others give up
+/* Verify steps in vain, and of how many new requests, until drafting has paid: then others stop
  * without a try of their own, but for one in sixteen. */
 static void in_vain_by_request(void **state)
 {
@@ -374,24 +374,24 @@ static void in_vain_by_request(void **state)
         for (int i = 0; i < tried * STEPS + 2; i++)
             sv_policy_verified(t.p, &t.r[1 + i % tried], &v);
         assert_int_equal(t.p->trial.n_requests_in_vain, tried);
-        sv_trial_give_up(t.p);
+        sv_trial_disable(t.p);
         for (int i = 0; i < SLOTS; i++) /* the first is the sample */
-            assert_int_equal(t.r[i].gave_up, i > 0 && tried == TRIED);
+            assert_int_equal(t.r[i].disabled, i > 0 && tried == TRIED);
         sv_trial_paid(t.p);
         assert_true(t.p->trial.n_in_vain == 0 && t.p->trial.n_requests_in_vain == 0);
         sv_policy_close(t.p);
     }
 }
 
-/* Who is given up: by its own record after long enough, but never while drafts are kept now and
+/* Drafting is disabled by the own record after long enough, but never while drafts are kept now and
  * then, since with fewer sequences at work they may pay. */
-static void who_is_given_up(void **state)
+static void disabled_by_record(void **state)
 {
     (void)state;
     static const struct {
         float kept;
         int32_t n_verified, n_choices, fixed;
-        bool gave_up;
+        bool disabled;
     } of[] = {{0, 6, 48, 0, true},     {0, 5, 48, 0, false},   {0, 6, 46, 0, false},
               {0.5f, 6, 48, 0, false}, {0.2f, 6, 48, 0, true}, {0, 6, 48, 1, false}};
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
@@ -406,11 +406,11 @@ static void who_is_given_up(void **state)
                                                   .cap = BLOCK,
                                                   .context = 50,
                                                   .record = &t.r[0]});
-        sv_trial_give_up(t.p);
-        if (t.r[0].gave_up != of[i].gave_up)
-            fail_msg("case %d: %s", (int)i, of[i].gave_up ? "goes on" : "gave up");
-        assert_int_equal(t.p->n_gave_up, of[i].gave_up);
-        assert_int_equal(t.p->seq[0].cap, of[i].gave_up ? 1 : BLOCK);
+        sv_trial_disable(t.p);
+        if (t.r[0].disabled != of[i].disabled)
+            fail_msg("case %d: %s", (int)i, of[i].disabled ? "goes on" : "disabled");
+        assert_int_equal(t.p->n_disabled, of[i].disabled);
+        assert_int_equal(t.p->seq[0].cap, of[i].disabled ? 1 : BLOCK);
         sv_policy_close(t.p);
     }
 }
@@ -473,4 +473,4 @@ SV_TEST_MAIN(cmocka_unit_test(rivals_need_their_ranks), cmocka_unit_test(nothing
              cmocka_unit_test(padding_is_used), cmocka_unit_test(promises_are_compared),
              cmocka_unit_test(looks_are_paid), cmocka_unit_test(cuts_keep_what_pays),
              cmocka_unit_test(narrowed_before_the_cut), cmocka_unit_test(refused_drafts),
-             cmocka_unit_test(in_vain_by_request), cmocka_unit_test(who_is_given_up))
+             cmocka_unit_test(in_vain_by_request), cmocka_unit_test(disabled_by_record))

@@ -242,7 +242,7 @@ static void rests(void **state)
     enum { SEQS = 24, LONG = 200, MORE = 80, EVERY = 8 };
     struct sv_record rec[SEQS] = {{.n_verified = 0}};
     int32_t width[SEQS], n_rested = 0;
-    int64_t n_reason = 0, n_gave_up;
+    int64_t n_reason = 0, n_disabled;
     struct sv_policy *p;
     struct sv_err err;
     assert_int_equal(sv_policy_open(&p, SEQS, BLOCK, true, &err), 0);
@@ -258,7 +258,7 @@ static void rests(void **state)
         choose(p, rec, SEQS, 0, width);
     }
     assert_true(sv_policy_is_far(p, SEQS));
-    n_gave_up = p->n_reason[SV_REASON_GAVE_UP];
+    n_disabled = p->n_reason[SV_REASON_DISABLED];
     for (int i = 0; i < SV_REASONS; i++)
         n_reason -= p->n_reason[i];
     for (int32_t step = 0; step < MORE; step++) {
@@ -274,7 +274,7 @@ static void rests(void **state)
     for (int i = 0; i < SV_REASONS; i++)
         n_reason += p->n_reason[i];
     assert_int_equal(n_reason, MORE * SEQS - MORE / 2);
-    assert_int_equal(p->n_reason[SV_REASON_GAVE_UP] - n_gave_up, MORE);
+    assert_int_equal(p->n_reason[SV_REASON_DISABLED] - n_disabled, MORE);
     assert_int_equal(p->n_beside_prompt, SEQS - 1);
     assert_int_equal(p->n_steps, LONG + MORE);
     assert_false(sv_policy_rests(p, SEQS / 2, false)); /* others than it was found for */
@@ -419,7 +419,7 @@ static void beside_prompts(void **state)
  * up for) is part of the time. Returns tokens per us over plain decoding's, of requests [from, to).
  */
 static double run_requests(const struct machine *m, int32_t n, int32_t n_requests, int32_t good,
-                           int32_t from, int32_t to, int64_t *n_gave_up)
+                           int32_t from, int32_t to, int64_t *n_disabled)
 {
     enum { LENGTH = 150 };
     struct sv_policy *p;
@@ -449,12 +449,12 @@ static double run_requests(const struct machine *m, int32_t n, int32_t n_request
         const struct sv_load *l = &p->load;
         double t = step_us(m, n, l->n_rows, l->n_draft_segs, l->n_draft_rows, l->n_draft_out);
         for (int32_t i = 0; i < n; i++)
-            n_kept_up += !rec[i].gave_up;
+            n_kept_up += !rec[i].disabled;
         t += 0.03 * step_us(m, n, n, 0, 0, 0) * n_kept_up / n;
         sv_cost_learn(&p->cost, l, t);
         for (int32_t i = 0; i < n; i++) {
             const struct sv_policy_seq *s = &p->seq[i];
-            assert_true(!rec[i].gave_up || s->width == 1);
+            assert_true(!rec[i].disabled || s->width == 1);
             int32_t len =
                 sv_profile_draw(n_begun > good ? &often : &never, (uint64_t)i, (uint64_t)step);
             len = len < s->width ? len : s->width;
@@ -465,7 +465,7 @@ static double run_requests(const struct machine *m, int32_t n, int32_t n_request
         }
         us += n_begun > from && n_begun <= to ? t : 0;
     }
-    *n_gave_up = p->n_gave_up;
+    *n_disabled = p->n_disabled;
     sv_policy_close(p);
     return tokens / us / (n / step_us(m, n, n, 0, 0, 0));
 }
@@ -480,14 +480,14 @@ static void in_vain(void **state)
     for (size_t k = 0; k < 4; k++)
         for (int32_t n = 1; n <= 64; n *= 4) {
             const struct machine *m = &machines[k];
-            int64_t n_gave_up;
-            double r = run_requests(m, n, 40 * n, INT32_MAX, 0, 40 * n, &n_gave_up);
+            int64_t n_disabled;
+            double r = run_requests(m, n, 40 * n, INT32_MAX, 0, 40 * n, &n_disabled);
             if (r < 0.985)
-                print_message("%s, %d sequences: %.4f of plain, %lld gave up\n", m->name, n, r,
-                              (long long)n_gave_up);
+                print_message("%s, %d sequences: %.4f of plain, %lld disabled\n", m->name, n, r,
+                              (long long)n_disabled);
             assert_true(r > 0.98);
-            assert_true(n_gave_up > 20 * n);
-            r = run_requests(m, n, 120 * n, 40 * n, 80 * n, 120 * n, &n_gave_up);
+            assert_true(n_disabled > 20 * n);
+            r = run_requests(m, n, 120 * n, 40 * n, 80 * n, 120 * n, &n_disabled);
             double best = 0;
             set_profile(&often, 9);
             for (int32_t w = 1; w <= BLOCK; w++)
@@ -822,7 +822,7 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
                 rec[i].lacks = true;
                 held[i] = 0;
             }
-            if (rec[i].lacks || rec[i].gave_up)
+            if (rec[i].lacks || rec[i].disabled)
                 continue;
             if (all || width > 1) {
                 t += held[i] * project_us;
