@@ -371,7 +371,7 @@ static void prune(struct process *w)
         sv_policy_prune(p, share);
 }
 
-static double advance(struct process *w, bool rests)
+static double advance(struct process *w, bool backoff)
 {
     struct sv_policy *p = w->p;
     double tokens = 0;
@@ -379,7 +379,7 @@ static double advance(struct process *w, bool rests)
     for (int32_t i = 0; i < w->n; i++) {
         struct seat *s = &w->seat[i];
         const struct sv_policy_seq *c = &p->seq[i];
-        int32_t width = rests ? 1 : c->width,
+        int32_t width = backoff ? 1 : c->width,
                 len = sv_profile_draw(&w->profile, s->id, (uint64_t)s->left);
         len = len < width ? len : width;
         if (width > 1)
@@ -391,14 +391,14 @@ static double advance(struct process *w, bool rests)
                                                      .share = p->confidence_now ? s->share : NULL,
                                                      .n_drafts = s->n_drafts,
                                                      .n_together = p->load.n_draft_segs});
-        if (!rests && p->confidence_now && s->n_drafts)
+        if (!backoff && p->confidence_now && s->n_drafts)
             sv_policy_drafted(p, s->share, s->n_drafts);
-        brought += rests || !s->n_drafts ? 0 : len - 1;
+        brought += backoff || !s->n_drafts ? 0 : len - 1;
         tokens += expected(&w->profile, width);
         s->left -= len;
         s->context += len;
     }
-    if (!rests && p->promised > 0)
+    if (!backoff && p->promised > 0)
         sv_policy_brought(p, p->promised, brought);
     return tokens;
 }
@@ -428,26 +428,26 @@ static double run(const struct machine *m, int profile, int32_t n, int32_t steps
     for (int32_t step = 0; step < steps; step++) {
         struct sv_policy *p = w->p;
         const int32_t n_prompt = step ? arrived * PROMPT : 0;
-        const bool rests = sv_policy_rests(p, n, n_prompt > 0);
-        if (!rests) {
+        const bool backoff = sv_policy_backs_off(p, n, n_prompt > 0);
+        if (!backoff) {
             choose(w, n_prompt);
             prune(w);
         }
         const struct sv_load *l = &p->load;
-        double t = target_us(m, n, rests ? n : l->n_rows);
-        t += rests ? 0 : draft_us(m, l->n_draft_segs, l->n_draft_rows, l->n_draft_out);
-        if (!rests && p->prunes_now)
+        double t = target_us(m, n, backoff ? n : l->n_rows);
+        t += backoff ? 0 : draft_us(m, l->n_draft_segs, l->n_draft_rows, l->n_draft_out);
+        if (!backoff && p->prunes_now)
             t += m->gpu ? m->share_us : m->share_us * l->n_draft_out;
-        else if (!rests && p->confidence_now && !m->gpu)
+        else if (!backoff && p->confidence_now && !m->gpu)
             t += m->share_us * l->n_draft_out;
         w->extra_us = 0;
-        keep_up(w, !rests && l->n_draft_segs, !rests && 2 * l->n_draft_segs > n);
-        *rows += rests ? n : l->n_rows;
-        tokens += advance(w, rests);
+        keep_up(w, !backoff && l->n_draft_segs, !backoff && 2 * l->n_draft_segs > n);
+        *rows += backoff ? n : l->n_rows;
+        tokens += advance(w, backoff);
         /* What the policy sees of a step is the device's time with all that it does. */
         sv_cost_learn(&p->cost, &p->load, seen(&w->clock, t + w->extra_us));
         /* The host's own time for a choice, where it computes too. */
-        us += t + w->extra_us + (m->gpu || rests ? 1 : 5);
+        us += t + w->extra_us + (m->gpu || backoff ? 1 : 5);
         arrived = 0;
         w->extra_us = 0;
         for (int32_t i = 0; i < n; i++)

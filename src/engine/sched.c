@@ -419,7 +419,7 @@ static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, stru
         sampled |= q->needs_logits;
         asked |= q->fixed_width;
     }
-    if (!asked && sv_policy_rests(s->policy, n, n_prompt > 0))
+    if (!asked && sv_policy_backs_off(s->policy, n, n_prompt > 0))
         return false;
     sv_policy_begin(s->policy, n_prompt, sampled);
     for (int32_t i = 0; i < s->n_slots; i++) {

@@ -219,7 +219,7 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
     /* A probe that did better than anybody thought is followed by more at once, so that good news
      * spreads fast. */
     if ((float)n_emitted > 1.5f + 1.5f * expected)
-        r->burst = r->burst ? r->burst - 1 : PROBE_BURST, p->rests = false;
+        r->burst = r->burst ? r->burst - 1 : PROBE_BURST, p->backoff = false;
     else
         r->burst = 0;
 }

@@ -298,19 +298,19 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     p->expected_us += used->us;
     p->expected_plain_us += used->tokens / plain->score;
     count_reasons(p, run->k > 0, other != NULL, beside_prompt);
-    p->rests = sv_policy_is_far(p, p->n) && !p->ahead && !p->load.n_draft_segs &&
-               !p->trial.n_left && p->trial.n_since >= COMPARED;
-    p->rests_at = p->n;
-    p->n_rested = 0;
+    p->backoff = sv_policy_is_far(p, p->n) && !p->ahead && !p->load.n_draft_segs &&
+                 !p->trial.n_left && p->trial.n_since >= COMPARED;
+    p->backoff_n = p->n;
+    p->n_backed_off = 0;
 }
 
-bool sv_policy_rests(struct sv_policy *p, int32_t n, bool beside_prompt)
+bool sv_policy_backs_off(struct sv_policy *p, int32_t n, bool beside_prompt)
 {
-    if (!p->rests || p->random || (p->n_steps + 1) % CHOICES_EVERY == 0 || !n ||
-        !sv_policy_about(n, p->rests_at))
+    if (!p->backoff || p->random || (p->n_steps + 1) % CHOICES_EVERY == 0 || !n ||
+        !sv_policy_about(n, p->backoff_n))
         return false;
     p->n_steps++;
-    p->n_rested++;
+    p->n_backed_off++;
     p->n_plain++;
     p->promised = 0;
     p->n = 0;

@@ -82,9 +82,9 @@ struct sv_policy {
     bool prunes_now, confidence_now; /* in the step chosen last: rows are cut; the drafter tells */
     struct sv_confidence confidence;
     struct sv_searched *searched; /* the last search, which serves a few steps */
-    bool rests;                   /* nothing but plain steps for a few choices, */
-    int32_t rests_at;             /* at about so many sequences, */
-    int32_t n_rested;             /* and so many steps since the last choice */
+    bool backoff;                 /* plain steps without a choice: sv_policy_backs_off */
+    int32_t backoff_n;            /* the number of sequences it was found for */
+    int32_t n_backed_off;         /* such steps since the last choice */
     /* choices in a row that found drafting far from worth while; by sequences: 1, 2.., 4.., 8.. */
     int32_t n_far[SV_OCTAVES];
     /* what it takes to make the context K/V that is held back, before all may draft */
@@ -143,9 +143,9 @@ void sv_policy_forget(struct sv_policy *p);
 void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled);
 void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq);
 void sv_policy_choose(struct sv_policy *p);
-/* In place of the three above: n sequences, none of which asked for a width, decode plainly once
- * more, as nothing else has been worth while for long. False: it has to be asked. */
-bool sv_policy_rests(struct sv_policy *p, int32_t n, bool beside_prompt);
+/* Instead of the three above: one more plain step of n sequences without fixed widths, as drafting
+ * has long been unprofitable. False: a choice is due. */
+bool sv_policy_backs_off(struct sv_policy *p, int32_t n, bool beside_prompt);
 /* Would n requests without history draft? */
 bool sv_policy_would_draft(const struct sv_policy *p, int32_t n);
 /* For n sequences that draft against plain decoding: us saved with each token of one; 0: nothing.

@@ -317,7 +317,7 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
     const bool same = last->n == p->n,
                idle = !p->trial.drafted && last->n && sv_policy_about(p->n, last->n);
     const int32_t n_steps = last->n_steps;
-    last->n_steps += 1 + p->n_rested;
+    last->n_steps += 1 + p->n_backed_off;
     if (!p->ahead && (same || idle) && n_steps < last->serves) {
         if (!same) /* some came or went: as far as it was */
             return (struct sv_candidate){.score = -HUGE_VAL};

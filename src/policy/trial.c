@@ -178,7 +178,7 @@ const struct sv_candidate *sv_trial_other(struct sv_policy *p, const struct sv_c
     const bool sizes = t->n_left ? t->of_size : young(p) <= 0 && of_size.regret > way->regret;
     const struct sv_rival *rival = sizes ? &of_size : way;
     if (!beside_prompt || t->n_hemmed >= HEMMED)
-        save(p, (1 + p->n_rested) * used->us, used->k > 0, rival);
+        save(p, (1 + p->n_backed_off) * used->us, used->k > 0, rival);
     return !beside_prompt && goes(p, rival, used) ? rival->c : NULL;
 }
 

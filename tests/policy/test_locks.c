@@ -32,10 +32,10 @@ struct life {
 
 /* One sequence gets to its next tokens. */
 static int32_t go_on(const struct world *w, struct sv_policy *p, struct life *r, int32_t i,
-                     int32_t step, bool rests)
+                     int32_t step, bool backoff)
 {
     const struct sv_policy_seq *s = &p->seq[i];
-    const int32_t width = rests ? 1 : s->width;
+    const int32_t width = backoff ? 1 : s->width;
     const int32_t len = w->kind(i, r->token, step) == NEVER ? 1 : width;
     if (width > 1)
         verified(p, &r->record, s, len);
@@ -59,8 +59,8 @@ static double live(const struct world *w, int32_t from, int32_t to)
     p->ahead = w->ahead;
     for (int32_t step = 0; step < to; step++) {
         p->held_us = w->held_us;
-        const bool rests = sv_policy_rests(p, n, w->n_prompt_rows > 0);
-        if (!rests) {
+        const bool backoff = sv_policy_backs_off(p, n, w->n_prompt_rows > 0);
+        if (!backoff) {
             sv_policy_begin(p, w->n_prompt_rows, false);
             for (int32_t i = 0; i < n; i++)
                 sv_policy_add(p, (struct sv_policy_seq){.block = BLOCK,
@@ -70,11 +70,11 @@ static double live(const struct world *w, int32_t from, int32_t to)
             sv_policy_choose(p);
         }
         const struct sv_load *l = &p->load;
-        const double t = step_us(w->m, n, rests ? n : l->n_rows, l->n_draft_segs, l->n_draft_rows,
+        const double t = step_us(w->m, n, backoff ? n : l->n_rows, l->n_draft_segs, l->n_draft_rows,
                                  l->n_draft_out) *
                          (l->n_draft_segs ? w->m->spec_factor : 1);
         for (int32_t i = 0; i < n; i++) {
-            const int32_t len = go_on(w, p, &life[i], i, step, rests);
+            const int32_t len = go_on(w, p, &life[i], i, step, backoff);
             tokens += step >= from ? len : 0;
         }
         us += step >= from ? t : 0;
@@ -345,7 +345,7 @@ static void anything(void **state)
                     asked |= guest[i].fixed > 0;
                     of[n++] = &guest[i];
                 }
-            if (!asked && sv_policy_rests(p, n, prompts)) {
+            if (!asked && sv_policy_backs_off(p, n, prompts)) {
                 for (int32_t i = 0; i < n; i++)
                     of[i]->left--;
                 continue;

@@ -235,13 +235,13 @@ static void far(void **state)
     sv_policy_close(p);
 }
 
-/* Where it is far, most steps ask for nothing; who has the same reasons as before is counted. */
-static void rests(void **state)
+/* Where drafting is unprofitable, most steps make no choice; the reasons of the last one count. */
+static void backs_off(void **state)
 {
     (void)state;
     enum { SEQS = 24, LONG = 200, MORE = 80, EVERY = 8 };
     struct sv_record rec[SEQS] = {{.n_verified = 0}};
-    int32_t width[SEQS], n_rested = 0;
+    int32_t width[SEQS], n_backed_off = 0;
     int64_t n_reason = 0, n_disabled;
     struct sv_policy *p;
     struct sv_err err;
@@ -254,7 +254,7 @@ static void rests(void **state)
             p->kept[j] = 10;
         }
         p->trial.probe_us = p->trial.other_us = -1e12;
-        assert_false(!step && sv_policy_rests(p, SEQS, false));
+        assert_false(!step && sv_policy_backs_off(p, SEQS, false));
         choose(p, rec, SEQS, 0, width);
     }
     assert_true(sv_policy_is_far(p, SEQS));
@@ -263,23 +263,23 @@ static void rests(void **state)
         n_reason -= p->n_reason[i];
     for (int32_t step = 0; step < MORE; step++) {
         p->trial.probe_us = p->trial.other_us = -1e12;
-        const bool rests = sv_policy_rests(p, SEQS - (step % 2), step == 1);
-        n_rested += rests;
-        if (rests)
+        const bool backoff = sv_policy_backs_off(p, SEQS - (step % 2), step == 1);
+        n_backed_off += backoff;
+        if (backoff)
             assert_int_equal(p->load.n_segs, 0);
         else
             choose(p, rec, SEQS - (step % 2), 0, width);
     }
-    assert_int_equal(n_rested, MORE - MORE / EVERY);
+    assert_int_equal(n_backed_off, MORE - MORE / EVERY);
     for (int i = 0; i < SV_REASONS; i++)
         n_reason += p->n_reason[i];
     assert_int_equal(n_reason, MORE * SEQS - MORE / 2);
     assert_int_equal(p->n_reason[SV_REASON_DISABLED] - n_disabled, MORE);
     assert_int_equal(p->n_beside_prompt, SEQS - 1);
     assert_int_equal(p->n_steps, LONG + MORE);
-    assert_false(sv_policy_rests(p, SEQS / 2, false)); /* others than it was found for */
-    p->rests = false;                                  /* a burst of good news */
-    assert_false(sv_policy_rests(p, SEQS, false));
+    assert_false(sv_policy_backs_off(p, SEQS / 2, false)); /* another number of sequences */
+    p->backoff = false;                                    /* as after a good probe */
+    assert_false(sv_policy_backs_off(p, SEQS, false));
     sv_policy_close(p);
 }
 
@@ -790,8 +790,8 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
             n_held += held[i];
         }
         p->held_us = n_held * project_us;
-        const bool rests = sv_policy_rests(p, n, false);
-        if (!rests) {
+        const bool backoff = sv_policy_backs_off(p, n, false);
+        if (!backoff) {
             sv_policy_begin(p, 0, false);
             for (int32_t i = 0; i < n; i++)
                 sv_policy_add(p,
@@ -811,7 +811,7 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
         for (int32_t i = 0; i < n; i++) {
             const struct sv_policy_seq *s = &p->seq[i];
             int32_t len = sv_profile_draw(prof, (uint64_t)n_begun + (uint64_t)i, (uint64_t)step),
-                    width = rests ? 1 : s->width;
+                    width = backoff ? 1 : s->width;
             len = len < width ? len : width;
             if (width > 1)
                 verified(p, &rec[i], s, len);
@@ -831,7 +831,7 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
             held[i] += !l->n_draft_segs;
             t += l->n_draft_segs ? 0 : hold_us;
         }
-        l->n_rows = rests ? 0 : l->n_rows;
+        l->n_rows = backoff ? 0 : l->n_rows;
         sv_cost_learn(&p->cost, l, seen(&clock, m, clear));
         us += t;
         lost[0] += t - clear;
@@ -898,7 +898,7 @@ static void near_tie(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(near_tie), cmocka_unit_test(many_alike), cmocka_unit_test(cut_ahead),
              cmocka_unit_test(cut_at_a_price), cmocka_unit_test(few_drafts_are_not_cheaper),
-             cmocka_unit_test(segments_cost), cmocka_unit_test(far), cmocka_unit_test(rests),
+             cmocka_unit_test(segments_cost), cmocka_unit_test(far), cmocka_unit_test(backs_off),
              cmocka_unit_test(worth_its_context), cmocka_unit_test(looked_at_again),
              cmocka_unit_test(held_back_is_paid_for), cmocka_unit_test(beside_prompts),
              cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(published),
