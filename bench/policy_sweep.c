@@ -301,7 +301,7 @@ static void arrive(struct process *w, struct seat *s)
     if (w->m->gpu)
         return;
 #if OLD
-    s->bare = sv_policy_is_far(w->p, w->n) && w->n >= 8 && s->id % 8;
+    s->bare = sv_policy_unprofitable(w->p, w->n) && w->n >= 8 && s->id % 8;
     s->held = s->bare ? 0 : PROMPT;
 #else
     w->extra_us += w->m->step_us + w->m->context_us * PROMPT;

@@ -4,8 +4,8 @@
  *
  * Where nobody drafts, the context K/V is needed by nobody yet, and making it costs several percent
  * of a plain step. So under the width policy these taps are collected and worked off before a step
- * drafts with them, when there are too many, or before pages change hands. Where drafting is far
- * from worth while, the oldest are dropped when there are too many, and all where it would not even
+ * drafts with them, when there are too many, or before pages change hands. Where drafting is
+ * unprofitable, the oldest are dropped when there are too many, and all where it would not even
  * pay one sequence alone: whose they are drafts no more, until it is computed again (sched.c). So
  * is what a sequence still holds when it ends while nobody drafts: its pages are marked as lacking
  * the draft's part. Called by step.c. Only on devices that compute at once, whose memory is the
@@ -22,8 +22,8 @@
 #define DRAFTING UINT64_MAX
 /* Rows worked off at a time; bytes of taps held at most. */
 enum { CHUNK_ROWS = 256, MOST_BYTES = 32 << 20 };
-/* So many sequences' taps are a cost; fewer are held also where drafting is far from worth
- * while. */
+/* So many sequences' taps are a cost; fewer are held also where drafting is
+ * unprofitable. */
 enum { MANY = 8 };
 /* Plans between two looks at what drafting would bring one sequence alone. */
 enum { LOOK = 64 };
@@ -181,7 +181,7 @@ void sv_held_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_positions)
     h->row_us = best;
 }
 
-/* Taps of one in so many are held on though drafting is far from worth while: what drafts are worth
+/* Taps of one in so many are held on though drafting is unprofitable: what drafts are worth
  * has to be seen to change. Two to four of all that run. */
 static uint64_t sample_of(int32_t n_running)
 {
@@ -294,12 +294,12 @@ static int32_t n_running(const struct sv_engine *e)
 
 /* What the step at work brings fits in, after what is there was made use of or given up: who came
  * first ends first, and others will be few before. */
-static void make_room(struct sv_engine *e, bool far, int32_t n_seqs)
+static void make_room(struct sv_engine *e, bool unprofitable, int32_t n_seqs)
 {
     const struct sv_policy *p = e->sched.policy;
     const struct sv_held *h = &e->held;
     const int32_t most = h->cap_rows / 4 * 3, n = e->plan.n_rows;
-    const bool idle = far || (n_seqs >= MANY && !p->trial.drafted && !p->random);
+    const bool idle = unprofitable || (n_seqs >= MANY && !p->trial.drafted && !p->random);
     for (struct sv_seq *q = e->sched.head; q && idle && h->n_rows + n > most; q = q->next)
         if (q->slot >= 0 && may_drop(e, q))
             drop(e, q, INT32_MAX);
@@ -338,15 +338,15 @@ void sv_held_plan(struct sv_engine *e)
     if (!h->cap_rows || !policy || !e->plan.n_segs)
         return;
     const int32_t n_seqs = n_running(e);
-    const bool far = sv_policy_is_far(policy, n_seqs);
+    const bool unprofitable = sv_policy_unprofitable(policy, n_seqs);
     h->one_in = sample_of(n_seqs);
     if (h->n_plans++ % LOOK == 0)
         h->pays_alone = sv_policy_would_draft(policy, 1);
     /* Where it would not even pay once all others have ended, they are not worth their place. */
-    if (!e->plan.n_draft_segs && !h->pays_alone && far && n_seqs >= MANY)
+    if (!e->plan.n_draft_segs && !h->pays_alone && unprofitable && n_seqs >= MANY)
         drop_most(e);
     make_what_is_read(e);
-    make_room(e, far, n_seqs);
+    make_room(e, unprofitable, n_seqs);
     h->now = rows_to_hold(e) > 0;
     if (h->now)
         place(e);

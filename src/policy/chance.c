@@ -211,8 +211,8 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
         p->kept[j] = fade(p->kept[j], 2 * window);
         p->tried[j] = fade(p->tried[j], 2 * window);
     }
-    p->trial.n_in_vain++;
-    p->trial.n_requests_in_vain += !r->n_verified;
+    p->trial.n_unprofitable++;
+    p->trial.n_unprofitable_requests += !r->n_verified;
     r->n_verified++;
     if (!v->probe)
         return;

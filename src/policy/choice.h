@@ -89,10 +89,9 @@ void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool b
  * that the step would take. So it is known what masks are worth and, where that can be told and
  * nothing is pruned, how sure the drafter is of whole blocks. */
 void sv_trial_look(struct sv_policy *p, double us);
-/* Drafting is worth while: what was in vain before does not count any more. */
+/* Drafting pays: unprofitable verify steps and requests are counted from zero again. */
 void sv_trial_paid(struct sv_policy *p);
-/* Drafting is far from worth while: whose drafter has been in vain for long enough drafts no
- * more. */
+/* Drafting is unprofitable: disables it for requests that have tried long enough. */
 void sv_trial_disable(struct sv_policy *p);
 
 #endif

@@ -20,18 +20,17 @@ static const double TAKE_UP = 1.01, TAKE_UP_AT_ONCE = 1.02, GO_ON = 1.0;
  * more than MOST_GAIN. */
 static const float FIRST_GAIN = 1.1f;
 static const double MOST_GAIN = 1.3;
-/* Drafting that looks worse by so many standard deviations of what is known is far from worth
- * while: the loss expected from not drafting, should it be better after all, is less than what it
- * takes to be able to. */
-static const double NOT_NEAR = 0.7;
+/* Drafting that looks worse by so many standard deviations of the estimate is unprofitable: the
+ * loss expected from not drafting, should it be better after all, is less than what keeping the
+ * context K/V costs. */
+static const double APART = 0.7;
 /* Being able to draft takes such a share of the time; so does being wrong. */
 static const double KEEPING = 0.015;
 /* Drafts that bring back less than this share of what they cost lead to disabling. */
 static const double HOPELESS = 0.5;
-/* Where drafting is far from worth while, one choice stands for so many steps, and one of them
- * tells of the machine's pace: both read what nobody else does, and with a small model that takes
- * as long as one percent of a step. Not so soon after a trial, whose outcome is a comparison with
- * the plain steps around it. */
+/* Where drafting is unprofitable, one choice serves so many steps, and the cost table learns from
+ * one of them: with a small model either takes one percent of a step. Not within COMPARED steps of
+ * a trial, which is compared with the plain steps around it. */
 enum { CHOICES_EVERY = 8, COMPARED = 16 };
 
 int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool drafts_on_device,
@@ -232,10 +231,10 @@ int32_t sv_policy_octave(int32_t n)
     return i;
 }
 
-bool sv_policy_is_far(const struct sv_policy *p, int32_t n)
+bool sv_policy_unprofitable(const struct sv_policy *p, int32_t n)
 {
     enum { LONG = 64 };
-    return p->n_far[sv_policy_octave(n)] >= LONG;
+    return p->n_unprofitable[sv_policy_octave(n)] >= LONG;
 }
 
 /* What requests that cannot draft just now have lost by that. */
@@ -272,12 +271,13 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
         sv_trial_against(p, drafting ? &whole : plain, drafting ? plain : &whole);
     p->trial.n_left = drafting == p->trial.drafted ? p->trial.n_left : 0;
     p->trial.drafted = drafting;
-    int32_t *n_far = &p->n_far[sv_policy_octave(p->n)];
-    /* Few may be able to draft by now: it is not far where all of them would gain. */
-    if (*n_far && p->n_steps % LOOK == 0 && sv_policy_gain_us(p, p->n, NULL) > KEEPING * plain->us)
-        *n_far = 0;
-    bool far = !drafting && (way.apart >= NOT_NEAR || way.regret < KEEPING);
-    *n_far = far ? *n_far + (*n_far < INT32_MAX) : 0;
+    int32_t *n_unprofitable = &p->n_unprofitable[sv_policy_octave(p->n)];
+    /* Few sequences may be able to draft by now; it counts what all of them would gain. */
+    if (*n_unprofitable && p->n_steps % LOOK == 0 &&
+        sv_policy_gain_us(p, p->n, NULL) > KEEPING * plain->us)
+        *n_unprofitable = 0;
+    bool unprofitable = !drafting && (way.apart >= APART || way.regret < KEEPING);
+    *n_unprofitable = unprofitable ? *n_unprofitable + (*n_unprofitable < INT32_MAX) : 0;
     const struct sv_candidate *other = sv_trial_other(
         p, used, &way, drafting ? sv_choice_rival(p, plain, used) : NULL, beside_prompt);
     const struct sv_candidate *run = other ? other : used;
@@ -298,7 +298,7 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     p->expected_us += used->us;
     p->expected_plain_us += used->tokens / plain->score;
     count_reasons(p, run->k > 0, other != NULL, beside_prompt);
-    p->backoff = sv_policy_is_far(p, p->n) && !p->ahead && !p->load.n_draft_segs &&
+    p->backoff = sv_policy_unprofitable(p, p->n) && !p->ahead && !p->load.n_draft_segs &&
                  !p->trial.n_left && p->trial.n_since >= COMPARED;
     p->backoff_n = p->n;
     p->n_backed_off = 0;

@@ -16,8 +16,8 @@ struct sv_record {
     float kept[SV_MAX_BLOCK], expected[SV_MAX_BLOCK]; /* [j]: draft j, 1..; fading sums */
     int64_t n_verified, probed; /* verify steps; the choice that made it a probe last */
     int32_t burst;              /* probes to go on with because the last ones did well */
-    int32_t n_choices;          /* while drafting was far from worth while */
-    bool sampled;               /* tried though requests before it were in vain */
+    int32_t n_choices;          /* while drafting was unprofitable */
+    bool sampled;               /* tried although it was unprofitable for earlier requests */
     bool disabled;              /* drafts no more: its context K/V need not be kept up */
     bool lacks;                 /* a part of its context K/V was never made: it cannot draft */
     double missed_us;           /* what the two have cost it while others drafted, or could have */
@@ -33,7 +33,7 @@ enum sv_reason {
     SV_REASON_TRIAL,   /* to learn from it */
     SV_REASON_ASKED,   /* the request asked for it */
     SV_REASON_NO_ROOM, /* one token left */
-    /* its drafts were in vain for long, or its context K/V was dropped under load */
+    /* unprofitable for long, or its context K/V was dropped under load */
     SV_REASON_DISABLED,
     SV_REASONS
 };
@@ -85,8 +85,8 @@ struct sv_policy {
     bool backoff;                 /* plain steps without a choice: sv_policy_backs_off */
     int32_t backoff_n;            /* the number of sequences it was found for */
     int32_t n_backed_off;         /* such steps since the last choice */
-    /* choices in a row that found drafting far from worth while; by sequences: 1, 2.., 4.., 8.. */
-    int32_t n_far[SV_OCTAVES];
+    /* choices in a row that found drafting unprofitable; by sequences: 1, 2.., 4.., 8.. */
+    int32_t n_unprofitable[SV_OCTAVES];
     /* what it takes to make the context K/V that is held back, before all may draft */
     double held_us;
     double prompt_us; /* and that of a prompt, by tokens of its answer; 0: it is made in any case */
@@ -108,15 +108,17 @@ struct sv_policy {
     } * rank; /* (n_slots) */
     struct sv_trial {
         double probe_us, other_us, look_us; /* time that probes, trials, looks may still cost */
-        double thrift[SV_OCTAVES]; /* how much of their share they get; by sequences, as n_far */
-        int32_t n_steps;           /* choices, as long as these few matter */
-        int32_t n_hemmed;          /* choices in a row that were no moment for a probe */
-        int32_t n_since;           /* steps since the last trial */
-        int32_t n_left;            /* steps that a trial still goes on, */
-        bool of_size;              /* of drafts of another size, not of the other way */
-        bool drafted;              /* the last choice, trials aside */
-        int32_t looked;            /* the sequence that the last look was at */
-        int64_t n_in_vain, n_requests_in_vain; /* verify steps since drafting paid; new requests */
+        double thrift[SV_OCTAVES];          /* how much of their share they get; by sequences, as
+                                               n_unprofitable */
+        int32_t n_steps;                    /* choices, as long as these few matter */
+        int32_t n_hemmed;                   /* choices in a row that were no moment for a probe */
+        int32_t n_since;                    /* steps since the last trial */
+        int32_t n_left;                     /* steps that a trial still goes on, */
+        bool of_size;                       /* of drafts of another size, not of the other way */
+        bool drafted;                       /* the last choice, trials aside */
+        int32_t looked;                     /* the sequence that the last look was at */
+        int64_t n_unprofitable,
+            n_unprofitable_requests; /* verify steps since drafting paid; new requests */
         int64_t n_requests;
     } trial;
     /* Choices so far: all, with a probe, plain, against the odds. */
@@ -154,9 +156,9 @@ double sv_policy_gain_us(const struct sv_policy *p, int32_t n, struct sv_record 
 /* What it takes to compute n_rows once more, up to this context, so that a sequence may draft
  * again. */
 double sv_policy_restore_us(const struct sv_policy *p, int32_t n_rows, int32_t context);
-/* For so many sequences drafting is so far from worth while, and has been for so long, that
- * nobody's context K/V need be kept up. */
-bool sv_policy_is_far(const struct sv_policy *p, int32_t n);
+/* With n sequences drafting has been unprofitable for so long that their context K/V need not be
+ * kept up to date. */
+bool sv_policy_unprofitable(const struct sv_policy *p, int32_t n);
 /* The context K/V of a request that drafted no more has been made good: it may try again. */
 void sv_policy_restored(struct sv_policy *p, struct sv_record *record);
 /* Between drafting and verifying: no more than width rows of the sequence added i-th are verified.

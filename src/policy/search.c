@@ -327,9 +327,9 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
     last->c = search_all(p, plain);
     last->n = p->n;
     last->n_steps = 1;
-    const bool far = !last->c.k || last->c.score < FAR * plain->score,
+    const bool unprofitable = !last->c.k || last->c.score < FAR * plain->score,
                nothing = idle && last->c.score < plain->score;
-    last->serves = far ? MOST_SERVES : nothing ? 2 * last->serves : SERVES;
+    last->serves = unprofitable ? MOST_SERVES : nothing ? 2 * last->serves : SERVES;
     last->serves = last->serves < MOST_SERVES ? last->serves : MOST_SERVES;
     return last->c;
 }

@@ -4,27 +4,27 @@
  *
  * Called by policy.c once a step. What is not done is not learnt: a small share of the time is
  * saved up and spent on choices that the table thinks worse, each at its expected loss. The longer
- * trials have been in vain, the smaller the share. Must not: spend what has not been saved, or
- * disable drafting for a request that asked for a width of its own.
+ * trials bring nothing, the smaller the share. Must not: spend what has not been saved, or disable
+ * drafting for a request that asked for a width of its own.
  */
 #include "policy/choice.h"
 
 #include <math.h>
 
 enum {
-    STEPS = 12,        /* of one trial of the other way, */
-    SIZE_STEPS = 4,    /* and of another size */
-    YOUNG = 256,       /* choices times sequences: before, a process knows its table only; */
-    VERIFIED = 6,      /* verify steps of its own, */
-    CHOICES = 48,      /* and choices, before drafting is disabled for a request; */
-    VAIN_STEPS = 16,   /* or so many in a row, */
-    VAIN_REQUESTS = 3, /* of so many requests: from then on most are not tried any more, */
-    SAMPLE = 16,       /* but for one in so many */
-    HEMMED = 64        /* choices in a row without a good moment for a probe: then any will do */
+    STEPS = 12,              /* of one trial of the other way, */
+    SIZE_STEPS = 4,          /* and of another size */
+    YOUNG = 256,             /* choices times sequences: before, a process knows its table only; */
+    VERIFIED = 6,            /* verify steps of its own, */
+    CHOICES = 48,            /* and choices, before drafting is disabled for a request; */
+    UNPROFITABLE_STEPS = 16, /* or so many in a row, */
+    UNPROFITABLE_REQUESTS = 3, /* of so many requests: from then on most are not tried any more, */
+    SAMPLE = 16,               /* but for one in so many */
+    HEMMED = 64 /* choices in a row without a good moment for a probe: then any will do */
 };
 
-/* Share of time for trials, half of it for probes: at first, when they have long been in vain, and
- * when what they compare is a tie as far as is known. */
+/* Share of time for trials, half of it for probes: at first, when they have brought nothing for
+ * long, and when what they compare is a tie as far as is known. */
 static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1, NEAR_SHARE = 0.01;
 /* What could be gained by knowing better, for the whole of NEAR_SHARE. */
 static const double REGRET = 0.03;
@@ -59,18 +59,19 @@ static const float REACH = 0.15f;
 static const float FEW_KEPT = 0.4f;
 
 /* So many verify steps of so many requests that others need not be tried as well. */
-static bool all_in_vain(const struct sv_policy *p)
+static bool all_unprofitable(const struct sv_policy *p)
 {
-    return p->trial.n_in_vain >= VAIN_STEPS && p->trial.n_requests_in_vain >= VAIN_REQUESTS;
+    return p->trial.n_unprofitable >= UNPROFITABLE_STEPS &&
+           p->trial.n_unprofitable_requests >= UNPROFITABLE_REQUESTS;
 }
 
 void sv_trial_paid(struct sv_policy *p)
 {
-    p->trial.n_in_vain = p->trial.n_requests_in_vain = 0;
+    p->trial.n_unprofitable = p->trial.n_unprofitable_requests = 0;
 }
 
 /* Where no sequence drafts. */
-static void was_in_vain(struct sv_policy *p, double factor)
+static void reduce_budget(struct sv_policy *p, double factor)
 {
     double *thrift = &p->trial.thrift[sv_policy_octave(p->n)];
     if (*thrift > LEAST)
@@ -159,7 +160,7 @@ static bool goes(struct sv_policy *p, const struct sv_rival *rival, const struct
         t->of_size = rival->of_size;
         t->other_us -= first;
         if (!used->k)
-            was_in_vain(p, 0.9);
+            reduce_budget(p, 0.9);
     }
     t->n_left--;
     t->other_us -= loss;
@@ -251,7 +252,7 @@ void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool b
     /* Good news must not wait for what others have spent on bad news. */
     double debt = was.record->burst ? GOOD_DEBT : DEBT;
     bool burst = !drafting && p->trial.probe_us > -debt * us &&
-                 (was.record->burst || (all_in_vain(p) && !was.record->n_verified));
+                 (was.record->burst || (all_unprofitable(p) && !was.record->n_verified));
     if (p->trial.probe_us < loss && !burst) {
         *s = was;
         p->load = load;
@@ -259,7 +260,7 @@ void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool b
     }
     p->trial.probe_us -= loss > 0 ? loss : 0;
     if (!drafting && !burst)
-        was_in_vain(p, 0.94);
+        reduce_budget(p, 0.94);
     s->probe = !drafting;
     s->record->probed = p->n_steps;
     p->n_probes++;
@@ -344,7 +345,7 @@ static bool hardly_kept(const struct sv_policy *p, const struct sv_policy_seq *s
     return sv_chance_in_mode(p, SV_DRAFT_SHORT, alive, s->block - 1, chance) < (double)FEW_KEPT;
 }
 
-/* By its own record; or, once several in a row were in vain, by theirs. */
+/* By its own record; or, once several requests in a row were unprofitable, by theirs. */
 void sv_trial_disable(struct sv_policy *p)
 {
     struct sv_trial *t = &p->trial;
@@ -356,7 +357,7 @@ void sv_trial_disable(struct sv_policy *p)
         if (!r->n_choices++)
             r->sampled = t->n_requests++ % SAMPLE == 0;
         bool enough = r->n_verified >= VERIFIED && r->n_choices >= CHOICES;
-        r->disabled = (enough || (!r->sampled && all_in_vain(p))) && hardly_kept(p, s);
+        r->disabled = (enough || (!r->sampled && all_unprofitable(p))) && hardly_kept(p, s);
         p->n_disabled += r->disabled;
         s->cap = r->disabled ? 1 : s->cap;
     }

@@ -271,7 +271,7 @@ static void believe(struct sv_policy *p, float kept)
         p->tried[j] = 1000;
         p->kept[j] = 1000 * kept;
     }
-    p->trial.n_in_vain = p->trial.n_requests_in_vain = kept > 0 ? 0 : 1000;
+    p->trial.n_unprofitable = p->trial.n_unprofitable_requests = kept > 0 ? 0 : 1000;
     p->trial.n_requests = 1; /* not the one in sixteen that is tried all the same */
 }
 
@@ -356,7 +356,7 @@ static void close_door(struct sv_policy *p)
 {
     enum { LONG = 64 };
     for (int32_t i = 0; i < SV_OCTAVES; i++)
-        p->n_far[i] = LONG;
+        p->n_unprofitable[i] = LONG;
     run_set_costs(p);
     for (int32_t i = 0; i < p->cost.wide.n; i++)
         p->cost.wide.us[i] *= 1000;
@@ -368,7 +368,7 @@ static void ignore(void *user, const struct sv_event *ev)
     (void)ev;
 }
 
-/* Where drafting is far from worth while and there is no room left, taps go without having been
+/* Where drafting is unprofitable and there is no room left, taps go without having been
  * made use of, and the step takes none; the text is the same. */
 static void dropped_under_load(void **state)
 {
@@ -408,9 +408,9 @@ static void sit_idle(struct sv_policy *p)
     p->trial.probe_us = p->trial.other_us = -1e9;
 }
 
-/* Where drafting has been far from worth while for long, only one request in eight still holds its
+/* Where drafting has been unprofitable for long, only one request in eight still holds its
  * taps, for trials. */
-static void dropped_when_far(void **state)
+static void dropped_when_unprofitable(void **state)
 {
     (void)state;
     enum { SEQS = 16, SAMPLES = SEQS / 8 };
@@ -424,14 +424,14 @@ static void dropped_when_far(void **state)
     e->sched.policy = NULL;
     struct run_out *ref = run_all(e, c, SEQS);
     e->sched.policy = p;
-    for (int far = 0; far < 2; far++) {
+    for (int unprofitable = 0; unprofitable < 2; unprofitable++) {
         sv_cache_flush(&e->cache);
         sit_idle(p);
         for (int i = 0; i < SV_OCTAVES; i++)
-            p->n_far[i] = far ? 1000 : 0;
+            p->n_unprofitable[i] = unprofitable ? 1000 : 0;
         struct run_out *out = run_all(e, c, SEQS);
-        run_same(ref, out, SEQS, "far from worth while");
-        assert_int_equal(p->n_dropped, far ? SEQS - SAMPLES : 0);
+        run_same(ref, out, SEQS, "unprofitable");
+        assert_int_equal(p->n_dropped, unprofitable ? SEQS - SAMPLES : 0);
         run_out_free(out, SEQS);
     }
     run_out_free(ref, SEQS);
@@ -726,7 +726,7 @@ SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(any_experts), cmocka_unit_test(request_keeps_its_width),
              cmocka_unit_test(sampled_steps_are_told), cmocka_unit_test(usual_answers),
              cmocka_unit_test(held_taps), cmocka_unit_test(deferred_beside_disabled),
-             cmocka_unit_test(dropped_when_far), cmocka_unit_test(disabled),
+             cmocka_unit_test(dropped_when_unprofitable), cmocka_unit_test(disabled),
              cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good),
              cmocka_unit_test(made_good_ahead), cmocka_unit_test(disabled_ahead),
              cmocka_unit_test(padded_and_ahead), cmocka_unit_test(late_results),

@@ -354,9 +354,9 @@ static void refused_drafts(void **state)
     sv_policy_close(t.p);
 }
 
-/* Verify steps in vain, and of how many new requests, until drafting has paid: then others stop
- * without a try of their own, but for one in sixteen. */
-static void in_vain_by_request(void **state)
+/* Unprofitable verify steps, and of how many new requests, until drafting has paid: then others
+ * stop without a try of their own, but for one in sixteen. */
+static void unprofitable_by_request(void **state)
 {
     (void)state;
     enum { TRIED = 3, STEPS = 5 };
@@ -373,12 +373,12 @@ static void in_vain_by_request(void **state)
         }
         for (int i = 0; i < tried * STEPS + 2; i++)
             sv_policy_verified(t.p, &t.r[1 + i % tried], &v);
-        assert_int_equal(t.p->trial.n_requests_in_vain, tried);
+        assert_int_equal(t.p->trial.n_unprofitable_requests, tried);
         sv_trial_disable(t.p);
         for (int i = 0; i < SLOTS; i++) /* the first is the sample */
             assert_int_equal(t.r[i].disabled, i > 0 && tried == TRIED);
         sv_trial_paid(t.p);
-        assert_true(t.p->trial.n_in_vain == 0 && t.p->trial.n_requests_in_vain == 0);
+        assert_true(t.p->trial.n_unprofitable == 0 && t.p->trial.n_unprofitable_requests == 0);
         sv_policy_close(t.p);
     }
 }
@@ -473,4 +473,4 @@ SV_TEST_MAIN(cmocka_unit_test(rivals_need_their_ranks), cmocka_unit_test(nothing
              cmocka_unit_test(padding_is_used), cmocka_unit_test(promises_are_compared),
              cmocka_unit_test(looks_are_paid), cmocka_unit_test(cuts_keep_what_pays),
              cmocka_unit_test(narrowed_before_the_cut), cmocka_unit_test(refused_drafts),
-             cmocka_unit_test(in_vain_by_request), cmocka_unit_test(disabled_by_record))
+             cmocka_unit_test(unprofitable_by_request), cmocka_unit_test(disabled_by_record))

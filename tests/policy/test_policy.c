@@ -204,8 +204,8 @@ static void few_drafts_are_not_cheaper(void **state)
 }
 
 /* Where a drafting pass is expensive to begin with, two of sixteen gain nothing. But when the
- * others could draft again and all would gain, drafting is not far from worth while. */
-static void far(void **state)
+ * others could draft again and all would gain, drafting is not unprofitable. */
+static void unprofitable(void **state)
 {
     (void)state;
     enum { SEQS = 16, LONG = 200 };
@@ -230,7 +230,7 @@ static void far(void **state)
             for (int32_t i = 0; i < SEQS; i++)
                 assert_int_equal(width[i], 1);
         }
-        assert_int_equal(sv_policy_is_far(p, SEQS), !good);
+        assert_int_equal(sv_policy_unprofitable(p, SEQS), !good);
     }
     sv_policy_close(p);
 }
@@ -257,7 +257,7 @@ static void backs_off(void **state)
         assert_false(!step && sv_policy_backs_off(p, SEQS, false));
         choose(p, rec, SEQS, 0, width);
     }
-    assert_true(sv_policy_is_far(p, SEQS));
+    assert_true(sv_policy_unprofitable(p, SEQS));
     n_disabled = p->n_reason[SV_REASON_DISABLED];
     for (int i = 0; i < SV_REASONS; i++)
         n_reason -= p->n_reason[i];
@@ -316,7 +316,7 @@ static void worth_its_context(void **state)
     }
 }
 
-/* Sequences come and go in every step: what was found far from worth while is looked at again all
+/* Sequences come and go in every step: what was found unprofitable is looked at again all
  * the same. */
 static void looked_at_again(void **state)
 {
@@ -472,7 +472,7 @@ static double run_requests(const struct machine *m, int32_t n, int32_t n_request
 
 /* A draft that never helps costs less than 2 %, the first requests included; and when requests come
  * for which it does, it is found out. */
-static void in_vain(void **state)
+static void unprofitable_requests(void **state)
 {
     (void)state;
     struct sv_accept_profile often;
@@ -803,7 +803,7 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
         }
         struct sv_load *l = &p->load;
         alone = step % LOOK ? alone : sv_policy_would_draft(p, 1);
-        const bool far = !alone && sv_policy_is_far(p, n), full = n_held + n > ROOM,
+        const bool unprofitable = !alone && sv_policy_unprofitable(p, n), full = n_held + n > ROOM,
                    all = 2 * l->n_draft_segs > n;
         t = step_us(m, n, l->n_rows, l->n_draft_segs, l->n_draft_rows, l->n_draft_out) *
             (l->n_draft_segs ? m->spec_factor : 1);
@@ -817,7 +817,7 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
                 verified(p, &rec[i], s, len);
             tokens += len;
             left[i] -= len;
-            if ((far && !l->n_draft_segs && n >= MANY && !sample[i]) ||
+            if ((unprofitable && !l->n_draft_segs && n >= MANY && !sample[i]) ||
                 (full && !sample[i] && left[i] < LENGTH / 4)) {
                 rec[i].lacks = true;
                 held[i] = 0;
@@ -898,8 +898,9 @@ static void near_tie(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(near_tie), cmocka_unit_test(many_alike), cmocka_unit_test(cut_ahead),
              cmocka_unit_test(cut_at_a_price), cmocka_unit_test(few_drafts_are_not_cheaper),
-             cmocka_unit_test(segments_cost), cmocka_unit_test(far), cmocka_unit_test(backs_off),
-             cmocka_unit_test(worth_its_context), cmocka_unit_test(looked_at_again),
-             cmocka_unit_test(held_back_is_paid_for), cmocka_unit_test(beside_prompts),
-             cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(published),
-             cmocka_unit_test(steady), cmocka_unit_test(never_slower))
+             cmocka_unit_test(segments_cost), cmocka_unit_test(unprofitable),
+             cmocka_unit_test(backs_off), cmocka_unit_test(worth_its_context),
+             cmocka_unit_test(looked_at_again), cmocka_unit_test(held_back_is_paid_for),
+             cmocka_unit_test(beside_prompts), cmocka_unit_test(unprofitable_requests),
+             cmocka_unit_test(cut), cmocka_unit_test(published), cmocka_unit_test(steady),
+             cmocka_unit_test(never_slower))
