@@ -104,12 +104,12 @@ static double draft_us(const struct machine *m, int32_t segs, int32_t rows, int3
 struct clock {
     struct sv_rng rng;
     double now_us, until_us, noise;
-    bool moody, slow;
+    bool slow_phases, slow;
 };
 
 static double seen(struct clock *c, double us)
 {
-    while (c->moody && c->now_us >= c->until_us) {
+    while (c->slow_phases && c->now_us >= c->until_us) {
         c->slow = !c->slow;
         c->until_us += (c->slow ? 150e3 : 300e3) * -log(1 - (double)sv_rng_float(&c->rng));
     }
@@ -412,8 +412,8 @@ static double run(const struct machine *m, int profile, int32_t n, int32_t steps
     double tokens = 0, us = 0;
     int32_t arrived = n;
     *w = (struct process){.m = m, .n = n, .rng = {seed}};
-    w->clock =
-        (struct clock){.rng = {seed + 1000}, .noise = 0.02, .moody = !m->gpu, .slow = seed % 2};
+    w->clock = (struct clock){
+        .rng = {seed + 1000}, .noise = 0.02, .slow_phases = !m->gpu, .slow = seed % 2};
     set_profile(&w->profile, profile);
     sv_policy_open(&w->p, n, BLOCK, true, &err);
     measure(&w->p->cost, m, n, &w->clock);

@@ -3,7 +3,7 @@
  *
  * Called by bench, demo and check. A first, untimed pass of plain decoding gives the answers that
  * every timed one must equal, and shows which texts only loop: those are left out, because a loop
- * is the easiest thing to draft. The two arms alternate so that a change of the machine's mood
+ * is the easiest thing to draft. The two arms alternate so that a change of the machine's pace
  * meets both. Must not: let a difference between the arms pass.
  */
 #include "cli/cli.h"

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { PROBE_BURST = 8 };
+enum { FOLLOW_UPS = 8 };
 
 /* Steps remembered: a quarter of a thousand verify steps engine-wide, two dozen probes, 64 of a
  * request. */
@@ -219,9 +219,9 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
     /* A probe that did better than anybody thought is followed by more at once, so that good news
      * spreads fast. */
     if ((float)n_emitted > 1.5f + 1.5f * expected)
-        r->burst = r->burst ? r->burst - 1 : PROBE_BURST, p->backoff = false;
+        r->follow_ups = r->follow_ups ? r->follow_ups - 1 : FOLLOW_UPS, p->backoff = false;
     else
-        r->burst = 0;
+        r->follow_ups = 0;
 }
 
 /* A request's own record scales the engine's, the less the younger, and as far as requests

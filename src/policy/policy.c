@@ -79,7 +79,7 @@ void sv_policy_forget(struct sv_policy *p)
     memset(&p->confidence, 0, sizeof p->confidence);
     p->confidence.gain = FIRST_GAIN;
     for (int32_t i = 0; i < SV_OCTAVES; i++)
-        p->trial.thrift[i] = 1;
+        p->trial.budget_scale[i] = 1;
     if (p->searched)
         p->searched->n = 0;
     sv_chance_update(p);

@@ -15,7 +15,7 @@
 struct sv_record {
     float kept[SV_MAX_BLOCK], expected[SV_MAX_BLOCK]; /* [j]: draft j, 1..; fading sums */
     int64_t n_verified, probed; /* verify steps; the choice that made it a probe last */
-    int32_t burst;              /* probes to go on with because the last ones did well */
+    int32_t follow_ups;         /* probes still to come because the last ones did well */
     int32_t n_choices;          /* while drafting was unprofitable */
     bool sampled;               /* tried although it was unprofitable for earlier requests */
     bool disabled;              /* drafts no more: its context K/V need not be kept up */
@@ -108,15 +108,15 @@ struct sv_policy {
     } * rank; /* (n_slots) */
     struct sv_trial {
         double probe_us, other_us, look_us; /* time that probes, trials, looks may still cost */
-        double thrift[SV_OCTAVES];          /* how much of their share they get; by sequences, as
-                                               n_unprofitable */
+        double budget_scale[SV_OCTAVES];    /* how much of their share they get; by sequences, as
+                                         n_unprofitable */
         int32_t n_steps;                    /* choices, as long as these few matter */
-        int32_t n_hemmed;                   /* choices in a row that were no moment for a probe */
-        int32_t n_since;                    /* steps since the last trial */
-        int32_t n_left;                     /* steps that a trial still goes on, */
-        bool of_size;                       /* of drafts of another size, not of the other way */
-        bool drafted;                       /* the last choice, trials aside */
-        int32_t looked;                     /* the sequence that the last look was at */
+        int32_t n_postponed; /* choices in a row without a suitable moment for a probe */
+        int32_t n_since;     /* steps since the last trial */
+        int32_t n_left;      /* steps that a trial still goes on, */
+        bool of_size;        /* of drafts of another size, not of the other way */
+        bool drafted;        /* the last choice, trials aside */
+        int32_t looked;      /* the sequence that the last look was at */
         int64_t n_unprofitable,
             n_unprofitable_requests; /* verify steps since drafting paid; new requests */
         int64_t n_requests;

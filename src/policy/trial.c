@@ -20,7 +20,7 @@ enum {
     UNPROFITABLE_STEPS = 16, /* or so many in a row, */
     UNPROFITABLE_REQUESTS = 3, /* of so many requests: from then on most are not tried any more, */
     SAMPLE = 16,               /* but for one in so many */
-    HEMMED = 64 /* choices in a row without a good moment for a probe: then any will do */
+    MOST_POSTPONED = 64 /* choices in a row without a suitable moment for a probe: then any is */
 };
 
 /* Share of time for trials, half of it for probes: at first, when they have brought nothing for
@@ -29,14 +29,14 @@ static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1, NEAR_SHARE 
 /* What could be gained by knowing better, for the whole of NEAR_SHARE. */
 static const double REGRET = 0.03;
 /* How fast the share recovers while somebody drafts. */
-static const double THRIFT_RATE = 1.0 / 64;
+static const double BUDGET_RATE = 1.0 / 64;
 /* Steps between two trials of the other way: so many where the comparison is known to SURE, four
  * times as many where it is known twice as well. */
 static const double SPACING = 24, MOST_SPACING = 2000, SURE = 0.05;
 enum { MOST_SINCE = 4096 }; /* beyond, more steps say nothing more */
 /* Steps of one request that its acceptance is known from. */
 static const double OWN_STEPS = 40;
-/* What a process may spend on trials before it has saved anything, in steps; and on bursts, on
+/* What a process may spend on trials before it has saved anything, in steps; and on follow-ups, on
  * credit. */
 static const double FIRST_STEPS = 4, DEBT = 4, GOOD_DEBT = 12;
 /* So many standard deviations apart, what is thought to be worse is. */
@@ -73,9 +73,9 @@ void sv_trial_paid(struct sv_policy *p)
 /* Where no sequence drafts. */
 static void reduce_budget(struct sv_policy *p, double factor)
 {
-    double *thrift = &p->trial.thrift[sv_policy_octave(p->n)];
-    if (*thrift > LEAST)
-        *thrift *= factor;
+    double *budget_scale = &p->trial.budget_scale[sv_policy_octave(p->n)];
+    if (*budget_scale > LEAST)
+        *budget_scale *= factor;
 }
 
 /* Standard deviation of how the two compare, as far as a trial could tell: what steps cost, and,
@@ -121,16 +121,17 @@ struct sv_rival sv_trial_against(const struct sv_policy *p, const struct sv_cand
 static void save(struct sv_policy *p, double us, bool drafting, const struct sv_rival *rival)
 {
     struct sv_trial *t = &p->trial;
-    double *thrift = &t->thrift[sv_policy_octave(p->n)];
+    double *budget_scale = &t->budget_scale[sv_policy_octave(p->n)];
     if (drafting) /* and does so for some time: a short mistake teaches nothing new */
-        *thrift += (0.5 - *thrift) * THRIFT_RATE;
-    double share = SHARE * *thrift + (t->n_steps ? 0 : FIRST_STEPS);
+        *budget_scale += (0.5 - *budget_scale) * BUDGET_RATE;
+    double share = SHARE * *budget_scale + (t->n_steps ? 0 : FIRST_STEPS);
     share += YOUNG_SHARE * young(p);
     t->n_steps += t->n_steps < YOUNG;
     const double other = !rival->c        ? 0
                          : rival->of_size ? SIZE_SHARE
                                           : share / 2,
-                 near = NEAR_SHARE * (drafting ? 1 : *thrift) * fmin(rival->regret / REGRET, 1);
+                 near =
+                     NEAR_SHARE * (drafting ? 1 : *budget_scale) * fmin(rival->regret / REGRET, 1);
     /* What is held back is worked off first, which may take long. */
     const double most = 50 * us + p->held_us;
     t->probe_us = fmin(t->probe_us + us * (share - other), most);
@@ -178,7 +179,7 @@ const struct sv_candidate *sv_trial_other(struct sv_policy *p, const struct sv_c
     /* First of all it is acceptance that has to be known. */
     const bool sizes = t->n_left ? t->of_size : young(p) <= 0 && of_size.regret > way->regret;
     const struct sv_rival *rival = sizes ? &of_size : way;
-    if (!beside_prompt || t->n_hemmed >= HEMMED)
+    if (!beside_prompt || t->n_postponed >= MOST_POSTPONED)
         save(p, (1 + p->n_backed_off) * used->us, used->k > 0, rival);
     return !beside_prompt && goes(p, rival, used) ? rival->c : NULL;
 }
@@ -193,7 +194,7 @@ static struct sv_policy_seq *probe_whom(struct sv_policy *p, int32_t room)
         struct sv_policy_seq *s = &p->seq[i];
         if (s->fixed || s->cap < (room ? room : s->block) || s->width >= s->cap)
             continue;
-        if (s->record->burst && s->width == 1)
+        if (s->record->follow_ups && s->width == 1)
             return s;
         bool unknown = s->record->n_verified < 2;
         bool best_unknown = best && best->record->n_verified < 2;
@@ -224,9 +225,9 @@ static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, c
 static struct sv_policy_seq *probe_now(struct sv_policy *p, bool beside_prompt)
 {
     struct sv_policy_seq *s = beside_prompt ? NULL : probe_whom(p, 0);
-    int32_t *n = &p->trial.n_hemmed;
-    *n = s ? 0 : *n + (*n < HEMMED);
-    return s || *n < HEMMED ? s : probe_whom(p, 2);
+    int32_t *n = &p->trial.n_postponed;
+    *n = s ? 0 : *n + (*n < MOST_POSTPONED);
+    return s || *n < MOST_POSTPONED ? s : probe_whom(p, 2);
 }
 
 /* What it would lose has to be saved up: its time less what its tokens are worth. More of what did
@@ -250,16 +251,16 @@ void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool b
     for (int32_t j = was.width; j < s->width; j++)
         loss -= (double)chance[j] / rate;
     /* Good news must not wait for what others have spent on bad news. */
-    double debt = was.record->burst ? GOOD_DEBT : DEBT;
-    bool burst = !drafting && p->trial.probe_us > -debt * us &&
-                 (was.record->burst || (all_unprofitable(p) && !was.record->n_verified));
-    if (p->trial.probe_us < loss && !burst) {
+    double debt = was.record->follow_ups ? GOOD_DEBT : DEBT;
+    bool on_credit = !drafting && p->trial.probe_us > -debt * us &&
+                     (was.record->follow_ups || (all_unprofitable(p) && !was.record->n_verified));
+    if (p->trial.probe_us < loss && !on_credit) {
         *s = was;
         p->load = load;
         return;
     }
     p->trial.probe_us -= loss > 0 ? loss : 0;
-    if (!drafting && !burst)
+    if (!drafting && !on_credit)
         reduce_budget(p, 0.94);
     s->probe = !drafting;
     s->record->probed = p->n_steps;

@@ -16,7 +16,7 @@
 enum {
     QUICK = 3,  /* quick rounds; fewer for anybody are worth some more time */
     NEAR = 10,  /* what is timed within moments: so many before and as many behind */
-    PLENTY = 15 /* rounds: half the time will do, but not less, or all may have met one mood */
+    PLENTY = 15 /* rounds: half the time will do, but not less, or all may lie in one slow phase */
 };
 /* What takes this long is believed after two rounds. */
 static const double LONG_US = 10000;
@@ -94,7 +94,8 @@ static int32_t find_quick(const struct sv_turns *t, int32_t i, bool quick[SV_MOS
     return n;
 }
 
-/* Each by what was timed within moments of it, since moods change in the middle of rounds too. */
+/* Each by what was timed within moments of it, since its pace changes in the middle of rounds too.
+ */
 void sv_turns_end(struct sv_turns *t)
 {
     bool quick[SV_MOST_TIMED][SV_MOST_RUNS];

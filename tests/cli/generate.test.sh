@@ -3,7 +3,7 @@
 # timeout: 180
 . tests/cli/lib.sh
 
-# What must not depend on batch, draft or the machine's mood.
+# What must not depend on batch, draft or the machine's pace.
 answers() {
     sed -E 's/, "accept_lengths".*//' "$1"
 }

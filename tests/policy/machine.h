@@ -27,7 +27,7 @@ struct machine {
     double drift; /* standard deviation of a pace of all kinds that changes every hundred steps */
     double tile_us, draft_tile_us; /* every begun 16 rows beyond the first */
     double draft_seg_us;           /* a segment that drafts, beyond its rows */
-    bool moody; /* goes slowly for some hundred milliseconds at a time while it is measured */
+    bool slow_phases; /* goes slowly for some hundred milliseconds at a time while it is measured */
 };
 
 /* One shape alone met another moment of the machine: so many rows, in blocks, look so many times as
@@ -53,7 +53,7 @@ static const struct machine machines[] = {
     {"MI300X", 2860, 19.3, 148, 42.7, 630, 4.04, 156, 0.2, 1, 0.05, 0, 0, 0, 0, false},
     {"MI355X", 1890, 10.1, 187, 28.3, 417, 2.11, 198, 0.2, 1, 0.05, 0, 0, 0, 0, false},
     {"MI355X, as published", 5050, 37, 346, 73, 4840, 10, 346, 0.2, 1, 0.05, 0, 0, 0, 0, false},
-    {"matrix unit, moody", 330, 8, 1, 15, 150, 4, 1, 0.5, 1, 0.05, 0, 200, 45, 0, true},
+    {"matrix unit, slow phases", 330, 8, 1, 15, 150, 4, 1, 0.5, 1, 0.05, 0, 200, 45, 0, true},
 };
 /* AMD's have Qwen3-8B's sizes and contexts of 1,536 tokens. Of two cards, the floors that
  * docs/hip.md derives from their bandwidth and 60 % of their matrix rate; nobody has measured
@@ -93,13 +93,13 @@ static void put(struct points *p, struct sv_curve *c, int32_t x, double us)
 
 /* As seen on two AMX cores of a shared host: a third of the time all goes slowly, large steps most
  * of all. */
-struct mood {
+struct slowness {
     struct sv_rng rng;
     double now_us, until_us;
     bool slow;
 };
 
-static double time_slowly(struct mood *m, double us)
+static double time_slowly(struct slowness *m, double us)
 {
     while (m->now_us >= m->until_us) {
         m->slow = !m->slow;
@@ -114,18 +114,18 @@ static double time_slowly(struct mood *m, double us)
 static void measure(struct points *p, uint64_t seed)
 {
     enum { BUDGET_US = 700000 };
-    struct mood mood = {.rng = {seed}, .slow = seed % 2};
+    struct slowness slowness = {.rng = {seed}, .slow = seed % 2};
     struct sv_turns turns = {.of = p->timed, .n = p->n};
     for (int32_t i = 0; i < p->n; i++)
         p->timed[i] = (struct sv_timed){.needed = true};
     sv_turns_begin(&turns, 2, 0, BUDGET_US, BUDGET_US * 2 / 5);
     for (int32_t i = sv_turns_next(&turns, 0); i >= 0;
-         i = sv_turns_next(&turns, (int64_t)mood.now_us)) {
-        double us = time_slowly(&mood, p->us[i]);
+         i = sv_turns_next(&turns, (int64_t)slowness.now_us)) {
+        double us = time_slowly(&slowness, p->us[i]);
         sv_turns_add(&turns, i, (const double[SV_TIMES]){us, 0, us});
     }
     sv_turns_end(&turns);
-    assert_true(mood.now_us < 1.5 * BUDGET_US);
+    assert_true(slowness.now_us < 1.5 * BUDGET_US);
     for (int32_t i = 0; i < p->n; i++)
         p->us[i] = p->timed[i].us[SV_TIME_ALL];
 }
@@ -147,7 +147,7 @@ static void measure_table(struct sv_cost *c, const struct machine *m, int32_t n_
         put(p, &c->plain, n, step_us(m, n, n, 0, 0, 0));
         if (n > 1 && m->draft_seg_us > 0)
             put(p, &c->thin, n, step_us(m, 0, 0, n, 2 * n, 0) - m->step_us);
-        if (m->moody && r > MOST_ROWS)
+        if (m->slow_phases && r > MOST_ROWS)
             continue;
         put(p, &c->wide, r, step_us(m, n, r, 0, 0, 0));
         put(p, &c->draft_rows, r, step_us(m, 0, 0, (r + BLOCK - 1) / BLOCK, r, 0) - m->step_us);
@@ -156,7 +156,7 @@ static void measure_table(struct sv_cost *c, const struct machine *m, int32_t n_
         put(p, &c->wide, r + 1, step_us(m, n + 1, r + 1, 0, 0, 0));
         put(p, &c->draft_rows, beyond, step_us(m, 0, 0, n + 1, beyond, 0) - m->step_us);
     }
-    if (m->moody)
+    if (m->slow_phases)
         measure(p, seed);
     for (int32_t i = 0; i < p->n; i++) {
         bool blocks = p->curve[i] == &c->wide || p->curve[i] == &c->draft_rows;

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { BLOCK = 16, KEPT = 100, TRIED = 200, BURST = 8 };
+enum { BLOCK = 16, KEPT = 100, TRIED = 200, FOLLOW_UPS = 8 };
 static const float ALL = 256, PROBE = 24, OWN = 64;
 
 static void near(double is, double should)
@@ -78,7 +78,7 @@ static void plain_counts(void **state)
             else
                 stale(p, j);
         assert_int_equal(r.n_verified, 4);
-        assert_int_equal(r.burst, 0);
+        assert_int_equal(r.follow_ups, 0);
         near(r.kept[1], n_emitted > 1);
         near(r.expected[1], hazard * factor);
         near(r.expected[WIDTH], 0);
@@ -150,7 +150,7 @@ static void cut_counts(void **state)
 
 /* Half of the drafts kept: a probe of width 4 is thought to bring 1.9 tokens, so 4 are better than
  * anybody thought and 2 are not. */
-static void bursts(void **state)
+static void follow_ups(void **state)
 {
     (void)state;
     struct sv_policy *p = open_even();
@@ -159,44 +159,44 @@ static void bursts(void **state)
                        bad = good;
     bad.n_emitted = 2;
     sv_policy_verified(p, &r, &good);
-    assert_int_equal(r.burst, BURST);
+    assert_int_equal(r.follow_ups, FOLLOW_UPS);
     const struct sv_verified no_probe = {.width = 4, .draft_rows = 4, .n_emitted = 1};
     sv_policy_verified(p, &r, &no_probe);
-    assert_int_equal(r.burst, BURST); /* only probes count */
-    for (int32_t left = BURST - 1; left >= 0; left--) {
+    assert_int_equal(r.follow_ups, FOLLOW_UPS); /* only probes count */
+    for (int32_t left = FOLLOW_UPS - 1; left >= 0; left--) {
         sv_policy_verified(p, &r, &good);
-        assert_int_equal(r.burst, left);
+        assert_int_equal(r.follow_ups, left);
     }
     sv_policy_verified(p, &r, &good);
-    assert_int_equal(r.burst, BURST);
+    assert_int_equal(r.follow_ups, FOLLOW_UPS);
     sv_policy_verified(p, &r, &bad);
-    assert_int_equal(r.burst, 0);
+    assert_int_equal(r.follow_ups, 0);
     /* The edge: 1.5 + 1.5 * expected tokens are not enough. */
     for (int32_t j = 1; j < BLOCK; j++)
         p->hazard[j] = j == 1; /* one draft, for sure: 3 tokens are as good as thought */
     good.n_emitted = 3;
     sv_policy_verified(p, &r, &good);
-    assert_int_equal(r.burst, 0);
+    assert_int_equal(r.follow_ups, 0);
     p->hazard[1] = 0.99f;
     sv_policy_verified(p, &r, &good);
-    assert_int_equal(r.burst, BURST);
+    assert_int_equal(r.follow_ups, FOLLOW_UPS);
     sv_policy_close(p);
 }
 
-/* Where plain decoding is best, a request in a burst is probed step after step, also on credit;
- * others wait. */
+/* Where plain decoding is best, a request with follow-ups is probed step after step, also on
+ * credit; others wait. */
 static void bursts_probe_at_once(void **state)
 {
     (void)state;
-    for (int burst = 0; burst < 2; burst++) {
+    for (int follow_ups = 0; follow_ups < 2; follow_ups++) {
         struct sv_policy *p = open_even();
-        struct sv_record r = {.n_verified = 10, .burst = burst ? BURST : 0};
+        struct sv_record r = {.n_verified = 10, .follow_ups = follow_ups ? FOLLOW_UPS : 0};
         int n_probes = 0;
         for (int32_t j = 1; j < BLOCK; j++)
             p->kept[j] = 0;
         p->trial.n_steps = 1 << 20; /* nothing is saved up, and nothing is new */
         p->trial.probe_us = p->trial.other_us = 0;
-        for (int k = 0; k < BURST; k++) {
+        for (int k = 0; k < FOLLOW_UPS; k++) {
             sv_policy_begin(p, 0, false);
             sv_policy_add(p, (struct sv_policy_seq){
                                  .block = BLOCK, .cap = BLOCK, .context = 100, .record = &r});
@@ -204,8 +204,8 @@ static void bursts_probe_at_once(void **state)
             n_probes += p->seq[0].probe;
             assert_int_equal(p->seq[0].probe, p->seq[0].width > 1);
         }
-        if (burst) /* until its credit is used up */
-            assert_in_range(n_probes, 4, BURST);
+        if (follow_ups) /* until its credit is used up */
+            assert_in_range(n_probes, 4, FOLLOW_UPS);
         else
             assert_int_equal(n_probes, 0);
         sv_policy_close(p);
@@ -314,5 +314,5 @@ static void what_fades_is_gone(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(every_draft_fails_once), cmocka_unit_test(what_fades_is_gone),
              cmocka_unit_test(records_foretell), cmocka_unit_test(plain_counts),
-             cmocka_unit_test(probe_counts), cmocka_unit_test(cut_counts), cmocka_unit_test(bursts),
-             cmocka_unit_test(bursts_probe_at_once))
+             cmocka_unit_test(probe_counts), cmocka_unit_test(cut_counts),
+             cmocka_unit_test(follow_ups), cmocka_unit_test(bursts_probe_at_once))

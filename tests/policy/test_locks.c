@@ -226,7 +226,7 @@ static void worlds_that_change(void **state)
                                                              by_forty_steps, by_four_tokens};
     for (size_t m = 0; m < sizeof machines / sizeof machines[0]; m++)
         for (int32_t n = 1; n <= 16; n *= 4)
-            for (size_t k = 0; k < sizeof kind / sizeof kind[0] && !machines[m].moody; k++) {
+            for (size_t k = 0; k < sizeof kind / sizeof kind[0] && !machines[m].slow_phases; k++) {
                 struct world w = {.m = &machines[m], .n = n, .n_tokens = 300, .kind = kind[k]};
                 for (int ahead = 0; ahead < 2; ahead++) {
                     w.ahead = ahead;

@@ -33,7 +33,7 @@ enum { ONE_RUN_OF = 40 };
 
 static void check_machine(const struct machine *m)
 {
-    const uint64_t n_seeds = m->moody ? 8 : 3; /* each is another table */
+    const uint64_t n_seeds = m->slow_phases ? 8 : 3; /* each is another table */
     double sum = 0, worst_case = 1, worst_run = 1, of_plain = 9;
     int n_cases = 0, n_runs = 0, n_slower = 0;
     static const double means[] = {1, 1.5, 2.5, 4, 6.4, 0, 15.99};
