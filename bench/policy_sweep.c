@@ -23,7 +23,7 @@
 enum { BLOCK = 16, MOST = 128, MOST_TIMED_SHAPES = 128, PROMPT = 64 };
 
 #ifdef SV_LEVELS
-#define OLD 1 /* taps of plain steps are held back until drafts need them */
+#define OLD 1 /* taps of plain steps are deferred until drafts need them */
 #else
 #define OLD 0
 #endif
@@ -34,10 +34,10 @@ struct machine {
     const char *name;
     bool gpu;
     int32_t n_points, x[12];
-    double target[12], draft[12];            /* us by rows, of one segment's worth of them */
-    double seg_us, draft_seg_us, out_us;     /* a segment, one that drafts, a token asked for */
-    double tile_us, draft_tile_us;           /* every begun 16 rows beyond the first */
-    double step_us, context_us, held_row_us; /* context K/V: a pass, a row, a row of many */
+    double target[12], draft[12];                /* us by rows, of one segment's worth of them */
+    double seg_us, draft_seg_us, out_us;         /* a segment, one that drafts, a token asked for */
+    double tile_us, draft_tile_us;               /* every begun 16 rows beyond the first */
+    double step_us, context_us, deferred_row_us; /* context K/V: a pass, a row, a row of many */
     double share_us; /* for the drafter to tell how sure it is of a draft, or the trip of a cut */
 };
 
@@ -64,7 +64,7 @@ static const struct machine machines[] = {
      .draft_tile_us = 190,
      .step_us = 16,
      .context_us = 1.6,
-     .held_row_us = 1.6,
+     .deferred_row_us = 1.6,
      .share_us = 4},
 };
 
@@ -267,7 +267,7 @@ static double best_fixed(const struct machine *m, const struct sv_accept_profile
 struct seat {
     struct sv_record record;
     uint64_t id;
-    int32_t left, held, context, n_drafts;
+    int32_t left, deferred, context, n_drafts;
     bool bare; /* a part of its context K/V is missing */
     float share[BLOCK];
 };
@@ -293,7 +293,7 @@ static bool stopped(const struct seat *s)
 #endif
 }
 
-/* A request takes the seat: its prompt's context K/V is made, held back or left out. */
+/* A request takes the seat: its prompt's context K/V is made, deferred or left out. */
 static void arrive(struct process *w, struct seat *s)
 {
     *s = (struct seat){.id = ++w->next_id, .context = 512};
@@ -302,13 +302,13 @@ static void arrive(struct process *w, struct seat *s)
         return;
 #if OLD
     s->bare = sv_policy_unprofitable(w->p, w->n) && w->n >= 8 && s->id % 8;
-    s->held = s->bare ? 0 : PROMPT;
+    s->deferred = s->bare ? 0 : PROMPT;
 #else
     w->extra_us += w->m->step_us + w->m->context_us * PROMPT;
 #endif
 }
 
-/* Context K/V of this step's rows, and of what is held if somebody drafts. */
+/* Context K/V of this step's rows, and of what is deferred if somebody drafts. */
 static void keep_up(struct process *w, bool drafts, bool most)
 {
     const struct machine *m = w->m;
@@ -319,21 +319,21 @@ static void keep_up(struct process *w, bool drafts, bool most)
         struct seat *s = &w->seat[i];
         const bool own = drafts && w->p->seq[i].draft_rows;
         if (OLD && !stopped(s) && (most || own)) {
-            w->extra_us += m->held_row_us * s->held;
-            s->held = 0;
+            w->extra_us += m->deferred_row_us * s->deferred;
+            s->deferred = 0;
         }
-        s->held += OLD && !stopped(s) && !drafts;
+        s->deferred += OLD && !stopped(s) && !drafts;
         rows += !OLD && !stopped(s) && !drafts;
     }
     if (OLD && !drafts)
         w->extra_us += 0.003 * target_us(m, w->n, w->n);
     w->extra_us += rows ? m->step_us + m->context_us * rows : 0;
 #if OLD
-    double held = 0;
+    double deferred = 0;
     for (int32_t i = 0; i < w->n; i++)
-        held += m->held_row_us * w->seat[i].held;
-    w->p->held_us = held;
-    w->p->prompt_us = m->held_row_us * PROMPT / 192;
+        deferred += m->deferred_row_us * w->seat[i].deferred;
+    w->p->deferred_us = deferred;
+    w->p->prompt_us = m->deferred_row_us * PROMPT / 192;
 #else
     w->p->prompt_us = (m->step_us + m->context_us * PROMPT) / 192;
 #endif

@@ -14,7 +14,12 @@ for tree; do
     n=$((n + 1))
     profile=$tree/src/bench/profile.c
     [ -f "$profile" ] || profile=$tree/src/spec/profile.c # until November 2026
-    ${CC:-cc} -O2 -w -std=gnu11 -I"$tree/src" -I"$tree/include" -o "$out/sweep$n" \
+    old= # names until November 2026
+    if grep -q sv_policy_rests "$tree/src/policy/policy.h"; then
+        old="-Dsv_policy_backs_off=sv_policy_rests -Dsv_policy_unprofitable=sv_policy_is_far"
+        old="$old -Ddisabled=gave_up -Ddeferred_us=held_us"
+    fi
+    ${CC:-cc} -O2 -w -std=gnu11 $old -I"$tree/src" -I"$tree/include" -o "$out/sweep$n" \
         "$here/bench/policy_sweep.c" "$tree"/src/policy/*.c "$profile" \
         "$tree"/src/base/*.c -ljansson -lm -lpthread
     "$out/sweep$n" >"$out/$n" &

@@ -77,7 +77,7 @@ static bool append_tokens(struct sv_engine *e, struct sv_seq *q, int32_t s)
 
 static void end_seq(struct sv_engine *e, struct sv_seq *q)
 {
-    sv_held_end(e, q);
+    sv_deferred_end(e, q);
     e->sched.usual_answer +=
         (q->n_tokens - q->n_prompt - e->sched.usual_answer) / ANSWERS_REMEMBERED;
     e->sched.usual_prompt +=

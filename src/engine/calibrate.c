@@ -73,7 +73,8 @@ static void plan_shape(struct calibration *c, const struct shape *s)
     memset(c->lens, 0, (size_t)e->sched.n_slots * sizeof *c->lens);
     for (int32_t i = 0; i < s->n; i++)
         c->lens[c->slots[i]] = s->context;
-    /* Plain steps hold their taps back (held.c), which leaves next to nothing of their cost. */
+    /* Plain steps hold their taps back (deferred_kv.c), which leaves next to nothing of their cost.
+     */
     *p = (struct sv_plan){.seg = p->seg,
                           .given = true,
                           .no_taps = s->kind == PLAIN && c->at_once && !e->pads,
@@ -508,7 +509,7 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
         list_shapes(c);
         rc = run_rounds(c, budget, c->at_once ? budget * 2 / 5 : 0);
         if (c->n_backed)
-            sv_held_measure(e, c->n_backed, c->base);
+            sv_deferred_measure(e, c->n_backed, c->base);
         give_back(c);
     }
     if (!rc) {

@@ -470,9 +470,9 @@ static int warm_up(struct sv_engine *e, struct sv_err *err)
 /* Taps held of a sequence that is about to lose its pages: its full pages stay for others to find,
  * and with them the draft's K/V, which must be there; and rows held across its return would be
  * written into nothing. */
-static void flush_held(void *e)
+static void flush_deferred(void *e)
 {
-    sv_held_flush(e);
+    sv_deferred_flush(e);
 }
 
 /* In a context so short that a block hardly fits there is no policy. */
@@ -511,15 +511,15 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
     for (int32_t i = 0; i < e->cache.n_groups; i++)
         hold &= !e->cache.group[i].d.window;
     if (!rc && hold)
-        rc = sv_held_open(&e->held, e->dev, e->sched.n_slots, e->batch.max_rows,
-                          (int64_t)e->sched.n_slots * e->context,
-                          (size_t)e->drafter->n_taps * (size_t)e->drafter->hidden *
-                              sv_dtype_bytes(sv_dev_act_dtype(e->dev)),
-                          err);
+        rc = sv_deferred_open(&e->deferred, e->dev, e->sched.n_slots, e->batch.max_rows,
+                              (int64_t)e->sched.n_slots * e->context,
+                              (size_t)e->drafter->n_taps * (size_t)e->drafter->hidden *
+                                  sv_dtype_bytes(sv_dev_act_dtype(e->dev)),
+                              err);
     if (!rc)
         rc = sv_engine_calibrate(e, e->policy, err);
     e->sched.policy = e->policy;
-    e->sched.before_preempt = flush_held;
+    e->sched.before_preempt = flush_deferred;
     e->sched.user = e;
     e->sched.usual_answer = USUAL_ANSWER;
     return rc;
@@ -655,7 +655,7 @@ void sv_engine_close(struct sv_engine *e)
         for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
             sv_dev_free(e->dev, own[i]);
         sv_logits_close(&e->logits, e->dev);
-        sv_held_close(&e->held, e->dev);
+        sv_deferred_close(&e->deferred, e->dev);
         sv_prune_close(&e->prune, e->dev);
         sv_token_mask_close(&e->token_masks, e->dev);
         sv_draft_repair_close(&e->repair, e->dev);

@@ -3,11 +3,11 @@
  *
  * Called by serve and cli (through salvo.h or directly) and by tests. An engine is driven by one
  * thread. The files in the order of a request's life: api.c, engine.c (submit), seq.c, sched.c,
- * step.c with fill.c, launch.c, advance.c, batch.c, logits.c, held.c, prune.c and token_mask.c; and
- * at open: engine.c, memory.c, calibrate.c. Host state (sequences, plan) and device state (lengths,
- * anchors, tables) meet in two places only: fill uploads, fetch downloads. Must not: allocate
- * inside a step, decide tokens on the host, or keep a second path for plain decoding - it is the
- * same step with width 1.
+ * step.c with fill.c, launch.c, advance.c, batch.c, logits.c, deferred_kv.c, prune.c and
+ * token_mask.c; and at open: engine.c, memory.c, calibrate.c. Host state (sequences, plan) and
+ * device state (lengths, anchors, tables) meet in two places only: fill uploads, fetch downloads.
+ * Must not: allocate inside a step, decide tokens on the host, or keep a second path for plain
+ * decoding - it is the same step with width 1.
  */
 #ifndef SV_ENGINE_H
 #define SV_ENGINE_H
@@ -15,7 +15,7 @@
 #include "cache/cache.h"
 #include "engine/batch.h"
 #include "engine/draft_repair.h"
-#include "engine/held.h"
+#include "engine/deferred_kv.h"
 #include "engine/images.h"
 #include "engine/logits.h"
 #include "engine/memory.h"
@@ -57,7 +57,7 @@ struct sv_engine {
     struct sv_batch batch;
     struct sv_acts acts;
     void *taps; /* (max_rows, n_taps * hidden) act */
-    struct sv_held held;
+    struct sv_deferred deferred;
     struct sv_prune prune;
     struct sv_token_masks token_masks;
     struct sv_image_intake images;

@@ -19,8 +19,8 @@ static void verify(struct sv_engine *e);         /* accepted lengths and next to
 static void commit(struct sv_engine *e);         /* lengths and anchors move, */
 static void update_context(struct sv_engine *e); /* taps become the drafter's context K/V */
 static int fetch(struct sv_engine *e, struct sv_err *err); /* host: results of the oldest step */
-/* The wrappers. Graphs are in launch.c, deferred context-KV updates in held.c, rows of images in
- * images.c. */
+/* The wrappers. Graphs are in launch.c, deferred context-KV updates in deferred_kv.c, rows of
+ * images in images.c. */
 static int prune(struct sv_engine *e, struct sv_err *err); /* steps in two parts */
 static void take_snapshots(struct sv_engine *e); /* of states, where an answer passed a boundary */
 static void begin_flight(struct sv_engine *e, int64_t start_us); /* running one step ahead */
@@ -44,7 +44,7 @@ int sv_engine_step(struct sv_engine *e, struct sv_err *err)
     const bool runs = !rc && e->plan.launch.n_rows;
     if (runs) {
         begin_flight(e, start_us);
-        sv_held_plan(e);
+        sv_deferred_plan(e);
         sv_step_fill(e);
         sv_launch_draft(e, draft_pass);
         rc = prune(e, err);
@@ -130,7 +130,7 @@ static void drop_canceled(struct sv_engine *e)
         if (!q->cancel || q->state == SV_SEQ_FINISHED)
             continue;
         sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
-        sv_held_end(e, q);
+        sv_deferred_end(e, q);
         sv_sched_unseat(&e->sched, &e->cache, q);
     }
 }
@@ -193,8 +193,8 @@ static void forward(struct sv_engine *e)
     const bool owns = sv_engine_own_rows(e, &own);
     const struct sv_taps taps = {.n = e->plan.no_taps ? 0 : d->n_taps,
                                  .id = d->tap_ids,
-                                 .out = e->held.now ? e->held.taps : e->taps,
-                                 .row = e->held.now ? e->held.tap_row.dev : NULL};
+                                 .out = e->deferred.now ? e->deferred.taps : e->taps,
+                                 .row = e->deferred.now ? e->deferred.tap_row.dev : NULL};
     sv_op_block_ids(e->dev,
                     &(struct sv_p_block_ids){.rows = sv_engine_rows(e),
                                              .row_shift = b->row_rope ? b->row_shift.dev : NULL,
@@ -255,11 +255,11 @@ static void commit(struct sv_engine *e)
                                                      .slot_anchor = e->slot_anchor});
 }
 
-/* By the taps of committed rows; where the update is deferred they are kept (held.c). */
+/* By the taps of committed rows; where the update is deferred they are kept (deferred_kv.c). */
 static void update_context(struct sv_engine *e)
 {
     const int64_t start_us = sv_clock_us();
-    if (e->plan.no_taps || e->held.now)
+    if (e->plan.no_taps || e->deferred.now)
         return;
     sv_drafter_update_context(e->drafter,
                               &(struct sv_context_pass){.rows = sv_engine_rows(e),

@@ -87,8 +87,8 @@ struct sv_policy {
     int32_t n_backed_off;         /* such steps since the last choice */
     /* choices in a row that found drafting unprofitable; by sequences: 1, 2.., 4.., 8.. */
     int32_t n_unprofitable[SV_OCTAVES];
-    /* what it takes to make the context K/V that is held back, before all may draft */
-    double held_us;
+    /* what it takes to make the context K/V that is deferred, before all may draft */
+    double deferred_us;
     double prompt_us; /* and that of a prompt, by tokens of its answer; 0: it is made in any case */
     double rate;      /* tokens a us expected of this step: what time is worth */
     double promised;  /* tokens that drafts were to bring in the step chosen last, with a cut */

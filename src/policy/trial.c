@@ -132,8 +132,8 @@ static void save(struct sv_policy *p, double us, bool drafting, const struct sv_
                                           : share / 2,
                  near =
                      NEAR_SHARE * (drafting ? 1 : *budget_scale) * fmin(rival->regret / REGRET, 1);
-    /* What is held back is worked off first, which may take long. */
-    const double most = 50 * us + p->held_us;
+    /* Deferred updates come first, which may take long. */
+    const double most = 50 * us + p->deferred_us;
     t->probe_us = fmin(t->probe_us + us * (share - other), most);
     t->other_us = fmin(t->other_us + us * (other + near), most);
     t->n_since += t->n_since < MOST_SINCE;
@@ -150,7 +150,7 @@ static bool goes(struct sv_policy *p, const struct sv_rival *rival, const struct
         return false;
     }
     const double loss = fmax(c->us - c->tokens * used->us / used->tokens, 0),
-                 first = used->k ? 0 : p->held_us;
+                 first = used->k ? 0 : p->deferred_us;
     if (!t->n_left) {
         /* What is thought to be best goes on long enough in between to be compared too. */
         double sure = SURE / fmax(rival->doubt, 1e-3);
@@ -246,7 +246,7 @@ void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool b
     sv_chance_fill(p, s->record, alive);
     int mode = probe_how(p, s, alive, drafting, &width);
     sv_choice_set_width(p, s, width, mode);
-    double loss = sv_cost_us(&p->cost, &p->load) - us + (drafting ? 0 : p->held_us / p->n);
+    double loss = sv_cost_us(&p->cost, &p->load) - us + (drafting ? 0 : p->deferred_us / p->n);
     sv_chance_in_mode(p, mode, alive, s->width - 1, chance);
     for (int32_t j = was.width; j < s->width; j++)
         loss -= (double)chance[j] / rate;

@@ -64,7 +64,7 @@ static struct baked baked_now(const struct sv_engine *e, bool draft)
         b.own[r] = sv_engine_own_place(e, r);
     assert_int_equal(p->n_prompt_logits, 0);
     assert_int_equal(e->images.n_rows, 0);
-    assert_false(e->held.now);
+    assert_false(e->deferred.now);
     return b;
 }
 

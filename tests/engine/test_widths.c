@@ -216,10 +216,10 @@ static void usual_answers(void **state)
     run_cases_free(c, 60);
 }
 
-/* On devices with graphs, and only there, taps are never held. */
-static void skip_unless_held(struct sv_engine *e, struct run_case *c, int32_t n)
+/* On devices with graphs, and only there, taps are never kept. */
+static void skip_unless_deferred(struct sv_engine *e, struct run_case *c, int32_t n)
 {
-    if (e->held.cap_rows > 0)
+    if (e->deferred.cap_rows > 0)
         return;
     assert_true(e->pads);
     sv_engine_close(e);
@@ -227,9 +227,9 @@ static void skip_unless_held(struct sv_engine *e, struct run_case *c, int32_t n)
     skip();
 }
 
-/* Taps of plain steps held back make the same context K/V: every accept length of every request is
+/* Taps of plain steps deferred make the same context K/V: every accept length of every request is
  * the same as when each step's taps become context K/V at once. */
-static void held_taps(void **state)
+static void deferred_taps(void **state)
 {
     (void)state;
     struct sv_engine_options o = trained();
@@ -238,17 +238,17 @@ static void held_taps(void **state)
     o.auto_width = true;
     o.width = 3; /* a third of all steps is plain, some of them in a row */
     o.draft_dir = run_dir("tests/golden/tiny/pair_draft_full_b16");
-    for (int held = 0; held < 2; held++) {
+    for (int deferred = 0; deferred < 2; deferred++) {
         struct sv_rng rng = {3};
         struct sv_engine *e = run_open(&o, NULL);
         e->policy->random = &rng;
-        skip_unless_held(e, c, N);
-        if (!held)
-            e->held.cap_rows = 0;
-        out[held] = run_all(e, c, N);
+        skip_unless_deferred(e, c, N);
+        if (!deferred)
+            e->deferred.cap_rows = 0;
+        out[deferred] = run_all(e, c, N);
         sv_engine_close(e);
     }
-    run_same(out[0], out[1], N, "held taps");
+    run_same(out[0], out[1], N, "deferred taps");
     int64_t n_kept = 0;
     for (int i = 0; i < N; i++) {
         assert_int_equal(out[0][i].n_steps, out[1][i].n_steps);
@@ -313,7 +313,7 @@ static void give_up(const struct sv_engine_tuning *tuning)
     believe(e->policy, 1);
     assert_true(sv_policy_would_draft(e->policy, 1));
     struct run_out *whole = run_one(e, &c, prompt, 140, 20);
-    assert_true(whole->n_cached <= 48); /* nothing at all where the prompt was held back too */
+    assert_true(whole->n_cached <= 48); /* nothing at all where the prompt was deferred too */
     assert_memory_equal(whole->tokens, first->tokens + 100, 20 * sizeof *prompt);
     assert_true(e->accept.n_drafted > 0);
     int64_t n_drafted = e->accept.n_drafted;
@@ -349,7 +349,7 @@ static void disabled_ahead(void **state)
     give_up(&(struct sv_engine_tuning){.pad = true, .run_ahead = true});
 }
 
-/* ----------------------------------------------------- what is held back, dropped and made good */
+/* ----------------------------------------------------- what is deferred, dropped and made good */
 
 /* At any number of sequences drafting loses, and has for long. */
 static void close_door(struct sv_policy *p)
@@ -379,17 +379,17 @@ static void dropped_under_load(void **state)
     o.max_sequences = SEQS;
     o.auto_width = true;
     struct sv_engine *e = run_open(&o, NULL);
-    skip_unless_held(e, c, SEQS);
+    skip_unless_deferred(e, c, SEQS);
     e->sched.policy = NULL;
     struct run_out *ref = run_all(e, c, SEQS);
     e->sched.policy = e->policy;
     sv_cache_flush(&e->cache);
-    e->held.cap_rows = ROOM;
+    e->deferred.cap_rows = ROOM;
     close_door(e->policy);
     believe(e->policy, 1);
     int64_t n_drafted = e->accept.n_drafted;
     struct run_out *out = run_all(e, c, SEQS);
-    assert_true(e->policy->n_dropped > 0 && e->held.n_rows <= ROOM);
+    assert_true(e->policy->n_dropped > 0 && e->deferred.n_rows <= ROOM);
     assert_int_equal(e->accept.n_drafted, n_drafted);
     assert_int_equal(e->policy->n_other + e->policy->n_probes, 0);
     run_same(ref, out, SEQS, "dropped");
@@ -420,7 +420,7 @@ static void dropped_when_unprofitable(void **state)
     o.auto_width = true;
     struct sv_engine *e = run_open(&o, NULL);
     struct sv_policy *p = e->policy;
-    skip_unless_held(e, c, SEQS);
+    skip_unless_deferred(e, c, SEQS);
     e->sched.policy = NULL;
     struct run_out *ref = run_all(e, c, SEQS);
     e->sched.policy = p;
@@ -494,15 +494,15 @@ static void deferred_beside_disabled(void **state)
     char msg[256];
     o.max_sequences = SEQS;
     o.auto_width = true;
-    for (int held = 0; held < 2; held++) {
+    for (int deferred = 0; deferred < 2; deferred++) {
         struct sv_engine *e = run_open(&o, NULL);
         struct sv_seq *q[SEQS];
         struct sv_err err;
-        if (!e->held.cap_rows) { /* graphs: taps are never held */
+        if (!e->deferred.cap_rows) { /* graphs: taps are never kept */
             sv_engine_close(e);
             skip();
         }
-        e->held.cap_rows = held ? e->held.cap_rows : 0;
+        e->deferred.cap_rows = deferred ? e->deferred.cap_rows : 0;
         sit_idle(e->policy);
         for (int i = 0; i < SEQS; i++) {
             for (int j = 0; j < TURN; j++)
@@ -521,12 +521,12 @@ static void deferred_beside_disabled(void **state)
         q[0]->record.disabled = true;
         for (int k = 0; k < PLAIN; k++)
             assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
-        assert_int_equal(e->held.n_rows, held ? SEQS * TURN + 2 * PLAIN : 0);
+        assert_int_equal(e->deferred.n_rows, deferred ? SEQS * TURN + 2 * PLAIN : 0);
         e->sched.policy = NULL; /* whole blocks from here on */
         for (int k = 0; k < DRAFTING; k++)
             assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
         for (int i = 1; i < SEQS; i++)
-            memcpy(accept[held][i], q[i]->accept_lengths + PLAIN, sizeof accept[held][i]);
+            memcpy(accept[deferred][i], q[i]->accept_lengths + PLAIN, sizeof accept[deferred][i]);
         sv_engine_close(e);
     }
     for (int i = 1; i < SEQS; i++)
@@ -656,7 +656,7 @@ static void padded_and_ahead(void **state)
         /* How much of the table is filled is a matter of time; one sequence always is. */
         assert_true(cost->plain.n > 0 && cost->plain.x[0] == 1);
         assert_true(cost->wide.n > 0 && cost->draft_rows.n > 0 && cost->draft_out.n > 0);
-        assert_int_equal(e->held.cap_rows, 0);
+        assert_int_equal(e->deferred.cap_rows, 0);
         if (randomly)
             e->policy->random = &rng;
         struct run_out *out = run_all(e, c, N);
@@ -725,7 +725,7 @@ SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(chosen_gptoss),
              cmocka_unit_test(any_experts), cmocka_unit_test(request_keeps_its_width),
              cmocka_unit_test(sampled_steps_are_told), cmocka_unit_test(usual_answers),
-             cmocka_unit_test(held_taps), cmocka_unit_test(deferred_beside_disabled),
+             cmocka_unit_test(deferred_taps), cmocka_unit_test(deferred_beside_disabled),
              cmocka_unit_test(dropped_when_unprofitable), cmocka_unit_test(disabled),
              cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good),
              cmocka_unit_test(made_good_ahead), cmocka_unit_test(disabled_ahead),

@@ -20,7 +20,7 @@ struct world {
     int32_t n_prompt_rows; /* beside every step */
     int32_t cap;           /* 0: the block; else answers end after so many tokens */
     bool ahead;
-    double held_us;
+    double deferred_us;
     /* what its drafts are worth: of the request in seat i, at its token, in this step */
     int (*kind)(int32_t i, int64_t token, int32_t step);
 };
@@ -58,7 +58,7 @@ static double live(const struct world *w, int32_t from, int32_t to)
     measure_table(&p->cost, w->m, n, 1, (struct wrong){.n_rows = 0});
     p->ahead = w->ahead;
     for (int32_t step = 0; step < to; step++) {
-        p->held_us = w->held_us;
+        p->deferred_us = w->deferred_us;
         const bool backoff = sv_policy_backs_off(p, n, w->n_prompt_rows > 0);
         if (!backoff) {
             sv_policy_begin(p, w->n_prompt_rows, false);
@@ -182,13 +182,13 @@ static void short_answers(void **state)
         }
 }
 
-/* To work off what is held back takes as long as many steps: that is saved up for, too. */
-static void much_is_held(void **state)
+/* To work off what is deferred takes as long as many steps: that is saved up for, too. */
+static void much_is_deferred(void **state)
 {
     (void)state;
     for (int k = 0; k < N_KINDS; k++) {
         struct world w = {.m = machine_of(kinds[k]), .n = 1, .n_tokens = 200, .kind = right_later};
-        w.held_us = 60 * step_us(w.m, 1, 1, 0, 0, 0);
+        w.deferred_us = 60 * step_us(w.m, 1, 1, 0, 0, 0);
         fares(&w, live(&w, 50000, 51000), could_be(w.m, 1, 1, BLOCK), 0.95);
     }
 }
@@ -379,4 +379,4 @@ static void anything(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(anything), cmocka_unit_test(right_for_one),
              cmocka_unit_test(prompts_for_ever), cmocka_unit_test(short_answers),
-             cmocka_unit_test(worlds_that_change), cmocka_unit_test(much_is_held))
+             cmocka_unit_test(worlds_that_change), cmocka_unit_test(much_is_deferred))

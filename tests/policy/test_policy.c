@@ -342,9 +342,9 @@ static void looked_at_again(void **state)
     sv_policy_close(p);
 }
 
-/* What it takes to make the context K/V that is held back counts as a loss of whatever would need
+/* What it takes to make the context K/V that is deferred counts as a loss of whatever would need
  * it. */
-static void held_back_is_paid_for(void **state)
+static void deferred_update_is_paid_for(void **state)
 {
     (void)state;
     int64_t n_tried[2];
@@ -361,7 +361,7 @@ static void held_back_is_paid_for(void **state)
                 p->tried[j] = 1000;
                 p->kept[j] = 200;
             }
-            p->held_us = expensive ? 1e6 : 0;
+            p->deferred_us = expensive ? 1e6 : 0;
             choose(p, rec, 4, 0, width);
         }
         n_tried[expensive] = p->n_probes + p->n_other;
@@ -755,12 +755,12 @@ static void cut_at_a_price(void **state)
     assert_true(gain / n_gains > 1.095);
 }
 
-/* What can be drafted needs taps held back in every plain step, and made context K/V of before it
+/* What can be drafted needs taps deferred in every plain step, and made context K/V of before it
  * drafts: shares of a plain step, for all that run. */
 static const double HOLDING = 0.003, PROJECTING = 0.03;
 
-/* Requests one after the other in every seat, as held.c treats them. Returns tokens per us over
- * plain decoding's. */
+/* Requests one after the other in every seat, as deferred_kv.c treats them. Returns tokens per us
+ * over plain decoding's. */
 static double run_holding(const struct machine *m, const struct sv_accept_profile *prof, int32_t n,
                           uint64_t seed, double lost[4])
 {
@@ -771,7 +771,7 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
     struct sv_err err;
     struct sv_record rec[MAX_SEQS] = {{.n_verified = 0}};
     struct clock clock = {.rng = {seed}};
-    int32_t left[MAX_SEQS] = {0}, held[MAX_SEQS] = {0}, n_begun = 0;
+    int32_t left[MAX_SEQS] = {0}, deferred[MAX_SEQS] = {0}, n_begun = 0;
     bool sample[MAX_SEQS] = {false}, alone = true;
     double tokens = 0, us = 0;
     assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
@@ -779,17 +779,17 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
     for (int32_t step = 0; step < STEPS; step++) {
         int64_t n_other = p->n_other, n_probes = p->n_probes;
         double t = 0, before = tokens;
-        int32_t n_held = 0;
+        int32_t n_deferred = 0;
         for (int32_t i = 0; i < n; i++) {
             if (left[i] <= 0) {
                 left[i] = LENGTH + (int32_t)sv_rng_below(&clock.rng, LENGTH);
                 rec[i] = (struct sv_record){.n_verified = 0};
-                held[i] = 0;
+                deferred[i] = 0;
                 sample[i] = n_begun++ % (n < 2 * ONE_IN ? ONE_IN : n / 2) == 0;
             }
-            n_held += held[i];
+            n_deferred += deferred[i];
         }
-        p->held_us = n_held * project_us;
+        p->deferred_us = n_deferred * project_us;
         const bool backoff = sv_policy_backs_off(p, n, false);
         if (!backoff) {
             sv_policy_begin(p, 0, false);
@@ -803,8 +803,8 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
         }
         struct sv_load *l = &p->load;
         alone = step % LOOK ? alone : sv_policy_would_draft(p, 1);
-        const bool unprofitable = !alone && sv_policy_unprofitable(p, n), full = n_held + n > ROOM,
-                   all = 2 * l->n_draft_segs > n;
+        const bool unprofitable = !alone && sv_policy_unprofitable(p, n),
+                   full = n_deferred + n > ROOM, all = 2 * l->n_draft_segs > n;
         t = step_us(m, n, l->n_rows, l->n_draft_segs, l->n_draft_rows, l->n_draft_out) *
             (l->n_draft_segs ? m->spec_factor : 1);
         double clear = t;
@@ -820,15 +820,15 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
             if ((unprofitable && !l->n_draft_segs && n >= MANY && !sample[i]) ||
                 (full && !sample[i] && left[i] < LENGTH / 4)) {
                 rec[i].lacks = true;
-                held[i] = 0;
+                deferred[i] = 0;
             }
             if (rec[i].lacks || rec[i].disabled)
                 continue;
             if (all || width > 1) {
-                t += held[i] * project_us;
-                held[i] = 0;
+                t += deferred[i] * project_us;
+                deferred[i] = 0;
             }
-            held[i] += !l->n_draft_segs;
+            deferred[i] += !l->n_draft_segs;
             t += l->n_draft_segs ? 0 : hold_us;
         }
         l->n_rows = backoff ? 0 : l->n_rows;
@@ -887,7 +887,7 @@ static void near_tie(void **state)
                 if (sum > 0.988)
                     continue;
                 print_message(
-                    "%s, %d sequences, drafting %.2f of plain (mean %.2f): %.4f; lost, %%: held "
+                    "%s, %d sequences, drafting %.2f of plain (mean %.2f): %.4f; lost, %%: updates "
                     "%.2f, trials %.2f, "
                     "probes %.2f, other steps %.2f\n",
                     tie[k].name, n, of_plain[i], lo, sum, lost[0], lost[1], lost[2], lost[3]);
@@ -900,7 +900,7 @@ SV_TEST_MAIN(cmocka_unit_test(near_tie), cmocka_unit_test(many_alike), cmocka_un
              cmocka_unit_test(cut_at_a_price), cmocka_unit_test(few_drafts_are_not_cheaper),
              cmocka_unit_test(segments_cost), cmocka_unit_test(unprofitable),
              cmocka_unit_test(backs_off), cmocka_unit_test(worth_its_context),
-             cmocka_unit_test(looked_at_again), cmocka_unit_test(held_back_is_paid_for),
+             cmocka_unit_test(looked_at_again), cmocka_unit_test(deferred_update_is_paid_for),
              cmocka_unit_test(beside_prompts), cmocka_unit_test(unprofitable_requests),
              cmocka_unit_test(cut), cmocka_unit_test(published), cmocka_unit_test(steady),
              cmocka_unit_test(never_slower))

@@ -1,6 +1,6 @@
 /*
- * held.c - taps of plain steps and of prompts kept back: context K/V of the drafter is made when
- * somebody drafts, and of many rows at once.
+ * deferred_kv.c - taps of plain steps and of prompts kept back: context K/V of the drafter is made
+ * when somebody drafts, and of many rows at once.
  *
  * Where nobody drafts, the context K/V is needed by nobody yet, and making it costs several percent
  * of a plain step. So under the width policy these taps are collected and worked off before a step
@@ -28,24 +28,24 @@ enum { MANY = 8 };
 /* Plans between two looks at what drafting would bring one sequence alone. */
 enum { LOOK = 64 };
 
-static int open_chunk(struct sv_held *h, struct sv_dev *dev, struct sv_err *err)
+static int open_chunk(struct sv_deferred *h, struct sv_dev *dev, struct sv_err *err)
 {
     const size_t n = (size_t)h->chunk_rows;
     int rc = sv_dev_alloc(dev, &h->chunk, n * h->row_bytes, err);
-    for (int i = 0; i < SV_HELD_PAIRS && !rc; i++)
+    for (int i = 0; i < SV_DEFERRED_PAIRS && !rc; i++)
         rc = sv_i32_pair_open(&h->pair[i], dev, n + 1, err);
     for (int32_t i = 0; i <= h->chunk_rows && !rc; i++) {
-        h->pair[SV_HELD_INDEX].host[i] = i;
-        h->pair[SV_HELD_ONE].host[i] = 1;
+        h->pair[SV_DEFERRED_INDEX].host[i] = i;
+        h->pair[SV_DEFERRED_ONE].host[i] = 1;
     }
     return rc;
 }
 
-int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t max_rows,
-                 int64_t n_positions, size_t row_bytes, struct sv_err *err)
+int sv_deferred_open(struct sv_deferred *h, struct sv_dev *dev, int32_t n_slots, int32_t max_rows,
+                     int64_t n_positions, size_t row_bytes, struct sv_err *err)
 {
     int64_t n = MOST_BYTES / (int64_t)row_bytes;
-    *h = (struct sv_held){.row_bytes = row_bytes};
+    *h = (struct sv_deferred){.row_bytes = row_bytes};
     h->chunk_rows = max_rows < CHUNK_ROWS ? max_rows : CHUNK_ROWS;
     n = n < n_positions ? n : n_positions;
     n = n < h->chunk_rows ? h->chunk_rows : n;
@@ -64,9 +64,9 @@ int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t
     return rc;
 }
 
-void sv_held_close(struct sv_held *h, struct sv_dev *dev)
+void sv_deferred_close(struct sv_deferred *h, struct sv_dev *dev)
 {
-    for (int i = 0; i < SV_HELD_PAIRS; i++) {
+    for (int i = 0; i < SV_DEFERRED_PAIRS; i++) {
         sv_dev_host_free(dev, h->pair[i].host);
         sv_dev_free(dev, h->pair[i].dev);
     }
@@ -75,13 +75,13 @@ void sv_held_close(struct sv_held *h, struct sv_dev *dev)
     sv_dev_host_free(dev, h->row);
     sv_dev_free(dev, h->chunk);
     sv_dev_free(dev, h->taps);
-    *h = (struct sv_held){0};
+    *h = (struct sv_deferred){0};
 }
 
 /* ---------------------------------------------------------------- working off */
 
 /* The sequence whose row it is, while it has its pages. */
-static const struct sv_seq *owner(const struct sv_engine *e, const struct sv_held_row *r)
+static const struct sv_seq *owner(const struct sv_engine *e, const struct sv_deferred_row *r)
 {
     const struct sv_seq *q = e->sched.slot[r->slot];
     return q && q->id == r->request && r->base < q->n_committed + q->n_rows_ahead ? q : NULL;
@@ -90,20 +90,20 @@ static const struct sv_seq *owner(const struct sv_engine *e, const struct sv_hel
 /* One segment a row. */
 static void update_chunk(struct sv_engine *e, int32_t n)
 {
-    struct sv_held *h = &e->held;
+    struct sv_deferred *h = &e->deferred;
     const int64_t start = sv_clock_ns();
     if (!n)
         return;
-    for (int i = 0; i < SV_HELD_PAIRS; i++)
+    for (int i = 0; i < SV_DEFERRED_PAIRS; i++)
         sv_dev_upload(e->dev, h->pair[i].dev, h->pair[i].host, ((size_t)n + 1) * sizeof(int32_t));
     sv_drafter_update_context(
         e->drafter, &(struct sv_context_pass){.rows = {.n_rows = n,
                                                        .n_segs = n,
-                                                       .row_seg = h->pair[SV_HELD_INDEX].dev,
-                                                       .seg_row0 = h->pair[SV_HELD_INDEX].dev,
-                                                       .seg_slot = h->pair[SV_HELD_SLOT].dev,
-                                                       .row_pos = h->pair[SV_HELD_POS].dev},
-                                              .n_commit = h->pair[SV_HELD_ONE].dev,
+                                                       .row_seg = h->pair[SV_DEFERRED_INDEX].dev,
+                                                       .seg_row0 = h->pair[SV_DEFERRED_INDEX].dev,
+                                                       .seg_slot = h->pair[SV_DEFERRED_SLOT].dev,
+                                                       .row_pos = h->pair[SV_DEFERRED_POS].dev},
+                                              .n_commit = h->pair[SV_DEFERRED_ONE].dev,
                                               .taps = h->chunk,
                                               .cache = &e->cache});
     const int64_t spent = sv_clock_ns() - start;
@@ -118,12 +118,12 @@ static void update_chunk(struct sv_engine *e, int32_t n)
  * was taken of it, INT32_MAX for none. */
 static int32_t take(struct sv_engine *e, uint64_t whose, bool make)
 {
-    struct sv_held *h = &e->held;
+    struct sv_deferred *h = &e->deferred;
     int32_t n = 0, n_left = 0, from = INT32_MAX;
     if (!e->drafter->n_taps) /* benchmarks take it away */
         h->n_rows = 0;
     for (int32_t i = 0; i < h->n_rows; i++) {
-        const struct sv_held_row r = h->row[i];
+        const struct sv_deferred_row r = h->row[i];
         const struct sv_seq *q = owner(e, &r);
         if (!q)
             continue; /* it has lost its pages since */
@@ -137,8 +137,8 @@ static int32_t take(struct sv_engine *e, uint64_t whose, bool make)
             continue;
         memcpy((char *)h->chunk + (size_t)n * h->row_bytes,
                (const char *)h->taps + (size_t)r.at * h->row_bytes, h->row_bytes);
-        h->pair[SV_HELD_SLOT].host[n] = r.slot;
-        h->pair[SV_HELD_POS].host[n++] = r.base;
+        h->pair[SV_DEFERRED_SLOT].host[n] = r.slot;
+        h->pair[SV_DEFERRED_POS].host[n++] = r.base;
         if (n == h->chunk_rows) {
             update_chunk(e, n);
             n = 0;
@@ -149,16 +149,16 @@ static int32_t take(struct sv_engine *e, uint64_t whose, bool make)
     return from;
 }
 
-void sv_held_flush(struct sv_engine *e)
+void sv_deferred_flush(struct sv_engine *e)
 {
-    if (e->held.n_rows)
+    if (e->deferred.n_rows)
         take(e, ALL, true);
 }
 
-void sv_held_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_positions)
+void sv_deferred_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_positions)
 {
     enum { RUNS = 3 };
-    struct sv_held *h = &e->held;
+    struct sv_deferred *h = &e->deferred;
     /* No two threads write the same place. */
     const int64_t n_places = (int64_t)n_seqs * n_positions;
     const int32_t n = n_places < h->chunk_rows ? (int32_t)n_places : h->chunk_rows;
@@ -170,8 +170,8 @@ void sv_held_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_positions)
            (size_t)h->cap_rows *
                h->row_bytes); /* else steps would meet each page for the first time */
     for (int32_t i = 0; i < n; i++) {
-        h->pair[SV_HELD_SLOT].host[i] = i / n_positions;
-        h->pair[SV_HELD_POS].host[i] = i % n_positions;
+        h->pair[SV_DEFERRED_SLOT].host[i] = i / n_positions;
+        h->pair[SV_DEFERRED_POS].host[i] = i % n_positions;
     }
     for (int k = 0; k < RUNS; k++) {
         h->row_us = 0;
@@ -194,14 +194,14 @@ static uint64_t sample_of(int32_t n_running)
 /* It is no sample, and has not asked for a width. */
 static bool may_drop(const struct sv_engine *e, const struct sv_seq *q)
 {
-    return q->id % e->held.one_in && !q->fixed_width;
+    return q->id % e->deferred.one_in && !q->fixed_width;
 }
 
 /* Context K/V of a sequence's rows will never be made, neither of those held nor from position
  * `from` on: it drafts no more, unless they are computed again. */
 static void drop(struct sv_engine *e, struct sv_seq *q, int32_t from)
 {
-    const int32_t held = take(e, q->id, false), first = held < from ? held : from;
+    const int32_t taken = take(e, q->id, false), first = taken < from ? taken : from;
     if (first == INT32_MAX)
         return;
     e->sched.policy->n_dropped += !sv_sched_lacks_draft(&e->cache, q);
@@ -222,11 +222,11 @@ static void drop_most(struct sv_engine *e)
 
 /* Nobody drafts just now: what goes on from these pages can be computed again when somebody
  * does. */
-void sv_held_end(struct sv_engine *e, struct sv_seq *q)
+void sv_deferred_end(struct sv_engine *e, struct sv_seq *q)
 {
     const struct sv_policy *p = e->sched.policy;
     const bool make = !p || p->trial.drafted || p->random;
-    const int32_t from = e->held.n_rows ? take(e, q->id, make) : INT32_MAX;
+    const int32_t from = e->deferred.n_rows ? take(e, q->id, make) : INT32_MAX;
     if (!make && from < INT32_MAX)
         sv_sched_lacks(&e->cache, q, from);
 }
@@ -236,8 +236,8 @@ void sv_held_end(struct sv_engine *e, struct sv_seq *q)
 /* It begins with pages of another sequence, part of which is held. */
 static bool shares(const struct sv_engine *e, const struct sv_plan_seg *g)
 {
-    for (int32_t i = 0; i < e->held.n_rows && g->kind == SV_SEG_PREFILL && g->first; i++) {
-        const struct sv_held_row *r = &e->held.row[i];
+    for (int32_t i = 0; i < e->deferred.n_rows && g->kind == SV_SEG_PREFILL && g->first; i++) {
+        const struct sv_deferred_row *r = &e->deferred.row[i];
         if (r->request != g->request && r->base < g->first && owner(e, r) &&
             sv_cache_same_page(&e->cache, g->slot, r->slot, r->base))
             return true;
@@ -256,19 +256,19 @@ static void make_what_is_read(struct sv_engine *e)
         e->sched.slot[g->slot]->drafts_now = g->n_draft_rows > 0;
         all |= !g->disabled && shares(e, g);
     }
-    if (e->held.n_rows && (all || p->n_draft_segs))
+    if (e->deferred.n_rows && (all || p->n_draft_segs))
         take(e, all ? ALL : DRAFTING, true);
 }
 
 /* Rows of sequences that may yet draft and whose taps can be held: one of each that decodes; of
  * prompts too in plain steps. 0: none, or what has to be made at once. Sequences that lack context
  * K/V by now are left out. */
-static int32_t rows_to_hold(struct sv_engine *e)
+static int32_t rows_to_defer(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
     const struct sv_policy *policy = e->sched.policy;
     /* that leaves room for others */
-    const int32_t most = e->held.cap_rows / 4;
+    const int32_t most = e->deferred.cap_rows / 4;
     const bool prompts = !policy->trial.drafted && !policy->random;
     bool can = !p->n_draft_segs;
     int32_t n = 0;
@@ -297,20 +297,20 @@ static int32_t n_running(const struct sv_engine *e)
 static void make_room(struct sv_engine *e, bool unprofitable, int32_t n_seqs)
 {
     const struct sv_policy *p = e->sched.policy;
-    const struct sv_held *h = &e->held;
+    const struct sv_deferred *h = &e->deferred;
     const int32_t most = h->cap_rows / 4 * 3, n = e->plan.n_rows;
     const bool idle = unprofitable || (n_seqs >= MANY && !p->trial.drafted && !p->random);
     for (struct sv_seq *q = e->sched.head; q && idle && h->n_rows + n > most; q = q->next)
         if (q->slot >= 0 && may_drop(e, q))
             drop(e, q, INT32_MAX);
     if (h->n_rows + n > most)
-        sv_held_flush(e);
+        sv_deferred_flush(e);
 }
 
 /* Where each row's taps go: side by side behind what is held, whose list grows by them. */
 static void place(struct sv_engine *e)
 {
-    struct sv_held *h = &e->held;
+    struct sv_deferred *h = &e->deferred;
     const struct sv_plan *p = &e->plan;
     for (int32_t i = 0; i < p->n_segs; i++) {
         const struct sv_plan_seg *g = &p->seg[i];
@@ -328,13 +328,13 @@ static void place(struct sv_engine *e)
 }
 
 /* The step about to run: its taps can be held, or what is held has to be worked off first. */
-void sv_held_plan(struct sv_engine *e)
+void sv_deferred_plan(struct sv_engine *e)
 {
-    struct sv_held *h = &e->held;
+    struct sv_deferred *h = &e->deferred;
     struct sv_policy *policy = e->sched.policy;
     h->now = false;
     if (!policy)
-        sv_held_flush(e);
+        sv_deferred_flush(e);
     if (!h->cap_rows || !policy || !e->plan.n_segs)
         return;
     const int32_t n_seqs = n_running(e);
@@ -347,9 +347,9 @@ void sv_held_plan(struct sv_engine *e)
         drop_most(e);
     make_what_is_read(e);
     make_room(e, unprofitable, n_seqs);
-    h->now = rows_to_hold(e) > 0;
+    h->now = rows_to_defer(e) > 0;
     if (h->now)
         place(e);
-    policy->held_us = h->row_us * h->n_rows;
+    policy->deferred_us = h->row_us * h->n_rows;
     policy->prompt_us = h->row_us * e->sched.usual_prompt / fmax(e->sched.usual_answer, 1);
 }

@@ -1,7 +1,7 @@
 /*
- * test_held_end.c - a sequence that ends or is canceled while its taps are held back leaves pages
- * without the draft's part: whoever goes on from them is told so, or would draft from memory that
- * nobody has written. And taps of positions that a sequence no longer has are made nothing of.
+ * test_deferred_end.c - a sequence that ends or is canceled while its taps are deferred leaves
+ * pages without the draft's part: whoever goes on from them is told so, or would draft from memory
+ * that nobody has written. And taps of positions that a sequence no longer has are made nothing of.
  */
 #include "testing.h"
 
@@ -26,7 +26,8 @@ static struct sv_engine *open_pair(void)
 }
 
 /* Hardly a draft is kept, and no time for trials has been saved; but were all of them kept,
- * drafting would pay, so what it takes is held and not dropped. Whatever this machine measured. */
+ * drafting would pay, so what it takes is deferred and not dropped. Whatever this machine measured.
+ */
 static void sit_idle(struct sv_policy *p)
 {
     sv_policy_forget(p);
@@ -39,12 +40,12 @@ static void sit_idle(struct sv_policy *p)
     run_set_costs(p);
 }
 
-/* The same, idle; skips the test where taps are never held (graphs). */
+/* The same, idle; skips the test where taps are never kept (graphs). */
 static struct sv_engine *open_idle(void)
 {
     struct sv_engine *e = open_pair();
 
-    if (!e->held.cap_rows) {
+    if (!e->deferred.cap_rows) {
         sv_engine_close(e);
         skip();
     }
@@ -70,7 +71,7 @@ static void cancel_after(struct sv_engine *e, const struct sv_request *r, int32_
     do
         assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
     while (e->sched.head->n_tokens < PROMPT + n);
-    assert_true(!e->sched.policy || e->held.n_rows > 0);
+    assert_true(!e->sched.policy || e->deferred.n_rows > 0);
     memcpy(tokens, e->sched.head->tokens + PROMPT, (size_t)n * sizeof *tokens);
     sv_cancel_request(e, id);
     assert_int_equal(sv_step_engine(e, msg, sizeof msg), 0);
@@ -99,7 +100,7 @@ static int32_t lacks_from(struct sv_engine *e, bool cancel)
     }
     if (e->sched.policy)
         assert_int_equal(e->policy->n_dropped + e->policy->n_disabled,
-                         0);                                     /* all was held until the end */
+                         0); /* all was deferred until the end */
     assert_int_equal(e->accept.n_drafted > 0, !e->sched.policy); /* nobody drafted, or everybody */
     c.req.prompt_ids = prompt;
     c.req.n_prompt_ids = PROMPT + ANSWER;
@@ -127,17 +128,17 @@ static void pages_of_the_end_are_marked(void **state)
     }
 }
 
-/* What was held, to be found again; and what was made of it. */
+/* What was deferred, to be found again; and what was made of it. */
 static struct kept {
     int32_t n_rows, n_observed, last_observed;
     size_t row_bytes;
-    struct sv_held_row row[512];
+    struct sv_deferred_row row[512];
     unsigned char *taps;
 } kept;
 
 static void keep(const struct sv_engine *e)
 {
-    const struct sv_held *h = &e->held;
+    const struct sv_deferred *h = &e->deferred;
     assert_true(h->n_rows <= 512);
     free(kept.taps);
     kept = (struct kept){.n_rows = h->n_rows,
@@ -149,7 +150,7 @@ static void keep(const struct sv_engine *e)
                (const char *)h->taps + (size_t)h->row[k].at * h->row_bytes, h->row_bytes);
 }
 
-/* The taps are those that were held for this place. */
+/* The taps are those that were deferred for this place. */
 static void same_taps(int32_t slot, int32_t base, const void *taps)
 {
     for (int32_t k = 0; k < kept.n_rows; k++)
@@ -157,7 +158,7 @@ static void same_taps(int32_t slot, int32_t base, const void *taps)
             assert_memory_equal(kept.taps + (size_t)k * kept.row_bytes, taps, kept.row_bytes);
             return;
         }
-    fail_msg("nothing was held for position %d of slot %d", base, slot);
+    fail_msg("nothing was deferred for position %d of slot %d", base, slot);
 }
 
 static void note_rows(struct sv_drafter *d, const struct sv_context_pass *p)
@@ -224,14 +225,15 @@ static void rows_of_others_stay(void **state)
     noting.update_context = note_rows;
     e->drafter->ops = &noting;
     e->policy->trial.drafted = true;
-    sv_held_end(e, first);
+    sv_deferred_end(e, first);
     e->drafter->ops = ops;
     assert_int_equal(kept.n_observed, n_own);
-    assert_int_equal(e->held.n_rows, kept.n_rows - n_own);
-    for (int32_t k = 0; k < e->held.n_rows; k++) {
-        const struct sv_held_row *r = &e->held.row[k];
+    assert_int_equal(e->deferred.n_rows, kept.n_rows - n_own);
+    for (int32_t k = 0; k < e->deferred.n_rows; k++) {
+        const struct sv_deferred_row *r = &e->deferred.row[k];
         assert_true(r->request != first->id);
-        same_taps(r->slot, r->base, (const char *)e->held.taps + (size_t)r->at * e->held.row_bytes);
+        same_taps(r->slot, r->base,
+                  (const char *)e->deferred.taps + (size_t)r->at * e->deferred.row_bytes);
     }
     finish(e);
 }
@@ -254,18 +256,19 @@ static void disabled_have_no_place(void **state)
     e->sched.slot[1]->fixed_width = true;
     e->sched.slot[1]->width = 1;
     sv_sched_lacks(&e->cache, e->sched.slot[1], PROMPT);
-    const int32_t n_rows = e->held.n_rows;
+    const int32_t n_rows = e->deferred.n_rows;
     assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
-    assert_true(e->held.now);
-    assert_int_equal(e->held.tap_row.host[0], -1);
-    assert_int_equal(e->held.n_rows, n_rows + 1);
-    assert_int_equal(e->held.tap_row.host[1], e->held.row[n_rows].at);
-    assert_true(e->held.row[n_rows].request == e->sched.slot[1]->id);
-    assert_int_equal(e->held.row[n_rows].base, e->sched.slot[1]->n_committed - 1);
+    assert_true(e->deferred.now);
+    assert_int_equal(e->deferred.tap_row.host[0], -1);
+    assert_int_equal(e->deferred.n_rows, n_rows + 1);
+    assert_int_equal(e->deferred.tap_row.host[1], e->deferred.row[n_rows].at);
+    assert_true(e->deferred.row[n_rows].request == e->sched.slot[1]->id);
+    assert_int_equal(e->deferred.row[n_rows].base, e->sched.slot[1]->n_committed - 1);
     finish(e);
 }
 
-/* A prompt that goes on from pages of a running sequence: what is held for these is made before. */
+/* A prompt that goes on from pages of a running sequence: what is deferred for these is made
+ * before. */
 static void pages_that_are_shared_are_made_first(void **state)
 {
     (void)state;
@@ -289,8 +292,8 @@ static void pages_that_are_shared_are_made_first(void **state)
     assert_int_equal(e->sched.slot[1]->n_cached, SHARED);
     assert_int_equal(sv_sched_draft_end(&e->cache, e->sched.slot[1]), INT32_MAX);
     assert_true(kept.n_observed >= SHARED);
-    for (int32_t k = 0; k < e->held.n_rows; k++)
-        assert_true(e->held.row[k].base >= SHARED);
+    for (int32_t k = 0; k < e->deferred.n_rows; k++)
+        assert_true(e->deferred.row[k].base >= SHARED);
     finish(e);
 }
 
@@ -311,18 +314,18 @@ static void rows_beyond_its_end_are_dropped(void **state)
     struct sv_seq *q = e->sched.head;
     keep(e);
     int32_t n_committed = q->n_committed;
-    assert_true(e->held.n_rows >= PROMPT);
-    assert_true(e->held.chunk_rows < KNOWN); /* in two parts */
+    assert_true(e->deferred.n_rows >= PROMPT);
+    assert_true(e->deferred.chunk_rows < KNOWN); /* in two parts */
     noting.update_context = note_rows;
     e->drafter->ops = &noting;
     q->n_committed = KNOWN;
     e->sched.before_preempt(
-        e->sched.user); /* what is told before anybody loses pages: work off what is held */
+        e->sched.user); /* what is told before anybody loses pages: work off what is deferred */
     e->drafter->ops = ops;
     q->n_committed = n_committed;
     assert_int_equal(kept.n_observed, KNOWN);
     assert_int_equal(kept.last_observed, KNOWN - 1);
-    assert_int_equal(e->held.n_rows, 0);
+    assert_int_equal(e->deferred.n_rows, 0);
     finish(e);
 }
 
