@@ -103,9 +103,9 @@ struct sv_logprob {
     int32_t n_top;
     const int32_t *top_ids;
     const float *top_logprobs;
-    int32_t n_asked; /* the request's asked_ids, in their order */
-    const int32_t *asked_ids;
-    const float *asked_logprobs;
+    int32_t n_requested; /* the request's logprob_token_ids, in their order */
+    const int32_t *requested_ids;
+    const float *requested_logprobs;
 };
 
 /* What a step brought for one request. The last event of a request has a finish reason. */
@@ -189,13 +189,13 @@ struct sv_request {
     int32_t n_bias;
     const int32_t *bad_ids; /* runs of tokens that never come in the answer, each ended by -1 */
     int32_t n_bad_ids;
-    const int32_t *allowed_ids; /* nothing but these; at most 2048 numbers with bad_ids */
-    int32_t n_allowed_ids;      /* 0 = all */
-    bool logprobs;              /* of each token of the answer */
-    bool prompt_logprobs;       /* of the prompt's tokens */
-    int32_t n_top_logprobs;     /* and of the most probable ones at its place, at most 20 */
-    const int32_t *asked_ids;   /* and of these; each costs about what the token's own does */
-    int32_t n_asked_ids;        /* at most 64 */
+    const int32_t *allowed_ids;       /* nothing but these; at most 2048 numbers with bad_ids */
+    int32_t n_allowed_ids;            /* 0 = all */
+    bool logprobs;                    /* of each token of the answer */
+    bool prompt_logprobs;             /* of the prompt's tokens */
+    int32_t n_top_logprobs;           /* and of the most probable ones at its place, at most 20 */
+    const int32_t *logprob_token_ids; /* and of these; each costs about what the token's own does */
+    int32_t n_logprob_token_ids;      /* at most 64 */
     enum sv_grammar_kind grammar_kind; /* what the answer must be, by a text; NONE = anything */
     const char *grammar_text;
     size_t grammar_bytes;       /* 0 = strlen */

@@ -722,7 +722,7 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
     rc = sv_seq_new(&q, e->next_id, r, &lim, images, err);
     if (rc)
         return rc;
-    rc = r->n_asked_ids ? sv_token_logprobs_open(e, err) : SV_OK;
+    rc = r->n_logprob_token_ids ? sv_token_logprobs_open(e, err) : SV_OK;
     if (rc) {
         sv_seq_free(q);
         return rc;

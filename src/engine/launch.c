@@ -19,7 +19,7 @@ static void pad_target(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
     struct sv_counts *t = &p->launch;
-    p->replays = e->pads && t->n_rows == t->n_logits && !p->n_prompt_logits && !p->n_asked;
+    p->replays = e->pads && t->n_rows == t->n_logits && !p->n_prompt_logits && !p->n_requested;
     if (!p->replays)
         return;
     t->n_rows = t->n_logits = sv_batch_bucket(t->n_rows, e->sched.n_slots * e->width);

@@ -192,7 +192,7 @@ static void report_rows(struct sv_engine *e, int32_t i, int32_t n)
                                                    .slot_rules = lg->slot_rules,
                                                    .token = b->chosen + i,
                                                    .out = lg->dev_rows + i});
-    if (e->plan.n_asked)
+    if (e->plan.n_requested)
         sv_token_logprobs_report(e, i, n);
 }
 
@@ -238,7 +238,7 @@ void sv_logits_fetch(struct sv_engine *e)
     if (p->logprobs)
         sv_dev_download(e->dev, e->logits.host_rows, e->logits.dev_rows,
                         (size_t)(p->n_logits + p->n_prompt_logits) * sizeof *e->logits.host_rows);
-    if (p->n_asked)
+    if (p->n_requested)
         sv_token_logprobs_fetch(e);
 }
 
@@ -249,8 +249,8 @@ void sv_logits_take(struct sv_engine *e, int32_t s, int32_t n)
     int32_t ld;
     if (!q->wants_logprobs)
         return;
-    const struct sv_logprob_row *asked = sv_token_logprobs_row(e, g->logit0 + n, &ld);
-    sv_seq_take_logprob(q, &e->logits.host_rows[g->logit0 + n], asked, ld);
+    const struct sv_logprob_row *requested = sv_token_logprobs_row(e, g->logit0 + n, &ld);
+    sv_seq_take_logprob(q, &e->logits.host_rows[g->logit0 + n], requested, ld);
 }
 
 void sv_logits_take_prompts(struct sv_engine *e)
@@ -259,8 +259,8 @@ void sv_logits_take_prompts(struct sv_engine *e)
     for (int32_t k = 0; k < e->plan.n_prompt_logits; k++) {
         const int32_t i = e->plan.n_logits + k;
         int32_t ld;
-        const struct sv_logprob_row *asked = sv_token_logprobs_row(e, i, &ld);
+        const struct sv_logprob_row *requested = sv_token_logprobs_row(e, i, &ld);
         sv_seq_take_prompt_logprob(e->sched.slot[lg->prompt_slot[k]], lg->prompt_index[k],
-                                   &lg->host_rows[i], asked, ld);
+                                   &lg->host_rows[i], requested, ld);
     }
 }

@@ -14,9 +14,9 @@
  */
 struct sv_token_logprobs {
     struct sv_logit_rules *rules; /* device, (1) the token's own number alone */
-    /* (2, n_asked, rows of the step) tokens; then 0, or -1 where a row has fewer */
+    /* (2, n_requested, rows of the step) tokens; then 0, or -1 where a row has fewer */
     int32_t *host, *dev;
-    struct sv_logprob_row *dev_rows, *host_rows; /* (n_asked, rows of the step) */
+    struct sv_logprob_row *dev_rows, *host_rows; /* (n_requested, rows of the step) */
 };
 struct sv_engine;
 int sv_token_logprobs_open(struct sv_engine *e,

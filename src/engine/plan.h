@@ -59,7 +59,7 @@ struct sv_plan {
     bool ruled, remembered, logprobs;
     /* logit rows after the n_logits: prompt rows whose log probability is wanted */
     int32_t n_prompt_logits;
-    int32_t n_asked; /* tokens, of the segment that asks for most, to report beside the chosen */
+    int32_t n_requested; /* requested logprobs of the segment with most of them */
     struct sv_load load; /* what the width policy expects of it */
     /* DP attention: rank r's rows and segments begin here and end where those of r + 1 begin */
     int32_t own_row0[SV_MAX_RANKS + 1], own_seg0[SV_MAX_RANKS + 1];

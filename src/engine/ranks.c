@@ -138,7 +138,7 @@ static void list_places(struct sv_engine *e)
     }
     add_place(g, b->dev_block, b->block_words * sizeof *b->dev_block);
     add_place(g, b->chosen, rows * sizeof *b->chosen);
-    add_place(g, lg->token.dev, 2 * SV_MAX_ASKED * rows * sizeof *lg->token.dev);
+    add_place(g, lg->token.dev, 2 * SV_MAX_REQUESTED_IDS * rows * sizeof *lg->token.dev);
     add_place(g, k->row.dev, (size_t)k->cap * sizeof *k->row.dev);
     add_place(g, k->dev, (size_t)k->cap * (size_t)k->n_words * sizeof *k->dev);
 }

@@ -166,13 +166,14 @@ static int keep(struct sv_seq *q, void *dst, const void *src, size_t n_bytes, st
 
 /* Room for the log probabilities of a prompt, or of the tokens that wait for delivery. */
 static int take_logprob_room(struct sv_seq *q, int32_t n, struct sv_logprob_row **row,
-                             struct sv_logprob **lp, float **asked, struct sv_err *err)
+                             struct sv_logprob **lp, float **requested, struct sv_err *err)
 {
     *row = sv_arena_alloc(&q->arena, (size_t)n * sizeof **row);
     *lp = sv_arena_alloc(&q->arena, (size_t)n * sizeof **lp);
-    *asked = sv_arena_alloc(&q->arena, (size_t)n * (size_t)q->n_asked * sizeof **asked);
-    return *row && *lp && *asked ? SV_OK
-                                 : sv_fail(err, SV_ENOMEM, -1, "log probabilities of %d tokens", n);
+    *requested = sv_arena_alloc(&q->arena, (size_t)n * (size_t)q->n_requested * sizeof **requested);
+    return *row && *lp && *requested
+               ? SV_OK
+               : sv_fail(err, SV_ENOMEM, -1, "log probabilities of %d tokens", n);
 }
 
 /* Special tokens that the text keeps. */
@@ -247,15 +248,15 @@ static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct
         rc = sv_fail(err, SV_ENOMEM, -1, "logit rules");
     if (!rc)
         sv_rules_pack_lists(r, q->listed);
-    q->n_asked = r->n_asked_ids;
+    q->n_requested = r->n_logprob_token_ids;
     if (!rc)
-        rc = keep(q, &q->asked_ids, r->asked_ids, (size_t)r->n_asked_ids * sizeof *r->asked_ids,
-                  err);
+        rc = keep(q, &q->requested_ids, r->logprob_token_ids,
+                  (size_t)r->n_logprob_token_ids * sizeof *r->logprob_token_ids, err);
     if (!rc && r->logprobs)
-        rc = take_logprob_room(q, SV_LOGPROBS_HELD, &q->lp_row, &q->lp, &q->asked_lp, err);
+        rc = take_logprob_room(q, SV_LOGPROBS_HELD, &q->lp_row, &q->lp, &q->requested_lp, err);
     if (!rc && r->prompt_logprobs)
         rc = take_logprob_room(q, q->n_prompt, &q->prompt_lp_row, &q->prompt_lp,
-                               &q->prompt_asked_lp, err);
+                               &q->prompt_requested_lp, err);
     return rc;
 }
 
@@ -424,37 +425,38 @@ bool sv_seq_append(struct sv_seq *q, int32_t token, const struct sv_config *cfg)
 }
 
 static void fill_logprob(const struct sv_seq *q, struct sv_logprob *lp, struct sv_logprob_row *kept,
-                         float *asked_lp, const struct sv_logprob_row *row,
-                         const struct sv_logprob_row *asked, int32_t ld)
+                         float *requested_lp, const struct sv_logprob_row *row,
+                         const struct sv_logprob_row *requested, int32_t ld)
 {
     *kept = *row;
-    for (int32_t k = 0; k < q->n_asked; k++)
-        asked_lp[k] = asked[(size_t)k * (size_t)ld].logprob;
+    for (int32_t k = 0; k < q->n_requested; k++)
+        requested_lp[k] = requested[(size_t)k * (size_t)ld].logprob;
     *lp = (struct sv_logprob){.logprob = kept->logprob,
                               .rank = kept->rank,
                               .n_top = kept->n_top,
                               .top_ids = kept->top_id,
                               .top_logprobs = kept->top_logprob,
-                              .n_asked = q->n_asked,
-                              .asked_ids = q->asked_ids,
-                              .asked_logprobs = asked_lp};
+                              .n_requested = q->n_requested,
+                              .requested_ids = q->requested_ids,
+                              .requested_logprobs = requested_lp};
 }
 
 void sv_seq_take_logprob(struct sv_seq *q, const struct sv_logprob_row *row,
-                         const struct sv_logprob_row *asked, int32_t ld)
+                         const struct sv_logprob_row *requested, int32_t ld)
 {
     const int32_t n = q->n_lp++;
     SV_REQUIRE(n < SV_LOGPROBS_HELD);
-    fill_logprob(q, &q->lp[n], &q->lp_row[n], q->asked_lp + (size_t)n * (size_t)q->n_asked, row,
-                 asked, ld);
+    fill_logprob(q, &q->lp[n], &q->lp_row[n], q->requested_lp + (size_t)n * (size_t)q->n_requested,
+                 row, requested, ld);
 }
 
 void sv_seq_take_prompt_logprob(struct sv_seq *q, int32_t index, const struct sv_logprob_row *row,
-                                const struct sv_logprob_row *asked, int32_t ld)
+                                const struct sv_logprob_row *requested, int32_t ld)
 {
     SV_REQUIRE(index > 0 && index < q->n_prompt);
     fill_logprob(q, &q->prompt_lp[index], &q->prompt_lp_row[index],
-                 q->prompt_asked_lp + (size_t)index * (size_t)q->n_asked, row, asked, ld);
+                 q->prompt_requested_lp + (size_t)index * (size_t)q->n_requested, row, requested,
+                 ld);
 }
 
 void sv_seq_finish(struct sv_seq *q, enum sv_finish_reason reason, const char *message)

@@ -88,9 +88,10 @@ struct sv_seq {
     struct sv_logprob_row *lp_row, *prompt_lp_row; /* (SV_LOGPROBS_HELD), (n_prompt) */
     struct sv_logprob *lp, *prompt_lp;
     int32_t n_lp;
-    int32_t *asked_ids; /* (n_asked) tokens that are reported at each place */
-    int32_t n_asked;
-    float *asked_lp, *prompt_asked_lp; /* (SV_LOGPROBS_HELD, n_asked), (n_prompt, n_asked) */
+    int32_t *requested_ids; /* (n_requested) tokens that are reported at each place */
+    int32_t n_requested;
+    /* (SV_LOGPROBS_HELD, n_requested), (n_prompt, n_requested) */
+    float *requested_lp, *prompt_requested_lp;
 
     uint16_t *accept_lengths; /* (max_tokens) tokens per decode step */
     uint16_t *widths;         /* and the rows it verified */
@@ -124,11 +125,12 @@ void sv_seq_free(struct sv_seq *seq);
 /* Tokens whose log probabilities wait for delivery, at most. */
 #define SV_LOGPROBS_HELD (4 * SV_MAX_BLOCK)
 /* Keeps the log probabilities of the token appended last, or of the prompt's token at index. asked:
- * the row of the first token that was asked for, those of the others ld rows behind each other. */
+ * the row of the first requested token, those of the others ld rows behind each other.
+ */
 void sv_seq_take_logprob(struct sv_seq *seq, const struct sv_logprob_row *row,
-                         const struct sv_logprob_row *asked, int32_t ld);
+                         const struct sv_logprob_row *requested, int32_t ld);
 void sv_seq_take_prompt_logprob(struct sv_seq *seq, int32_t index, const struct sv_logprob_row *row,
-                                const struct sv_logprob_row *asked, int32_t ld);
+                                const struct sv_logprob_row *requested, int32_t ld);
 /* Appends one token of the target's choosing: stop conditions, text. True when the sequence
  * ended. */
 bool sv_seq_append(struct sv_seq *seq, int32_t token, const struct sv_config *cfg);

@@ -139,14 +139,15 @@ static int check_lists(const struct sv_request *r, const struct sv_held_off *h, 
 
 static int check_asked(const struct sv_request *r, int32_t vocab, struct sv_err *err)
 {
-    if (r->n_asked_ids < 0 || r->n_asked_ids > SV_MAX_ASKED)
-        return sv_fail(err, SV_EINVAL, -1, "n_asked_ids must be in [0, %d], not %d", SV_MAX_ASKED,
-                       r->n_asked_ids);
-    if (r->n_asked_ids && !r->asked_ids)
-        return sv_fail(err, SV_EINVAL, -1, "asked_ids are missing");
-    if (r->n_asked_ids && !wants_logprobs(r))
-        return sv_fail(err, SV_EINVAL, -1, "asked_ids need logprobs or prompt_logprobs");
-    return check_ids("asked_ids", r->asked_ids, r->n_asked_ids, 0, vocab, err);
+    if (r->n_logprob_token_ids < 0 || r->n_logprob_token_ids > SV_MAX_REQUESTED_IDS)
+        return sv_fail(err, SV_EINVAL, -1, "n_logprob_token_ids must be in [0, %d], not %d",
+                       SV_MAX_REQUESTED_IDS, r->n_logprob_token_ids);
+    if (r->n_logprob_token_ids && !r->logprob_token_ids)
+        return sv_fail(err, SV_EINVAL, -1, "logprob_token_ids are missing");
+    if (r->n_logprob_token_ids && !wants_logprobs(r))
+        return sv_fail(err, SV_EINVAL, -1, "logprob_token_ids need logprobs or prompt_logprobs");
+    return check_ids("logprob_token_ids", r->logprob_token_ids, r->n_logprob_token_ids, 0, vocab,
+                     err);
 }
 
 int sv_rules_check(const struct sv_request *r, const struct sv_held_off *h, int32_t vocab_size,

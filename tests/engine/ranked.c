@@ -25,8 +25,8 @@ void ranked_mix(struct run_case *c, int32_t n)
         r->logprobs = i % 7 == 0;
         r->prompt_logprobs = i % 14 == 0;
         r->n_top_logprobs = i % 7 ? 0 : 3;
-        r->asked_ids = some;
-        r->n_asked_ids = i % 14 ? 0 : 4;
+        r->logprob_token_ids = some;
+        r->n_logprob_token_ids = i % 14 ? 0 : 4;
         r->bias_ids = some;
         r->bias = bias;
         r->n_bias = i % 4 == 1 ? 4 : 0;

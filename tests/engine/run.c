@@ -201,38 +201,41 @@ static struct sv_logprob_row flat(const struct sv_logprob *lp)
     return row;
 }
 
-static void take_asked(const struct sv_logprob *lp, float *to, size_t n_asked)
+static void take_requested(const struct sv_logprob *lp, float *to, size_t n_requested)
 {
-    assert_int_equal(lp->n_asked, n_asked);
-    for (size_t k = 0; k < n_asked; k++)
-        to[k] = lp->asked_logprobs[k];
+    assert_int_equal(lp->n_requested, n_requested);
+    for (size_t k = 0; k < n_requested; k++)
+        to[k] = lp->requested_logprobs[k];
 }
 
-/* Exactly what was asked for comes, the prompt's once and with the first tokens. */
+/* Exactly what was requested comes, the prompt's once and with the first tokens. */
 static void collect_logprobs(struct sink *s, const struct sv_event *ev)
 {
     struct run_out *o = s->out;
     assert_int_equal(ev->logprobs != NULL, s->req->logprobs && ev->n_tokens > 0);
     assert_int_equal(ev->prompt_logprobs != NULL,
                      s->req->prompt_logprobs && ev->n_tokens > 0 && o->n_tokens == 0);
-    const size_t n_asked = (size_t)s->req->n_asked_ids;
+    const size_t n_requested = (size_t)s->req->n_logprob_token_ids;
     if (ev->logprobs) {
         const size_t n = (size_t)(o->n_tokens + ev->n_tokens);
         o->lp = realloc(o->lp, n * sizeof *o->lp);
-        o->asked = realloc(o->asked, (n * n_asked + 1) * sizeof *o->asked);
+        o->requested = realloc(o->requested, (n * n_requested + 1) * sizeof *o->requested);
         for (int32_t i = 0; i < ev->n_tokens; i++) {
             o->lp[o->n_tokens + i] = flat(&ev->logprobs[i]);
-            take_asked(&ev->logprobs[i], o->asked + (size_t)(o->n_tokens + i) * n_asked, n_asked);
+            take_requested(&ev->logprobs[i], o->requested + (size_t)(o->n_tokens + i) * n_requested,
+                           n_requested);
         }
     }
     if (!ev->prompt_logprobs)
         return;
     o->prompt_lp = malloc((size_t)s->n_prompt * sizeof *o->prompt_lp);
-    o->prompt_asked = calloc((size_t)s->n_prompt * n_asked + 1, sizeof *o->prompt_asked);
+    o->prompt_requested =
+        calloc((size_t)s->n_prompt * n_requested + 1, sizeof *o->prompt_requested);
     for (int32_t i = 0; i < s->n_prompt; i++) {
         o->prompt_lp[i] = flat(&ev->prompt_logprobs[i]);
         if (i) /* nothing is known of the first */
-            take_asked(&ev->prompt_logprobs[i], o->prompt_asked + (size_t)i * n_asked, n_asked);
+            take_requested(&ev->prompt_logprobs[i], o->prompt_requested + (size_t)i * n_requested,
+                           n_requested);
     }
 }
 
@@ -339,8 +342,8 @@ void run_out_free(struct run_out *r, int32_t n)
         free(r[i].text);
         free(r[i].lp);
         free(r[i].prompt_lp);
-        free(r[i].asked);
-        free(r[i].prompt_asked);
+        free(r[i].requested);
+        free(r[i].prompt_requested);
     }
     free(r);
 }

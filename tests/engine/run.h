@@ -23,8 +23,8 @@ struct run_out {
     int32_t stop_id, stop_index;
     uint64_t id;
     struct sv_logprob_row *lp,
-        *prompt_lp;              /* (n_tokens), (n_prompt) copied flat; NULL when not asked for */
-    float *asked, *prompt_asked; /* the same, (.., n_asked_ids) of the request */
+        *prompt_lp; /* (n_tokens), (n_prompt) copied flat; NULL when not requested */
+    float *requested, *prompt_requested; /* the same, (.., n_logprob_token_ids) of the request */
 };
 
 /* What a request's events have told; run_listen takes them, with one of these as the request's

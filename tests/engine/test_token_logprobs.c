@@ -24,13 +24,13 @@ static const struct run_pair *pair(void)
     return &p;
 }
 
-static int32_t all_ids[SV_MAX_ASKED];
+static int32_t all_ids[SV_MAX_REQUESTED_IDS];
 
 /* A third asks for nothing of the kind, one for as many as can be, some for a token twice. */
 static struct run_case *cases(void)
 {
     struct run_case *c = run_cases(N, RUN_VOCAB, MAX_PROMPT, MAX_TOKENS, 91);
-    for (int32_t i = 0; i < SV_MAX_ASKED; i++)
+    for (int32_t i = 0; i < SV_MAX_REQUESTED_IDS; i++)
         all_ids[i] = i * 37 % RUN_VOCAB;
     all_ids[5] = all_ids[2];
     for (int i = 0; i < N; i++) {
@@ -41,29 +41,30 @@ static struct run_case *cases(void)
         r->prompt_logprobs = i % 4 >= 2;
         r->n_top_logprobs = i % 4 ? 20 : 0;
         r->repetition_penalty = i % 5 ? 1 : 1.4; /* the numbers are those before it */
-        r->asked_ids = all_ids;
-        r->n_asked_ids = i % 3 == 0 ? 0 : i == 7 ? SV_MAX_ASKED : 1 + i % 9;
+        r->logprob_token_ids = all_ids;
+        r->n_logprob_token_ids = i % 3 == 0 ? 0 : i == 7 ? SV_MAX_REQUESTED_IDS : 1 + i % 9;
     }
     return c;
 }
 
 /* Where a token that was named is one of those reported anyway, the numbers are the same bits. */
 static int32_t check_row(const struct sv_request *r, const struct sv_logprob_row *row, int32_t id,
-                         const float *asked)
+                         const float *requested)
 {
     int32_t n = 0;
-    for (int32_t k = 0; k < r->n_asked_ids; k++) {
-        assert_true(asked[k] <= 0 && asked[k] > -200);
-        if (r->asked_ids[k] == id) {
-            assert_memory_equal(&asked[k], &row->logprob, sizeof row->logprob);
+    for (int32_t k = 0; k < r->n_logprob_token_ids; k++) {
+        assert_true(requested[k] <= 0 && requested[k] > -200);
+        if (r->logprob_token_ids[k] == id) {
+            assert_memory_equal(&requested[k], &row->logprob, sizeof row->logprob);
             n++;
         }
         for (int32_t t = 0; t < row->n_top; t++)
-            if (r->asked_ids[k] == row->top_id[t]) {
-                assert_memory_equal(&asked[k], &row->top_logprob[t], sizeof row->logprob);
+            if (r->logprob_token_ids[k] == row->top_id[t]) {
+                assert_memory_equal(&requested[k], &row->top_logprob[t], sizeof row->logprob);
                 n++;
             }
-        if (row->n_top && asked[k] > row->top_logprob[row->n_top - 1]) /* it must be among them */
+        if (row->n_top &&
+            requested[k] > row->top_logprob[row->n_top - 1]) /* it must be among them */
             assert_true(n > 0);
     }
     return n;
@@ -78,13 +79,13 @@ static void same_as_reported(void **state)
     struct run_out *out = run_all(e, c, N);
     int32_t n = 0, n_prompt = 0;
     for (int i = 0; i < N; i++) {
-        const size_t n_asked = (size_t)c[i].req.n_asked_ids;
+        const size_t n_requested = (size_t)c[i].req.n_logprob_token_ids;
         for (int32_t j = 0; out[i].lp && j < out[i].n_tokens; j++)
             n += check_row(&c[i].req, &out[i].lp[j], out[i].tokens[j],
-                           out[i].asked + (size_t)j * n_asked);
+                           out[i].requested + (size_t)j * n_requested);
         for (int32_t j = 1; out[i].prompt_lp && j < c[i].n_prompt; j++)
             n_prompt += check_row(&c[i].req, &out[i].prompt_lp[j], c[i].prompt[j],
-                                  out[i].prompt_asked + (size_t)j * n_asked);
+                                  out[i].prompt_requested + (size_t)j * n_requested);
     }
     assert_true(n > 50 && n_prompt > 50);
     run_out_free(out, N);
@@ -98,11 +99,12 @@ static void same(const struct run_case *c, const struct run_out *a, const struct
 {
     run_same(a, b, N, what);
     for (int i = 0; i < N; i++) {
-        const size_t row = (size_t)c[i].req.n_asked_ids * sizeof(float);
-        if (a[i].asked)
-            assert_memory_equal(a[i].asked, b[i].asked, (size_t)a[i].n_tokens * row);
-        if (a[i].prompt_asked)
-            assert_memory_equal(a[i].prompt_asked, b[i].prompt_asked, (size_t)c[i].n_prompt * row);
+        const size_t row = (size_t)c[i].req.n_logprob_token_ids * sizeof(float);
+        if (a[i].requested)
+            assert_memory_equal(a[i].requested, b[i].requested, (size_t)a[i].n_tokens * row);
+        if (a[i].prompt_requested)
+            assert_memory_equal(a[i].prompt_requested, b[i].prompt_requested,
+                                (size_t)c[i].n_prompt * row);
     }
 }
 
@@ -136,7 +138,7 @@ static void same_in_all_arrangements(void **state)
     run_cases_free(c, N);
 }
 
-/* Nobody's step has room for it before it is asked for; it costs those alone who ask. */
+/* No step has room for it before a request needs it; other requests do not pay for it. */
 static void refused(void **state)
 {
     (void)state;
@@ -147,17 +149,17 @@ static void refused(void **state)
     char err[256];
     r.prompt_ids = prompt;
     r.n_prompt_ids = 2;
-    r.asked_ids = far;
-    r.n_asked_ids = 1;
+    r.logprob_token_ids = far;
+    r.n_logprob_token_ids = 1;
     assert_true(sv_submit_request(e, &r, NULL, err, sizeof err) < 0);
-    assert_string_equal(err, "asked_ids need logprobs or prompt_logprobs");
+    assert_string_equal(err, "logprob_token_ids need logprobs or prompt_logprobs");
     r.logprobs = true;
-    r.n_asked_ids = 2;
+    r.n_logprob_token_ids = 2;
     assert_true(sv_submit_request(e, &r, NULL, err, sizeof err) < 0);
-    assert_string_equal(err, "asked_ids[1]: token 300 is outside [0, 300)");
-    r.n_asked_ids = SV_MAX_ASKED + 1;
+    assert_string_equal(err, "logprob_token_ids[1]: token 300 is outside [0, 300)");
+    r.n_logprob_token_ids = SV_MAX_REQUESTED_IDS + 1;
     assert_true(sv_submit_request(e, &r, NULL, err, sizeof err) < 0);
-    assert_string_equal(err, "n_asked_ids must be in [0, 64], not 65");
+    assert_string_equal(err, "n_logprob_token_ids must be in [0, 64], not 65");
     assert_null(e->logits.token.host_rows);
     sv_engine_close(e);
 }

@@ -73,7 +73,8 @@ static bool take_logprobs(struct fake_seq *q)
 {
     int32_t n = q->r.n_prompt_ids > MAX_BURST ? q->r.n_prompt_ids : MAX_BURST + 1;
 
-    const int32_t n_asked = q->r.n_asked_ids < MAX_TOP ? q->r.n_asked_ids : MAX_TOP;
+    const int32_t n_requested =
+        q->r.n_logprob_token_ids < MAX_TOP ? q->r.n_logprob_token_ids : MAX_TOP;
 
     if (!q->r.logprobs && !q->r.prompt_logprobs)
         return true;
@@ -85,9 +86,9 @@ static bool take_logprobs(struct fake_seq *q)
                                                                               : MAX_TOP,
                                        .top_ids = top_ids,
                                        .top_logprobs = top_logprobs,
-                                       .n_asked = n_asked,
-                                       .asked_ids = top_ids,
-                                       .asked_logprobs = top_logprobs};
+                                       .n_requested = n_requested,
+                                       .requested_ids = top_ids,
+                                       .requested_logprobs = top_logprobs};
     return q->lp;
 }
 

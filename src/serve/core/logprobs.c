@@ -47,15 +47,16 @@ static void one(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, fl
 
 /* With requested ids, these are listed in place of the most probable ones: the token itself, then
  * each requested id once. Finds the next one from *k on; false at the end. */
-static bool next_asked(const struct sv_logprob *lp, int32_t own, int32_t *k, int32_t *id, float *x)
+static bool next_requested(const struct sv_logprob *lp, int32_t own, int32_t *k, int32_t *id,
+                           float *x)
 {
-    for (; *k <= lp->n_asked; ++*k) {
+    for (; *k <= lp->n_requested; ++*k) {
         int32_t seen = 0;
-        *id = *k ? lp->asked_ids[*k - 1] : own;
-        *x = *k ? lp->asked_logprobs[*k - 1] : lp->logprob;
+        *id = *k ? lp->requested_ids[*k - 1] : own;
+        *x = *k ? lp->requested_logprobs[*k - 1] : lp->logprob;
         if (*k && *id == own)
             continue;
-        while (seen + 1 < *k && lp->asked_ids[seen] != *id)
+        while (seen + 1 < *k && lp->requested_ids[seen] != *id)
             seen++;
         if (seen + 1 >= *k)
             return ++*k;
@@ -71,13 +72,13 @@ static void alternatives(struct sv_buf *b, const struct sv_tokenizer *tok,
     int32_t id;
     float x;
 
-    for (int32_t k = 0; lp->n_asked && next_asked(lp, own, &k, &id, &x); some = true) {
+    for (int32_t k = 0; lp->n_requested && next_requested(lp, own, &k, &id, &x); some = true) {
         if (some)
             sv_buf_append(b, ",", 1);
         one(b, tok, id, x, shape);
         sv_buf_append(b, "}", 1);
     }
-    for (int32_t k = 0; !lp->n_asked && k < lp->n_top && k < n_top; k++) {
+    for (int32_t k = 0; !lp->n_requested && k < lp->n_top && k < n_top; k++) {
         if (k) /* prompts may have more alternatives */
             sv_buf_append(b, ",", 1);
         one(b, tok, lp->top_ids[k], lp->top_logprobs[k], shape);
@@ -154,7 +155,7 @@ void sv_logprobs_legacy(struct sv_choice *ch, const struct sv_tokenizer *tok, in
 {
     const char *comma = ch->lp[0].len ? "," : "";
     bool own = false, as_id = ch->call->p.ids_as_tokens;
-    int32_t asked;
+    int32_t requested;
     float x;
 
     sv_buf_printf(&ch->lp[0], "%s", comma);
@@ -171,13 +172,13 @@ void sv_logprobs_legacy(struct sv_choice *ch, const struct sv_tokenizer *tok, in
     sv_buf_printf(&ch->lp[2], "%s{", comma);
     const size_t start = ch->lp[2].len;
     int32_t n_top = lp->n_top < ch->call->p.n_top ? lp->n_top : ch->call->p.n_top;
-    for (int32_t k = 0; lp->n_asked && next_asked(lp, id, &k, &asked, &x);)
-        legacy_pair(&ch->lp[2], start, tok, asked, x, as_id);
-    for (int32_t k = 0; !lp->n_asked && k < n_top; k++) {
+    for (int32_t k = 0; lp->n_requested && next_requested(lp, id, &k, &requested, &x);)
+        legacy_pair(&ch->lp[2], start, tok, requested, x, as_id);
+    for (int32_t k = 0; !lp->n_requested && k < n_top; k++) {
         own = own || lp->top_ids[k] == id;
         legacy_pair(&ch->lp[2], start, tok, lp->top_ids[k], lp->top_logprobs[k], as_id);
     }
-    if (!own && !lp->n_asked)
+    if (!own && !lp->n_requested)
         legacy_pair(&ch->lp[2], start, tok, id, lp->logprob, as_id);
     sv_buf_append(&ch->lp[2], "}", 1);
 }

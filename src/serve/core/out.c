@@ -17,7 +17,7 @@ struct head {
 
 struct lp_head {
     float logprob;
-    int32_t rank, n_top, n_asked;
+    int32_t rank, n_top, n_requested;
 };
 
 static size_t lp_bytes(const struct sv_logprob *lp, int32_t n)
@@ -25,7 +25,7 @@ static size_t lp_bytes(const struct sv_logprob *lp, int32_t n)
     size_t sum = 0;
     for (int32_t i = 0; lp && i < n; i++)
         sum += sizeof(struct lp_head) +
-               (size_t)(lp[i].n_top + lp[i].n_asked) * (sizeof(int32_t) + sizeof(float));
+               (size_t)(lp[i].n_top + lp[i].n_requested) * (sizeof(int32_t) + sizeof(float));
     return sum;
 }
 
@@ -38,10 +38,10 @@ static void pack_pairs(struct sv_buf *b, const int32_t *ids, const float *logpro
 static void lp_pack(struct sv_buf *b, const struct sv_logprob *lp, int32_t n)
 {
     for (int32_t i = 0; lp && i < n; i++) {
-        struct lp_head h = {lp[i].logprob, lp[i].rank, lp[i].n_top, lp[i].n_asked};
+        struct lp_head h = {lp[i].logprob, lp[i].rank, lp[i].n_top, lp[i].n_requested};
         sv_buf_append(b, &h, sizeof h);
         pack_pairs(b, lp[i].top_ids, lp[i].top_logprobs, h.n_top);
-        pack_pairs(b, lp[i].asked_ids, lp[i].asked_logprobs, h.n_asked);
+        pack_pairs(b, lp[i].requested_ids, lp[i].requested_logprobs, h.n_requested);
     }
 }
 
@@ -61,9 +61,9 @@ void sv_out_logprob(const char **packed, struct sv_logprob *lp)
     memcpy(&h, *packed, sizeof h);
     *packed += sizeof h;
     *lp = (struct sv_logprob){
-        .logprob = h.logprob, .rank = h.rank, .n_top = h.n_top, .n_asked = h.n_asked};
+        .logprob = h.logprob, .rank = h.rank, .n_top = h.n_top, .n_requested = h.n_requested};
     take_pairs(packed, &lp->top_ids, &lp->top_logprobs, h.n_top);
-    take_pairs(packed, &lp->asked_ids, &lp->asked_logprobs, h.n_asked);
+    take_pairs(packed, &lp->requested_ids, &lp->requested_logprobs, h.n_requested);
 }
 
 /* Arrays in the order of unpack: 4-byte ones first, so that all are aligned. */

@@ -144,7 +144,7 @@ static int take_logprob_ids(const struct sv_serve *s, const json_t *list, const 
 
 /* Layout: the number of lists, the end of each list's ids, then the ids. */
 int sv_logprob_ids_read(const struct sv_serve *s, const struct sv_params *p, int32_t n_prompts,
-                        int32_t **asked, struct sv_api_err *e)
+                        int32_t **requested, struct sv_api_err *e)
 {
     const json_t *first = json_array_get(p->logprob_ids, 0);
     const bool each = json_is_array(first) || json_is_null(first);
@@ -170,18 +170,18 @@ int sv_logprob_ids_read(const struct sv_serve *s, const struct sv_params *p, int
         if (!rc)
             ids.id[1 + i] = (int32_t)ids.n;
     }
-    *asked = ids.id; /* freed with the call, also after an error */
+    *requested = ids.id; /* freed with the call, also after an error */
     return rc;
 }
 
-void sv_logprob_ids_set(const int32_t *asked, int32_t prompt, struct sv_request *r)
+void sv_logprob_ids_set(const int32_t *requested, int32_t prompt, struct sv_request *r)
 {
-    if (!asked || !r->logprobs)
+    if (!requested || !r->logprobs)
         return;
-    const int32_t i = asked[0] > 1 ? prompt : 0;
-    const int32_t from = i ? asked[i] : asked[0] + 1;
-    r->asked_ids = asked + from;
-    r->n_asked_ids = asked[1 + i] - from;
+    const int32_t i = requested[0] > 1 ? prompt : 0;
+    const int32_t from = i ? requested[i] : requested[0] + 1;
+    r->logprob_token_ids = requested + from;
+    r->n_logprob_token_ids = requested[1 + i] - from;
 }
 
 /* ---------------------------------------------------------------- what ends an answer */

@@ -24,9 +24,14 @@
 static const struct {
     size_t at, n_at, size;
 } arrays[] = {
-    ARRAY(prompt_ids, n_prompt_ids),   ARRAY(stop_ids, n_stop_ids),   ARRAY(shown_ids, n_shown_ids),
-    ARRAY(bias_ids, n_bias),           ARRAY(bias, n_bias),           ARRAY(bad_ids, n_bad_ids),
-    ARRAY(allowed_ids, n_allowed_ids), ARRAY(asked_ids, n_asked_ids),
+    ARRAY(prompt_ids, n_prompt_ids),
+    ARRAY(stop_ids, n_stop_ids),
+    ARRAY(shown_ids, n_shown_ids),
+    ARRAY(bias_ids, n_bias),
+    ARRAY(bias, n_bias),
+    ARRAY(bad_ids, n_bad_ids),
+    ARRAY(allowed_ids, n_allowed_ids),
+    ARRAY(logprob_token_ids, n_logprob_token_ids),
 };
 enum { N_ARRAYS = sizeof arrays / sizeof arrays[0] };
 

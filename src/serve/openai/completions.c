@@ -39,7 +39,7 @@ static void keep(struct sv_call *c, struct sv_choice *ch, const struct sv_out *o
     if (at && c->p.echo && c->p.logprobs)
         for (int32_t i = 0; i < o->n_prompt_logprobs; i++) {
             sv_out_logprob(&at, &lp);
-            lp.n_asked = 0; /* requested ids are reported for the answer only */
+            lp.n_requested = 0; /* requested ids are reported for the answer only */
             sv_logprobs_legacy(ch, tok, p->ids[i], &lp, i == 0);
         }
     if (o->n_prompt_logprobs && c->p.n_prompt_top >= 0)

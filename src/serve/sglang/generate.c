@@ -13,7 +13,7 @@
 /* ---------------------------------------------------------------- log probabilities */
 
 /* Lists in a choice's lp; the prompt's first list is prompt_lp. */
-enum { OUTPUT, OUTPUT_TOP, INPUT_TOP, OUTPUT_ASKED, INPUT_ASKED };
+enum { OUTPUT, OUTPUT_TOP, INPUT_TOP, OUTPUT_REQUESTED, INPUT_REQUESTED };
 
 /* [logprob, id, text], where the text is null unless asked for. */
 static void triple(struct sv_buf *b, const struct sv_call *c, int32_t id, const float *logprob)
@@ -59,9 +59,9 @@ static void add_place(struct sv_choice *ch, bool prompt, int32_t id, const struc
     if (c->p.n_top)
         triples(&ch->lp[prompt ? INPUT_TOP : OUTPUT_TOP], c, row->top_ids, row->top_logprobs,
                 row->n_top < c->p.n_top ? row->n_top : c->p.n_top);
-    if (ch->r.n_asked_ids)
-        triples(&ch->lp[prompt ? INPUT_ASKED : OUTPUT_ASKED], c, row->asked_ids,
-                row->asked_logprobs, row->n_asked);
+    if (ch->r.n_logprob_token_ids)
+        triples(&ch->lp[prompt ? INPUT_REQUESTED : OUTPUT_REQUESTED], c, row->requested_ids,
+                row->requested_logprobs, row->n_requested);
 }
 
 static void keep(struct sv_call *c, struct sv_choice *ch, const struct sv_out *o)
@@ -104,9 +104,9 @@ static void write_logprobs(struct sv_buf *b, const struct sv_call *c, struct sv_
         write_list(b, "input_top_logprobs", &ch->lp[INPUT_TOP]);
         write_list(b, "output_top_logprobs", &ch->lp[OUTPUT_TOP]);
     }
-    if (ch->r.n_asked_ids) {
-        write_list(b, "input_token_ids_logprobs", &ch->lp[INPUT_ASKED]);
-        write_list(b, "output_token_ids_logprobs", &ch->lp[OUTPUT_ASKED]);
+    if (ch->r.n_logprob_token_ids) {
+        write_list(b, "input_token_ids_logprobs", &ch->lp[INPUT_REQUESTED]);
+        write_list(b, "output_token_ids_logprobs", &ch->lp[OUTPUT_REQUESTED]);
     }
 }
 
