@@ -22,6 +22,10 @@
 
 enum { BLOCK = 16, MOST = 128, MOST_TIMED_SHAPES = 128, PROMPT = 64 };
 
+#ifndef CONFIDENCE /* policy_sweep.sh: the name in an older tree */
+#define CONFIDENCE confidence
+#endif
+
 #ifdef SV_LEVELS
 #define OLD 1 /* taps of plain steps are deferred until drafts need them */
 #else
@@ -38,7 +42,8 @@ struct machine {
     double seg_us, draft_seg_us, out_us;         /* a segment, one that drafts, a token asked for */
     double tile_us, draft_tile_us;               /* every begun 16 rows beyond the first */
     double step_us, context_us, deferred_row_us; /* context K/V: a pass, a row, a row of many */
-    double share_us; /* for the drafter to tell how sure it is of a draft, or the trip of a cut */
+    double
+        confidence_us; /* for the drafter to tell how sure it is of a draft, or the trip of a cut */
 };
 
 static const struct machine machines[] = {
@@ -51,7 +56,7 @@ static const struct machine machines[] = {
      .seg_us = 12,
      .draft_seg_us = 1,
      .out_us = 0.3,
-     .share_us = 40},
+     .confidence_us = 40},
     {.name = "AMX",
      .n_points = 2,
      .x = {1, 4096},
@@ -65,7 +70,7 @@ static const struct machine machines[] = {
      .step_us = 16,
      .context_us = 1.6,
      .deferred_row_us = 1.6,
-     .share_us = 4},
+     .confidence_us = 4},
 };
 
 static int32_t padded(int32_t n)
@@ -181,9 +186,9 @@ static void measure(struct sv_cost *c, const struct machine *m, int32_t n_seqs, 
             sv_curve_add(t->curve[i], t->x[i], t->timed[i].us[SV_TIME_ALL]);
     sv_curve_add(&c->draft_out, 1, m->out_us);
     sv_curve_add(&c->draft_out, 2000, 2000 * m->out_us);
-    sv_curve_add(&c->trip, 1, m->share_us);
+    sv_curve_add(&c->trip, 1, m->confidence_us);
     if (!m->gpu)
-        sv_curve_add(&c->trip, 1000, 1000 * m->share_us);
+        sv_curve_add(&c->trip, 1000, 1000 * m->confidence_us);
     c->padded = m->gpu ? padded : NULL;
     free(t);
 }
@@ -269,7 +274,7 @@ struct seat {
     uint64_t id;
     int32_t left, deferred, context, n_drafts;
     bool bare; /* a part of its context K/V is missing */
-    float share[BLOCK];
+    float confidence[BLOCK];
 };
 
 struct process {
@@ -360,15 +365,15 @@ static void choose(struct process *w, int32_t n_prompt)
 static void prune(struct process *w)
 {
     struct sv_policy *p = w->p;
-    float share[MOST * BLOCK];
+    float confidence[MOST * BLOCK];
     int32_t at = 0;
     for (int32_t i = 0; i < w->n; i++) {
         w->seat[i].n_drafts = p->seq[i].n_drafts;
         for (int32_t j = 0; j < p->seq[i].n_drafts; j++)
-            share[at++] = w->seat[i].share[j] = sv_rng_float(&w->rng);
+            confidence[at++] = w->seat[i].confidence[j] = sv_rng_float(&w->rng);
     }
     if (p->prunes_now)
-        sv_policy_prune(p, share);
+        sv_policy_prune(p, confidence);
 }
 
 static double advance(struct process *w, bool backoff)
@@ -383,16 +388,17 @@ static double advance(struct process *w, bool backoff)
                 len = sv_profile_draw(&w->profile, s->id, (uint64_t)s->left);
         len = len < width ? len : width;
         if (width > 1)
-            sv_policy_verified(p, &s->record,
-                               &(struct sv_verified){.width = width,
-                                                     .draft_rows = c->draft_rows,
-                                                     .n_emitted = len,
-                                                     .probe = c->probe,
-                                                     .share = p->confidence_now ? s->share : NULL,
-                                                     .n_drafts = s->n_drafts,
-                                                     .n_together = p->load.n_draft_segs});
+            sv_policy_verified(
+                p, &s->record,
+                &(struct sv_verified){.width = width,
+                                      .draft_rows = c->draft_rows,
+                                      .n_emitted = len,
+                                      .probe = c->probe,
+                                      .CONFIDENCE = p->confidence_now ? s->confidence : NULL,
+                                      .n_drafts = s->n_drafts,
+                                      .n_together = p->load.n_draft_segs});
         if (!backoff && p->confidence_now && s->n_drafts)
-            sv_policy_drafted(p, s->share, s->n_drafts);
+            sv_policy_drafted(p, s->confidence, s->n_drafts);
         brought += backoff || !s->n_drafts ? 0 : len - 1;
         tokens += expected(&w->profile, width);
         s->left -= len;
@@ -437,9 +443,9 @@ static double run(const struct machine *m, int profile, int32_t n, int32_t steps
         double t = target_us(m, n, backoff ? n : l->n_rows);
         t += backoff ? 0 : draft_us(m, l->n_draft_segs, l->n_draft_rows, l->n_draft_out);
         if (!backoff && p->prunes_now)
-            t += m->gpu ? m->share_us : m->share_us * l->n_draft_out;
+            t += m->gpu ? m->confidence_us : m->confidence_us * l->n_draft_out;
         else if (!backoff && p->confidence_now && !m->gpu)
-            t += m->share_us * l->n_draft_out;
+            t += m->confidence_us * l->n_draft_out;
         w->extra_us = 0;
         keep_up(w, !backoff && l->n_draft_segs, !backoff && 2 * l->n_draft_segs > n);
         *rows += backoff ? n : l->n_rows;

@@ -17,7 +17,7 @@ for tree; do
     old= # names until November 2026
     if grep -q sv_policy_rests "$tree/src/policy/policy.h"; then
         old="-Dsv_policy_backs_off=sv_policy_rests -Dsv_policy_unprofitable=sv_policy_is_far"
-        old="$old -Ddisabled=gave_up -Ddeferred_us=held_us"
+        old="$old -Ddisabled=gave_up -Ddeferred_us=held_us -DCONFIDENCE=share"
     fi
     ${CC:-cc} -O2 -w -std=gnu11 $old -I"$tree/src" -I"$tree/include" -o "$out/sweep$n" \
         "$here/bench/policy_sweep.c" "$tree"/src/policy/*.c "$profile" \

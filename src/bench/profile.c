@@ -36,13 +36,13 @@ static const struct sv_profile_step *step_of(const struct sv_accept_profile *p, 
 }
 
 void sv_profile_confidence(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw,
-                           int32_t n, float *share)
+                           int32_t n, float *confidence)
 {
     uint32_t word[4];
     SV_REQUIRE(p->n_steps > 0 && n < SV_MAX_BLOCK);
     sv_philox(p->seed, draw, sequence, word);
     for (int32_t j = 0; j < n; j++)
-        share[j] = step_of(p, word[0])->share[j];
+        confidence[j] = step_of(p, word[0])->confidence[j];
 }
 
 int32_t sv_profile_draw(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw)

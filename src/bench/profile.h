@@ -20,14 +20,14 @@ struct sv_accept_profile {
     int32_t n_steps;
 };
 struct sv_profile_step {
-    int32_t length;            /* bonus included */
-    float share[SV_MAX_BLOCK]; /* confidence of drafts 1.., 0 where none was recorded */
+    int32_t length;                 /* bonus included */
+    float confidence[SV_MAX_BLOCK]; /* confidence of drafts 1.., 0 where none was recorded */
 };
 /* share[i]: weight of accept length i + 1; any positive sum. */
 int sv_profile_set(struct sv_accept_profile *p, const double *share, int32_t n, struct sv_err *err);
 int32_t sv_profile_draw(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw);
 /* The same draw: the drafter's confidence in its first n drafts. Recorded steps only. */
 void sv_profile_confidence(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw,
-                           int32_t n, float *share);
+                           int32_t n, float *confidence);
 
 #endif

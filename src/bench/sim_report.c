@@ -137,7 +137,7 @@ static int take_steps(struct sv_sim_profile *p, const char *path, const char *te
             if (length)
                 s->length = (int32_t)v;
             else
-                s->share[n - 1] = (float)v;
+                s->confidence[n - 1] = (float)v;
             at = after + strspn(after, " \t\r");
         }
         p->p.n_steps++;

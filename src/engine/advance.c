@@ -31,7 +31,7 @@ static void count_verified(struct sv_engine *e, struct sv_seq *q, const struct s
                                                  .n_emitted = n_emit,
                                                  .probe = g->probe,
                                                  .refused = g->refused,
-                                                 .share = confidence,
+                                                 .confidence = confidence,
                                                  .n_drafts = g->n_drafts,
                                                  .n_together = e->plan.n_draft_segs});
     if (confidence)

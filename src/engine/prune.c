@@ -109,7 +109,7 @@ static void make_masks(struct sv_engine *e)
     }
 }
 
-static void prune_unsure(struct sv_engine *e)
+static void prune_by_confidence(struct sv_engine *e)
 {
     struct sv_policy *policy = e->sched.policy;
     sv_policy_prune(policy, (const float *)(const void *)e->batch.confidence.host);
@@ -136,7 +136,7 @@ int sv_prune_plan(struct sv_engine *e, struct sv_err *err)
     if (p->masked)
         prune_illegal(e);
     if (p->prunes && e->sched.policy) /* without: the cost of steps is being measured */
-        prune_unsure(e);
+        prune_by_confidence(e);
     if (p->masked)
         make_masks(e);
     if (e->sched.policy)

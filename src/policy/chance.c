@@ -27,7 +27,7 @@ static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2, LEAST_CHANCE = 1e-6f;
 /* ... and how many observations of its own a request needs to be believed half over the
  * engine's. */
 static const float OWN_WEIGHT = 16;
-/* No draft is surer than this once the one before it is kept. */
+/* No draft is likelier than this once the one before it is kept. */
 static const float MOST_HAZARD = 0.998f;
 /* Drafts of its own a request needs for all positions together to be believed half. */
 static const float POOL = 16;
@@ -98,8 +98,8 @@ static float own_ratio(const struct sv_policy *p, const struct sv_record *r)
     return kept / expected;
 }
 
-/* How far apart from the engine's chance a request's is thought to be at a position, as a share of
- * it, were its record all that counts. */
+/* How far apart from the engine's chance a request's is thought to be at a position, as a
+ * share of it, were its record all that counts. */
 static float own_apart(const struct sv_policy *p, const struct sv_record *r, int32_t j, float all)
 {
     const float prior = OWN_WEIGHT * p->hazard[j];
@@ -150,30 +150,31 @@ static void count_refused(struct sv_policy *p, struct sv_record *r, int32_t j, f
 
 /* ---------------------------------------------------------------- what the drafter says */
 
-static int32_t bin_of(float share)
+static int32_t bin_of(float confidence)
 {
-    float s = share > 1e-6f ? share < 0.999999f ? share : 0.999999f : 1e-6f;
+    float s = confidence > 1e-6f ? confidence < 0.999999f ? confidence : 0.999999f : 1e-6f;
     float x = (logf(s / (1 - s)) - LOWEST_ODDS) / ODDS_STEP;
     return x <= 0 ? 0 : x >= SV_CONFIDENCE_BINS - 1 ? SV_CONFIDENCE_BINS - 1 : (int32_t)x;
 }
 
-float sv_confidence_chance(const struct sv_policy *p, int32_t j, float share)
+float sv_confidence_chance(const struct sv_policy *p, int32_t j, float confidence)
 {
     const struct sv_confidence *k = &p->confidence;
-    int32_t b = bin_of(share);
+    int32_t b = bin_of(confidence);
     float c = (k->kept[b] + BIN_WEIGHT * p->hazard[j]) / (k->tried[b] + BIN_WEIGHT);
     c *= (k->at_kept[j] + AT_WEIGHT) / (k->at_expected[j] + AT_WEIGHT);
     return c < 0.998f ? c : 0.998f;
 }
 
-/* Drafts 1 .. width - 1 were verified, the first n_emitted - 1 kept; share[j - 1] is draft j's. */
-static void count_confidence(struct sv_policy *p, const float *share, int32_t width,
+/* Drafts 1 .. width - 1 were verified, the first n_emitted - 1 kept; confidence[j - 1] is draft
+ * j's. */
+static void count_confidence(struct sv_policy *p, const float *confidence, int32_t width,
                              int32_t n_emitted)
 {
     struct sv_confidence *k = &p->confidence;
     for (int32_t j = 1; j < width && j <= n_emitted; j++) {
-        float kept = j < n_emitted, c = sv_confidence_chance(p, j, share[j - 1]);
-        int32_t b = bin_of(share[j - 1]);
+        float kept = j < n_emitted, c = sv_confidence_chance(p, j, confidence[j - 1]);
+        int32_t b = bin_of(confidence[j - 1]);
         k->at_kept[j] += kept - k->at_kept[j] / WINDOW_AT;
         k->at_expected[j] += c - k->at_expected[j] / WINDOW_AT;
         k->kept[b] += kept - k->kept[b] / WINDOW_BIN;
@@ -188,7 +189,7 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
     float window = window_of(v), expected = 0, alive = 1;
     const float all = own_ratio(p, r);
     int32_t width = v->width, n_emitted = v->n_emitted;
-    int32_t known = v->refused ? p->block : v->share ? v->n_drafts + 1 : width;
+    int32_t known = v->refused ? p->block : v->confidence ? v->n_drafts + 1 : width;
     for (int32_t j = 1; j < width; j++)
         expected += alive *= p->hazard[j];
     for (int32_t j = 1; j < width && j <= n_emitted; j++)
@@ -198,13 +199,13 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
     /* Drafts that were cut off had a chance too: without them the record would be that of drafts
      * the drafter was sure of. */
     float weight = n_emitted == width;
-    for (int32_t j = width; v->share && j <= v->n_drafts && weight > 0.01f; j++) {
-        float chance = sv_confidence_chance(p, j, v->share[j - 1]);
+    for (int32_t j = width; v->confidence && j <= v->n_drafts && weight > 0.01f; j++) {
+        float chance = sv_confidence_chance(p, j, v->confidence[j - 1]);
         count(p, r, j, v, chance, weight, all);
         weight *= chance;
     }
-    if (v->share)
-        count_confidence(p, v->share, width, n_emitted);
+    if (v->confidence)
+        count_confidence(p, v->confidence, width, n_emitted);
     /* What this width could not show goes stale; then it is taken to go on like the position
      * before. */
     for (int32_t j = known; j < p->block && !v->probe; j++) {
@@ -295,11 +296,11 @@ double sv_confidence_kept(const struct sv_policy *p)
     return (double)((p->confidence.brought + PROMISE) / (p->confidence.promised + PROMISE));
 }
 
-void sv_policy_drafted(struct sv_policy *p, const float *share, int32_t n)
+void sv_policy_drafted(struct sv_policy *p, const float *confidence, int32_t n)
 {
     float chance = 1;
     for (int32_t j = 1; j <= n && !p->random; j++)
-        remember(&p->confidence, j, chance *= sv_confidence_chance(p, j, share[j - 1]));
+        remember(&p->confidence, j, chance *= sv_confidence_chance(p, j, confidence[j - 1]));
 }
 
 void sv_policy_brought(struct sv_policy *p, double promised, int32_t n_tokens)

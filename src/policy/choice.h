@@ -21,7 +21,7 @@ double sv_chance_in_mode(const struct sv_policy *p, int mode, const float *alive
 /* How much of what a request's record says of it is believed: 0 where all are alike. */
 float sv_chance_differ(const struct sv_policy *p);
 /* That draft j is kept once the one before it was. */
-float sv_confidence_chance(const struct sv_policy *p, int32_t j, float share);
+float sv_confidence_chance(const struct sv_policy *p, int32_t j, float confidence);
 /* How the chances of draft j are spread, of which the record says `alive`: adds the
  * rows and tokens of one sequence, by the edges that chances lie behind. */
 void sv_confidence_spread(const struct sv_policy *p, int32_t j, float alive, float *rows,

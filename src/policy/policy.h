@@ -164,23 +164,23 @@ void sv_policy_restored(struct sv_policy *p, struct sv_record *record);
 /* Between drafting and verifying: no more than width rows of the sequence added i-th are verified.
  */
 void sv_policy_narrow(struct sv_policy *p, int32_t i, int32_t width);
-/* And then, with p->prunes_now: narrows seq[] to the rows that pay. share: of
+/* And then, with p->prunes_now: narrows seq[] to the rows that pay. confidence: of
  * all drafts in the order of the sequences. */
-void sv_policy_prune(struct sv_policy *p, const float *share);
+void sv_policy_prune(struct sv_policy *p, const float *confidence);
 /* A block was drafted, whatever of it was verified: the confidence of the drafter of its n drafts.
  */
-void sv_policy_drafted(struct sv_policy *p, const float *share, int32_t n);
+void sv_policy_drafted(struct sv_policy *p, const float *confidence, int32_t n);
 /* Drafts of a step that was cut brought so many tokens; promised: p->promised when it was
  * chosen. */
 void sv_policy_brought(struct sv_policy *p, double promised, int32_t n_tokens);
 /* A verify step, drafted with draft_rows masks and anchor: of n_drafts drafts width - 1 were
- * verified and brought n_emitted tokens. share: of the n_drafts; NULL = not known, and nothing was
- * cut. */
+ * verified and brought n_emitted tokens. confidence: of the n_drafts; NULL = not known, and nothing
+ * was cut. */
 struct sv_verified {
     int32_t width, draft_rows, n_emitted;
     bool probe;
     bool refused; /* the next draft was dropped: that it would not be kept was known (a grammar) */
-    const float *share;
+    const float *confidence;
     int32_t n_drafts;
     int32_t n_together; /* requests with drafts in that step; 0 = it was the only one */
 };

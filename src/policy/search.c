@@ -436,11 +436,11 @@ void sv_policy_narrow(struct sv_policy *p, int32_t i, int32_t width)
 }
 
 /* Chances of a sequence's drafts, now that the drafter has told how sure it is. */
-static const float *fill_told(struct sv_policy *p, int32_t i, const float *share)
+static const float *fill_told(struct sv_policy *p, int32_t i, const float *confidence)
 {
     float *chance = p->alive + (size_t)i * (size_t)p->block, a = 1;
     for (int32_t j = 1; j < p->seq[i].width; j++)
-        chance[j] = a *= sv_confidence_chance(p, j, share[j - 1]);
+        chance[j] = a *= sv_confidence_chance(p, j, confidence[j - 1]);
     return chance;
 }
 
@@ -452,7 +452,7 @@ static int32_t probe_width(const struct sv_policy_seq *s, const float *chance)
     return width;
 }
 
-void sv_policy_prune(struct sv_policy *p, const float *share)
+void sv_policy_prune(struct sv_policy *p, const float *confidence)
 {
     struct offer o = {.load = p->load, .rate = p->rate};
     struct sv_candidate c = {.width = 1};
@@ -462,7 +462,7 @@ void sv_policy_prune(struct sv_policy *p, const float *share)
         const struct sv_policy_seq *s = &p->seq[i];
         if (!s->draft_rows)
             continue;
-        const float *chance = fill_told(p, i, share + at);
+        const float *chance = fill_told(p, i, confidence + at);
         at += s->n_drafts;
         if (s->fixed || s->probe)
             continue;

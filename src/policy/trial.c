@@ -30,9 +30,9 @@ static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1, NEAR_SHARE 
 static const double REGRET = 0.03;
 /* How fast the share recovers while somebody drafts. */
 static const double BUDGET_RATE = 1.0 / 64;
-/* Steps between two trials of the other way: so many where the comparison is known to SURE, four
+/* Steps between two trials of the other way: so many where the comparison is known to PRECISE, four
  * times as many where it is known twice as well. */
-static const double SPACING = 24, MOST_SPACING = 2000, SURE = 0.05;
+static const double SPACING = 24, MOST_SPACING = 2000, PRECISE = 0.05;
 enum { MOST_SINCE = 4096 }; /* beyond, more steps say nothing more */
 /* Steps of one request that its acceptance is known from. */
 static const double OWN_STEPS = 40;
@@ -153,8 +153,8 @@ static bool goes(struct sv_policy *p, const struct sv_rival *rival, const struct
                  first = used->k ? 0 : p->deferred_us;
     if (!t->n_left) {
         /* What is thought to be best goes on long enough in between to be compared too. */
-        double sure = SURE / fmax(rival->doubt, 1e-3);
-        double least = fmin(fmax(SPACING * sure * sure, SPACING), MOST_SPACING);
+        double finer = PRECISE / fmax(rival->doubt, 1e-3);
+        double least = fmin(fmax(SPACING * finer * finer, SPACING), MOST_SPACING);
         if (t->n_since < least || t->other_us < 2 * loss + first || rival->apart > FAR)
             return false;
         t->n_left = rival->of_size ? SIZE_STEPS : STEPS;

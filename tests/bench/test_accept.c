@@ -125,7 +125,7 @@ static void confidence_is_recorded(void **state)
     for (int i = 0; i < N_STEPS; i++) {
         step[i].length = 1 + i;
         for (int j = 0; j < SV_MAX_BLOCK; j++)
-            step[i].share[j] = j < i ? 0.9f + 0.001f * (float)(i + j) : 0.25f;
+            step[i].confidence[j] = j < i ? 0.9f + 0.001f * (float)(i + j) : 0.25f;
     }
     for (int ahead = 0; ahead < 2; ahead++) {
         struct sv_engine *e = open_pair(ahead, true);

@@ -121,14 +121,14 @@ static void cut_counts(void **state)
 {
     (void)state;
     enum { WIDTH = 4, DRAFTS = 7 };
-    const float share[DRAFTS] = {0.9f, 0.8f, 0.7f, 0.6f, 0.5f, 0.4f, 0.3f};
+    const float confidence[DRAFTS] = {0.9f, 0.8f, 0.7f, 0.6f, 0.5f, 0.4f, 0.3f};
     for (int32_t n_emitted = 1; n_emitted <= WIDTH; n_emitted++) {
         struct sv_policy *p = open_even();
         struct sv_record r = {0};
         const struct sv_verified v = {.width = WIDTH,
                                       .draft_rows = BLOCK,
                                       .n_emitted = n_emitted,
-                                      .share = share,
+                                      .confidence = confidence,
                                       .n_drafts = DRAFTS};
         sv_policy_verified(p, &r, &v);
         double weight = n_emitted == WIDTH;
@@ -290,17 +290,17 @@ static void what_fades_is_gone(void **state)
     (void)state;
     struct sv_policy *p = open_even();
     struct sv_record r = {0};
-    float share[BLOCK - 1];
+    float confidence[BLOCK - 1];
     const struct sv_verified narrow = {.width = 2, .draft_rows = 2, .n_emitted = 2};
     for (int32_t j = 0; j < BLOCK - 1; j++)
-        share[j] = 0.05f;
-    sv_policy_drafted(p, share, BLOCK - 1);
+        confidence[j] = 0.05f;
+    sv_policy_drafted(p, confidence, BLOCK - 1);
     for (int32_t j = 0; j < BLOCK - 1; j++)
-        share[j] = 0.95f;
+        confidence[j] = 0.95f;
     for (int k = 0; k < 100000; k++) {
         sv_policy_verified(p, &r, &narrow);
         if (k % 8 == 0)
-            sv_policy_drafted(p, share, BLOCK - 1);
+            sv_policy_drafted(p, confidence, BLOCK - 1);
     }
     for (int32_t j = 2; j < BLOCK; j++) {
         assert_true(fpclassify(p->kept[j]) == FP_ZERO && fpclassify(p->tried[j]) == FP_ZERO);

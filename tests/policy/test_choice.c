@@ -261,7 +261,7 @@ static void looks_are_paid(void **state)
     }
 }
 
-static float share_of_bin(int bin) /* the middle: half steps of log odds from -4 on */
+static float confidence_of_bin(int bin) /* the middle: half steps of log odds from -4 on */
 {
     return (float)(1 / (1 + exp(-(-4 + 0.5 * (bin + 0.5)))));
 }
@@ -273,7 +273,7 @@ static void cuts_keep_what_pays(void **state)
     (void)state;
     enum { BIN = 20 };
     const double chance = (double)BIN / SV_CONFIDENCE_BINS;
-    float share[BLOCK];
+    float confidence[BLOCK];
     struct table t;
     set(&t, 1);
     for (int b = 0; b < SV_CONFIDENCE_BINS; b++) {
@@ -281,7 +281,7 @@ static void cuts_keep_what_pays(void **state)
         t.p->confidence.kept[b] = 1e6f * (float)b / SV_CONFIDENCE_BINS;
     }
     for (int32_t j = 0; j < BLOCK; j++)
-        share[j] = share_of_bin(BIN);
+        confidence[j] = confidence_of_bin(BIN);
     for (double rate = 0.05; rate < 0.3; rate += 0.05) {
         struct sv_policy_seq *s = t.p->seq;
         step(&t, 1, 0, BLOCK, 0);
@@ -298,7 +298,7 @@ static void cuts_keep_what_pays(void **state)
                 width = w;
             }
         }
-        sv_policy_prune(t.p, share);
+        sv_policy_prune(t.p, confidence);
         if (s->width != width)
             fail_msg("at %g tokens a us: width %d, not %d", rate, s->width, width);
         assert_int_equal(t.p->load.n_rows, width);
@@ -310,7 +310,7 @@ static void cuts_keep_what_pays(void **state)
 static void narrowed_before_the_cut(void **state)
 {
     (void)state;
-    float share[2 * (BLOCK - 1)];
+    float confidence[2 * (BLOCK - 1)];
     struct table t;
     set(&t, 1);
     for (int b = 0; b < SV_CONFIDENCE_BINS; b++) {
@@ -318,14 +318,14 @@ static void narrowed_before_the_cut(void **state)
         t.p->confidence.kept[b] = 1e6f * (float)b / SV_CONFIDENCE_BINS;
     }
     for (int32_t j = 0; j < 2 * (BLOCK - 1); j++)
-        share[j] = share_of_bin(j < BLOCK - 1 ? 22 : 2);
+        confidence[j] = confidence_of_bin(j < BLOCK - 1 ? 22 : 2);
     step(&t, 2, 0, BLOCK, 0);
     for (int i = 0; i < 2; i++)
         sv_choice_set_width(t.p, &t.p->seq[i], BLOCK, SV_DRAFT_FULL);
     t.p->rate = 0.05;
     sv_policy_narrow(t.p, 0, 4);
     assert_int_equal(t.p->load.n_rows, 4 + BLOCK);
-    sv_policy_prune(t.p, share);
+    sv_policy_prune(t.p, confidence);
     assert_int_equal(t.p->seq[0].width, 4); /* all that is left is worth it */
     assert_in_range(t.p->seq[1].width, 1, 3);
     assert_int_equal(t.p->load.n_rows, 4 + t.p->seq[1].width);

@@ -284,15 +284,15 @@ static void adds_up(const struct sv_policy *p)
 
 static void verify_any(struct sv_policy *p, struct guest *of[], struct sv_rng *rng)
 {
-    float share[MAX_SEQS * BLOCK];
+    float confidence[MAX_SEQS * BLOCK];
     for (int32_t i = 0; i < MAX_SEQS * BLOCK; i++)
-        share[i] = sv_rng_float(rng);
+        confidence[i] = sv_rng_float(rng);
     const bool told = p->confidence_now && p->load.n_draft_segs;
     for (int32_t i = 0; i < p->n; i++)
         if (!sv_rng_below(rng, 8))
             sv_policy_narrow(p, i, 1 + (int32_t)sv_rng_below(rng, (uint32_t)p->seq[i].width));
     if (told && p->prunes_now)
-        sv_policy_prune(p, share);
+        sv_policy_prune(p, confidence);
     for (int32_t i = 0, at = 0; i < p->n; i++) {
         const struct sv_policy_seq *s = &p->seq[i];
         const int32_t most = of[i]->kind == 0   ? 1
@@ -304,13 +304,13 @@ static void verify_any(struct sv_policy *p, struct guest *of[], struct sv_rng *r
                                       .n_emitted = n_emitted,
                                       .probe = s->probe,
                                       .refused = !sv_rng_below(rng, 16),
-                                      .share = told && s->n_drafts ? share + at : NULL,
+                                      .confidence = told && s->n_drafts ? confidence + at : NULL,
                                       .n_drafts = s->n_drafts,
                                       .n_together = p->load.n_draft_segs};
         if (s->width > 1 || v.refused)
             sv_policy_verified(p, s->record, &v);
-        if (v.share)
-            sv_policy_drafted(p, v.share, v.n_drafts);
+        if (v.confidence)
+            sv_policy_drafted(p, v.confidence, v.n_drafts);
         at += s->n_drafts;
         of[i]->left -= n_emitted;
     }

@@ -504,12 +504,12 @@ static void unprofitable_requests(void **state)
 /* Blocks whose drafter knows more or less well how many of its drafts are right: lengths from the
  * profile, and how sure it was of each. noise 0: it knows; large: it does not. */
 static void draw_block(const struct sv_accept_profile *prof, struct sv_rng *rng, int32_t i,
-                       int32_t step, float noise, float share[BLOCK], int32_t *len)
+                       int32_t step, float noise, float confidence[BLOCK], int32_t *len)
 {
     *len = sv_profile_draw(prof, (uint64_t)i, (uint64_t)step);
     for (int32_t j = 1; j < BLOCK; j++) {
         float x = (j < *len ? 2.0f : -2.0f) + noise * sv_rng_normal(rng);
-        share[j - 1] = 1 / (1 + expf(-x));
+        confidence[j - 1] = 1 / (1 + expf(-x));
     }
 }
 
@@ -523,26 +523,27 @@ static int32_t padded(int32_t n)
 }
 
 /* Tokens per us with rows cut once drafted. trip_us >= 0: where steps run ahead, counts are padded
- * and a cut takes so long. share_us: where the drafter tells how sure it is only when asked, for so
- * much a draft. *cut: share of the steps with rows cut. */
+ * and a cut takes so long. confidence_us: where the drafter tells how sure it is only when asked,
+ * for so much a draft. *cut: confidence of the steps with rows cut. */
 static double run_cutting(const struct machine *m, const struct sv_accept_profile *prof, int32_t n,
-                          float noise, double trip_us, double share_us, uint64_t seed, double *cut)
+                          float noise, double trip_us, double confidence_us, uint64_t seed,
+                          double *cut)
 {
     const bool ahead = trip_us >= 0;
     struct sv_policy *p;
     struct sv_err err;
     struct sv_record *rec = calloc((size_t)n, sizeof *rec);
     float(*block)[BLOCK] = calloc((size_t)n, sizeof *block);
-    float *share = calloc((size_t)n * BLOCK, sizeof *share);
+    float *confidence = calloc((size_t)n * BLOCK, sizeof *confidence);
     int32_t *len = calloc((size_t)n, sizeof *len), *n_drafts = calloc((size_t)n, sizeof *n_drafts);
     struct sv_rng rng = {seed};
     double tokens = 0, us = 0;
     assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
     p->prunes = true;
     p->ahead = ahead;
-    p->confidence_free = share_us <= 0;
-    sv_curve_add(&p->cost.trip, 1, ahead ? trip_us : share_us);
-    sv_curve_add(&p->cost.trip, 1000, ahead ? trip_us : 1000 * share_us);
+    p->confidence_free = confidence_us <= 0;
+    sv_curve_add(&p->cost.trip, 1, ahead ? trip_us : confidence_us);
+    sv_curve_add(&p->cost.trip, 1000, ahead ? trip_us : 1000 * confidence_us);
     p->cost.padded = ahead ? padded : NULL;
     fill_table(&p->cost, m, n);
     for (int32_t step = 0; step < 1500; step++) {
@@ -557,7 +558,7 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
             n_drafts[i] = p->seq[i].n_drafts;
             assert_true(n_drafts[i] == (p->seq[i].draft_rows ? p->seq[i].width - 1 : 0) ||
                         (!p->prunes_now && n_drafts[i] == BLOCK - 1));
-            memcpy(share + at, block[i], (size_t)n_drafts[i] * sizeof *share);
+            memcpy(confidence + at, block[i], (size_t)n_drafts[i] * sizeof *confidence);
             at += n_drafts[i];
         }
         assert_int_equal(at, outs);
@@ -566,7 +567,7 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
         int32_t brought = 0;
         double promised = p->promised;
         if (cuts)
-            sv_policy_prune(p, share);
+            sv_policy_prune(p, confidence);
         for (int32_t i = 0; i < n; i++) {
             const struct sv_policy_seq *s = &p->seq[i];
             assert_true(s->width >= 1 && s->width <= n_drafts[i] + 1);
@@ -580,7 +581,7 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
                                           .n_emitted = kept,
                                           .n_together = p->load.n_draft_segs,
                                           .probe = s->probe,
-                                          .share = p->confidence_now ? block[i] : NULL,
+                                          .confidence = p->confidence_now ? block[i] : NULL,
                                           .n_drafts = n_drafts[i]});
             if (n_drafts[i] && p->confidence_now)
                 sv_policy_drafted(p, block[i], n_drafts[i]);
@@ -595,7 +596,7 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
             ahead ? step_us(m, n, padded(n_rows), p->load.n_draft_segs, padded(draft_rows), outs)
                   : step_us(m, n, n_rows, p->load.n_draft_segs, draft_rows, outs);
         t += ahead && cuts ? trip_us : 0;
-        t += p->confidence_now ? share_us * outs : 0;
+        t += p->confidence_now ? confidence_us * outs : 0;
         sv_cost_learn(&p->cost, &p->load, t);
         us += step >= 100 ? t : 0;
     }
@@ -604,7 +605,7 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
     sv_policy_close(p);
     free(rec);
     free(block);
-    free(share);
+    free(confidence);
     free(len);
     free(n_drafts);
     return tokens / us;
@@ -630,12 +631,12 @@ static void cut(void **state)
             for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
                 best = fmax(best, run_fixed(&m, &prof, n, widths[i]));
             double blind = run_cutting(&m, &prof, n, 1000, -1, 0, SEED, NULL) / best;
-            double sure = run_cutting(&m, &prof, n, 1, -1, 0, SEED, NULL) / best;
-            if (blind < 0.97 || sure < 1.05)
-                print_message("profile %g, %d sequences: %.3f without knowing, %.3f sure\n",
-                              means[k], n, blind, sure);
-            assert_true(blind > 0.96 && sure > 0.98);
-            gain += means[k] > 1 ? sure : 0;
+            double knowing = run_cutting(&m, &prof, n, 1, -1, 0, SEED, NULL) / best;
+            if (blind < 0.97 || knowing < 1.05)
+                print_message("profile %g, %d sequences: %.3f without knowing, %.3f knowing\n",
+                              means[k], n, blind, knowing);
+            assert_true(blind > 0.96 && knowing > 0.98);
+            gain += means[k] > 1 ? knowing : 0;
             n_gains += means[k] > 1;
         }
     print_message("mean gain over the best fixed width: %.3f\n", gain / n_gains);
@@ -656,26 +657,26 @@ static void cut_ahead(void **state)
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
         for (int32_t n = 1; n <= 32; n = n == 1 ? 8 : 4 * n) {
             struct sv_accept_profile prof;
-            double best = 0, blind_cut, sure_cut, costly_cut = 0;
+            double best = 0, blind_cut, known_cut, costly_cut = 0;
             set_profile(&prof, means[k]);
             for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
                 best = fmax(best, run_fixed(&m, &prof, n, widths[i]));
             double blind = run_cutting(&m, &prof, n, 1000, 60, 0, SEED, &blind_cut) / best;
-            double sure = run_cutting(&m, &prof, n, 1, 60, 0, SEED, &sure_cut) / best;
+            double knowing = run_cutting(&m, &prof, n, 1, 60, 0, SEED, &known_cut) / best;
             double expensive =
                 n < 32 ? 1 : run_cutting(&m, &prof, n, 1, 6000, 0, SEED, &costly_cut) / best;
             print_message(
-                "profile %g, %d sequences: %.3f without knowing (%.0f %% cut), %.3f sure (%.0f "
+                "profile %g, %d sequences: %.3f without knowing (%.0f %% cut), %.3f knowing (%.0f "
                 "%%), "
                 "%.3f with a expensive cut (%.0f %%)\n",
-                means[k], n, blind, 100 * blind_cut, sure, 100 * sure_cut, expensive,
+                means[k], n, blind, 100 * blind_cut, knowing, 100 * known_cut, expensive,
                 100 * costly_cut);
-            assert_true(blind > 0.965 && sure > 0.965 && expensive > 0.965);
-            assert_true(sure > blind - 0.02 && costly_cut < 0.01);
+            assert_true(blind > 0.965 && knowing > 0.965 && expensive > 0.965);
+            assert_true(knowing > blind - 0.02 && costly_cut < 0.01);
             if (n < 32 || means[k] == 1 || means[k] > 15)
                 continue;
-            assert_true(sure_cut > 0.5 && blind_cut < 0.1);
-            gain += sure;
+            assert_true(known_cut > 0.5 && blind_cut < 0.1);
+            gain += knowing;
             n_gains++;
         }
     assert_true(gain / n_gains > 1.12);
@@ -728,27 +729,27 @@ static void cut_at_a_price(void **state)
         for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
             for (int32_t n = 1; n <= 4; n *= 4) {
                 struct sv_accept_profile prof;
-                double best = 0, sure_cut, blind_cut;
+                double best = 0, known_cut, blind_cut;
                 set_profile(&prof, means[k]);
                 for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
                     best = fmax(best, run_fixed(&machine[d], &prof, n, widths[i]));
-                double blind = 0, sure = 0, mean_cut = 0;
+                double blind = 0, knowing = 0, mean_cut = 0;
                 /* When it is found out is a matter of luck. */
                 for (uint64_t seed = 1; seed <= SEEDS; seed++) {
                     blind += run_cutting(&machine[d], &prof, n, 1000, -1, 4, seed, &blind_cut) /
                              best / SEEDS;
-                    sure += run_cutting(&machine[d], &prof, n, 1, -1, 4, seed, &sure_cut) / best /
-                            SEEDS;
-                    mean_cut += sure_cut / SEEDS;
-                    assert_true(blind_cut < 0.1 && (means[k] != 1 || sure_cut < 0.1));
+                    knowing += run_cutting(&machine[d], &prof, n, 1, -1, 4, seed, &known_cut) /
+                               best / SEEDS;
+                    mean_cut += known_cut / SEEDS;
+                    assert_true(blind_cut < 0.1 && (means[k] != 1 || known_cut < 0.1));
                 }
                 print_message(
-                    "%s, profile %g, %d sequences: %.3f without knowing (%.0f %% cut), %.3f sure "
+                    "%s, profile %g, %d sequences: %.3f blind (%.0f %% cut), %.3f knowing "
                     "(%.0f %%)\n",
-                    machine[d].name, means[k], n, blind, 100 * blind_cut, sure, 100 * mean_cut);
-                assert_true(blind > 0.97 && sure > 0.97);
+                    machine[d].name, means[k], n, blind, 100 * blind_cut, knowing, 100 * mean_cut);
+                assert_true(blind > 0.97 && knowing > 0.97);
                 if (d == 0 && means[k] != 1 && means[k] < 15) {
-                    gain += sure;
+                    gain += knowing;
                     n_gains++;
                 }
             }
