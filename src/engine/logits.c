@@ -93,12 +93,12 @@ void sv_logits_seat(struct sv_engine *e, int32_t slot)
     const struct sv_logits *lg = &e->logits;
     const struct sv_seq *q = e->sched.slot[slot];
     const struct sv_logit_rules *r = &q->rules;
-    struct sv_logit_rules told = *r;
+    struct sv_logit_rules sent = *r;
     const size_t at = (size_t)slot, id = sizeof(int32_t);
     SV_REQUIRE(q->n_tokens <= lg->history_stride);
     if (q->matcher) /* its masks see to these */
-        told.n_ban = told.n_words = told.n_allowed = 0;
-    sv_dev_upload(e->dev, lg->slot_rules + at, &told, sizeof told);
+        sent.n_ban = sent.n_words = sent.n_allowed = 0;
+    sv_dev_upload(e->dev, lg->slot_rules + at, &sent, sizeof sent);
     sv_dev_upload(e->dev, lg->bias_ids + at * SV_MAX_BIAS, q->bias_ids, (size_t)r->n_bias * id);
     sv_dev_upload(e->dev, lg->bias + at * SV_MAX_BIAS, q->bias, (size_t)r->n_bias * sizeof(float));
     sv_dev_upload(e->dev, lg->ban_ids + at * SV_MAX_BAN, q->ban_ids, (size_t)r->n_ban * id);

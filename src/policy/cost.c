@@ -83,7 +83,7 @@ double sv_cost_context(const struct sv_cost *c, const float *us, int32_t context
 }
 
 /* As many as the device is told; a step with prompt rows is told what there is. */
-static double told(const struct sv_cost *c, const struct sv_load *l, int32_t n)
+static double launched(const struct sv_cost *c, const struct sv_load *l, int32_t n)
 {
     return c->padded && n && !l->n_prompt_rows ? c->padded(n) : n;
 }
@@ -105,7 +105,7 @@ static double between(const struct sv_cost *c, const struct sv_curve *curve, dou
 /* plain: what one row of each takes. */
 static double target_us(const struct sv_cost *c, const struct sv_load *l, double plain)
 {
-    const double n = told(c, l, l->n_segs), r = told(c, l, l->n_rows);
+    const double n = launched(c, l, l->n_segs), r = launched(c, l, l->n_rows);
     if (l->n_rows == l->n_segs && !l->n_prompt_rows)
         return plain;
     return between(c, &c->wide, r + l->n_prompt_rows, r, l->n_segs < 2 ? 1 : n, 1, plain);
@@ -113,8 +113,8 @@ static double target_us(const struct sv_cost *c, const struct sv_load *l, double
 
 static double draft_us(const struct sv_cost *c, const struct sv_load *l)
 {
-    const double n = c->thin.n && l->n_draft_segs > 1 ? told(c, l, l->n_draft_segs) : 1,
-                 r = told(c, l, l->n_draft_rows);
+    const double n = c->thin.n && l->n_draft_segs > 1 ? launched(c, l, l->n_draft_segs) : 1,
+                 r = launched(c, l, l->n_draft_rows);
     return between(c, &c->draft_rows, r, r, n, 2, sv_curve_at(&c->thin, n)) +
            sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
 }
@@ -147,7 +147,7 @@ struct table_us {
 
 static struct table_us table_us(const struct sv_cost *c, const struct sv_load *l)
 {
-    double plain = sv_curve_at(&c->plain, told(c, l, l->n_segs)), us = target_us(c, l, plain);
+    double plain = sv_curve_at(&c->plain, launched(c, l, l->n_segs)), us = target_us(c, l, plain);
     if (l->n_draft_segs)
         us += draft_us(c, l);
     return (struct table_us){.all = us + (double)(l->seg_us + l->row_us + l->draft_us),

@@ -436,7 +436,7 @@ void sv_policy_narrow(struct sv_policy *p, int32_t i, int32_t width)
 }
 
 /* Chances of a sequence's drafts, now that the drafter has told how sure it is. */
-static const float *fill_told(struct sv_policy *p, int32_t i, const float *confidence)
+static const float *fill_chances(struct sv_policy *p, int32_t i, const float *confidence)
 {
     float *chance = p->alive + (size_t)i * (size_t)p->block, a = 1;
     for (int32_t j = 1; j < p->seq[i].width; j++)
@@ -462,7 +462,7 @@ void sv_policy_prune(struct sv_policy *p, const float *confidence)
         const struct sv_policy_seq *s = &p->seq[i];
         if (!s->draft_rows)
             continue;
-        const float *chance = fill_told(p, i, confidence + at);
+        const float *chance = fill_chances(p, i, confidence + at);
         at += s->n_drafts;
         if (s->fixed || s->probe)
             continue;

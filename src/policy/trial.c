@@ -95,8 +95,8 @@ static double doubt_of(const struct sv_policy *p, const struct sv_candidate *use
 /* 1 for a process that knows its table only, 0 once it has seen enough. */
 static double young(const struct sv_policy *p)
 {
-    const int32_t told = p->trial.n_steps * p->n;
-    return told < YOUNG ? (double)(YOUNG - told) / YOUNG : 0;
+    const int32_t seen = p->trial.n_steps * p->n;
+    return seen < YOUNG ? (double)(YOUNG - seen) / YOUNG : 0;
 }
 
 struct sv_rival sv_trial_against(const struct sv_policy *p, const struct sv_candidate *used,

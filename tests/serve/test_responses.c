@@ -353,7 +353,7 @@ static void failing_while_something_waits(void **state)
     assert_int_equal(hub_count(b.data, "event: response.failed\n"), 1);
     assert_false(b.failed);
     sv_deltas_close(&g);
-    sv_buf_fini(&own.told);
+    sv_buf_fini(&own.lp_sent);
     sv_buf_fini(&c.head);
     sv_buf_fini(&text);
     sv_buf_fini(&b);

@@ -186,7 +186,7 @@ static void obey(struct sv_remote *r, const struct sv_command *c)
         flush(r);
         break;
     case SV_COMMAND_FAIL:
-        sv_buf_append(&r->out, r->w->told, sizeof r->w->told);
+        sv_buf_append(&r->out, r->w->reason, sizeof r->w->reason);
         send_out(r, SV_WIRE_FAIL);
         break;
     case SV_COMMAND_STOP:

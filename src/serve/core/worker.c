@@ -70,9 +70,9 @@ static void on_event(void *user, const struct sv_event *ev)
 
     if (last && w->failing) {
         o.finish = SV_FINISH_ERROR;
-        o.message = w->told;
+        o.message = w->reason;
     }
-    if (last || !l->told || ev->prompt_logprobs)
+    if (last || !l->reported || ev->prompt_logprobs)
         w->engine.request_stats(w->engine.impl, ev->request, &st);
     o.n_message = o.message ? (uint32_t)strlen(o.message) : 0;
     o.n_prompt_logprobs = ev->prompt_logprobs ? st.n_prompt_tokens : 0;
@@ -87,10 +87,10 @@ static void on_event(void *user, const struct sv_event *ev)
         o.prefill_us = st.prefill_us;
         o.decode_us = st.decode_us;
     }
-    o.urgent = last || !l->told;
+    o.urgent = last || !l->reported;
     sv_out_pack(&w->batch, &o, ev->logprobs, ev->prompt_logprobs);
     w->urgent = w->urgent || o.urgent;
-    l->told = true;
+    l->reported = true;
     if (last) {
         l->choice = NULL;
         w->n_live--;
@@ -121,7 +121,7 @@ static void take_choice(struct sv_worker *w, struct sv_choice *ch, uint64_t seri
         w->n_live--;
         sv_worker_report(w, SV_OUT_REJECTED, ch,
                          msg[0]       ? msg
-                         : w->failing ? w->told
+                         : w->failing ? w->reason
                          : broken     ? w->why
                                       : sv_code_name(rc));
     }
@@ -133,7 +133,7 @@ static void fail(struct sv_worker *w)
     if (w->broken)
         return;
     w->failing = true;
-    sv_worker_report(w, SV_OUT_FAILED, NULL, w->told);
+    sv_worker_report(w, SV_OUT_FAILED, NULL, w->reason);
     for (int32_t i = 0; i < w->max_live; i++)
         if (w->live[i].choice)
             w->engine.cancel(w->engine.impl, w->live[i].id);
@@ -392,9 +392,9 @@ void sv_worker_flush(struct sv_worker *w)
 
 void sv_worker_fail(struct sv_worker *w, const char *why)
 {
-    if (*w->told)
+    if (*w->reason)
         return;
-    snprintf(w->told, sizeof w->told, "%s", why);
+    snprintf(w->reason, sizeof w->reason, "%s", why);
     command(w, SV_COMMAND_FAIL, NULL, 0);
 }
 

@@ -27,7 +27,7 @@ struct sv_live {
     struct sv_worker *w;
     struct sv_choice *choice; /* NULL = free */
     uint64_t serial, id;
-    bool told; /* it has had an event */
+    bool reported; /* it has had an event */
 };
 
 struct sv_worker {
@@ -48,9 +48,10 @@ struct sv_worker {
     struct sv_buf batch;
     struct sv_snapshot snap;
     int64_t snap_us;
-    bool ended;     /* a request has, since the last report */
-    bool urgent;    /* the batch must not wait for the loop's next look */
-    char told[400]; /* the reason given to sv_worker_fail: written once by the loop, before FAIL */
+    bool ended;  /* a request has, since the last report */
+    bool urgent; /* the batch must not wait for the loop's next look */
+    char
+        reason[400]; /* the reason given to sv_worker_fail: written once by the loop, before FAIL */
 };
 
 /* Adds a report to the batch; posts it; rejects what still waits in the queue. */

@@ -186,14 +186,14 @@ static const char *end_status(const struct sv_choice *ch)
 
 /* Which log probabilities an item has: in a stream those that were sent with it, otherwise the
  * first message has all of the text's and calls'. */
-static void set_told(const struct sv_response *r, struct item *it, int32_t n)
+static void set_lp_sent(const struct sv_response *r, struct item *it, int32_t n)
 {
-    int32_t told[2] = {it->to, n};
+    int32_t range[2] = {it->to, n};
 
-    if ((size_t)it->index < r->told.len / sizeof told)
-        memcpy(told, r->told.data + (size_t)it->index * sizeof told, sizeof told);
-    it->from = told[0];
-    it->to = it->kind == SV_PART_CONTENT ? told[1] : told[0];
+    if ((size_t)it->index < r->lp_sent.len / sizeof range)
+        memcpy(range, r->lp_sent.data + (size_t)it->index * sizeof range, sizeof range);
+    it->from = range[0];
+    it->to = it->kind == SV_PART_CONTENT ? range[1] : range[0];
 }
 
 /* All items, with sep before each and after the last. A failed answer has the items that the stream
@@ -206,14 +206,14 @@ static void write_output(struct sv_buf *b, struct sv_choice *ch, const char *sep
 
     for (size_t at = 0; it.at = at, sv_deltas_read(ch, &at, &p); it.index++) {
         it.kind = p.kind;
-        set_told(r, &it, n_kept(ch));
+        set_lp_sent(r, &it, n_kept(ch));
         pass_item(ch, &at, p.kind);
         sv_buf_printf(b, "%s%s", it.index ? "," : "", sep);
         write_item(b, ch, &it, at < ch->deltas.len ? "completed" : end_status(ch));
     }
     if (!it.index && !failed) { /* an empty answer */
         it.kind = SV_PART_CONTENT;
-        set_told(r, &it, n_kept(ch));
+        set_lp_sent(r, &it, n_kept(ch));
         sv_buf_printf(b, "%s", sep);
         write_item(b, ch, &it, end_status(ch));
     }
@@ -373,8 +373,8 @@ static struct item open_one(const struct sv_call *c)
     return (struct item){.kind = (enum sv_part_kind)(r->open - 1),
                          .at = r->item_at,
                          .index = r->index,
-                         .from = r->first_told,
-                         .to = r->n_told};
+                         .from = r->first_lp_sent,
+                         .to = r->n_lp_sent};
 }
 
 static void write_place(struct sv_buf *b, const struct sv_call *c, const struct item *it)
@@ -424,7 +424,7 @@ static void open_item(struct sv_buf *b, struct sv_call *c, struct sv_choice *ch,
 
     r->open = (int32_t)kind + 1;
     r->item_at = at;
-    r->first_told = r->n_told = r->n_told > first ? r->n_told : first;
+    r->first_lp_sent = r->n_lp_sent = r->n_lp_sent > first ? r->n_lp_sent : first;
     struct item it = open_one(c);
     item_event(b, c, &it, "response.output_item.added", NULL);
     if (kind != SV_PART_CALL)
@@ -440,7 +440,7 @@ static void close_item(struct sv_buf *b, struct sv_call *c, const char *status)
     if (!r->open)
         return;
     if (r->open == SV_PART_CONTENT + 1)
-        r->n_told = n_kept(ch);
+        r->n_lp_sent = n_kept(ch);
     struct item it = open_one(c);
     bool call = it.kind == SV_PART_CALL;
     begin(b, c, names[it.kind].done);
@@ -462,9 +462,9 @@ static void close_item(struct sv_buf *b, struct sv_call *c, const char *status)
     if (!call)
         part_event(b, c, &it, "response.content_part.done", false);
     item_event(b, c, &it, "response.output_item.done", status);
-    sv_buf_append(&r->told, &r->first_told, sizeof r->first_told);
-    sv_buf_append(&r->told, &r->n_told, sizeof r->n_told);
-    b->failed |= r->told.failed;
+    sv_buf_append(&r->lp_sent, &r->first_lp_sent, sizeof r->first_lp_sent);
+    sv_buf_append(&r->lp_sent, &r->n_lp_sent, sizeof r->n_lp_sent);
+    b->failed |= r->lp_sent.failed;
     r->index++;
     r->open = 0;
 }
@@ -480,8 +480,8 @@ static void delta(struct sv_buf *b, struct sv_call *c, struct sv_choice *ch,
     sv_buf_lit(b, ",\"delta\":");
     sv_deltas_quote(b, ch, &r->at, *p);
     if (p->kind == SV_PART_CONTENT && c->p.logprobs) {
-        write_logprobs(b, ch, r->n_told, n_kept(ch));
-        r->n_told = n_kept(ch);
+        write_logprobs(b, ch, r->n_lp_sent, n_kept(ch));
+        r->n_lp_sent = n_kept(ch);
     }
     end(b);
 }

@@ -51,11 +51,11 @@ struct sv_response {
     int32_t open;             /* the open item's kind + 1, or 0 */
     int32_t index;            /* closed items */
     int32_t n_events;
-    int32_t n_told;     /* tokens whose log probabilities were sent; ... */
-    int32_t first_told; /* ... the open item's begin here */
-    struct sv_buf told; /* first_told and n_told of each closed item */
-    int64_t completed;  /* Unix seconds */
-    bool waits;         /* a long item is to be closed on the other thread */
+    int32_t n_lp_sent;     /* tokens whose log probabilities were sent; ... */
+    int32_t first_lp_sent; /* ... the open item's begin here */
+    struct sv_buf lp_sent; /* first_lp_sent and n_lp_sent of each closed item */
+    int64_t completed;     /* Unix seconds */
+    bool waits;            /* a long item is to be closed on the other thread */
 };
 
 /* responses_read.c */

@@ -382,7 +382,7 @@ void sv_responses_free(struct sv_call *c)
     sv_stored_let_go(c->s->stored, r->previous);
     sv_buf_fini(&r->input);
     sv_buf_fini(&r->echo);
-    sv_buf_fini(&r->told);
+    sv_buf_fini(&r->lp_sent);
     sv_free(r);
 }
 
