@@ -60,24 +60,50 @@ int64_t sv_images_bytes(const struct sv_engine *e)
                      sv_tower_rows_bytes(t, most));
 }
 
-/* The same for images of the same hash, and for no others. One that another has taken the place of
- * gets a new key: what is known of it is not found any more. */
-static int32_t key_of(struct sv_engine *e, const uint64_t hash[2])
+/* The place of an image, with a key that is the same for images of the same hash, and for no
+ * others. One that another has taken the place of gets a new key: what is known of it is not found
+ * any more. */
+static struct sv_image_key *place_of(struct sv_engine *e, const uint64_t hash[2])
 {
     struct sv_image_intake *m = &e->images;
     struct sv_image_key *k = &m->known[hash[0] % SV_KNOWN_IMAGES];
     if (k->key && memcmp(k->hash, hash, sizeof k->hash) == 0)
-        return k->key;
+        return k;
     if (m->last_key == INT32_MIN) { /* from the beginning */
         sv_cache_flush(&e->cache);
         memset(m->known, 0, SV_KNOWN_IMAGES * sizeof *m->known);
         m->last_key = 0;
     }
-    memcpy(k->hash, hash, sizeof k->hash);
-    return k->key = --m->last_key;
+    *k = (struct sv_image_key){.hash = {hash[0], hash[1]}, .key = --m->last_key};
+    return k;
 }
 
 /* ---------------------------------------------------------------- a request */
+
+/* That of another request that shows the same, or a new one, which takes the pixels. */
+static struct sv_picture *picture_at(struct sv_image_key *place, struct sv_pixels *px)
+{
+    struct sv_picture *p = place->shown ? place->shown : sv_calloc(1, sizeof *p);
+    if (p && !place->shown) {
+        *p = (struct sv_picture){.place = place, .pixels = *px};
+        px->rgb = NULL;
+        place->shown = p;
+    }
+    if (p)
+        p->n_users++;
+    return p;
+}
+
+static void leave_picture(struct sv_picture *p, struct sv_dev *dev)
+{
+    if (!p || --p->n_users)
+        return;
+    if (p->place->shown == p)
+        p->place->shown = NULL;
+    sv_pixels_free(&p->pixels);
+    sv_dev_free(dev, p->rows);
+    sv_free(p);
+}
 
 static int make_one(struct sv_seq_image *to, struct sv_engine *e, const struct sv_image *from,
                     struct sv_err *err)
@@ -85,26 +111,30 @@ static int make_one(struct sv_seq_image *to, struct sv_engine *e, const struct s
     const struct sv_tower *t = e->model.tower;
     if (!from->rgb || from->width < 1 || from->height < 1)
         return sv_fail(err, SV_EINVAL, -1, "%d x %d pixels", from->width, from->height);
-    int32_t w = 0, h = 0;
-    int rc = sv_vision_prep_fit(&e->images.prep, from->width, from->height, &w, &h, err);
-    w /= t->cfg.patch;
-    h /= t->cfg.patch;
+    int32_t width = 0, height = 0;
+    int rc = sv_vision_prep_fit(&e->images.prep, from->width, from->height, &width, &height, err);
+    const int32_t w = width / t->cfg.patch, h = height / t->cfg.patch;
     if (!rc && ((int64_t)w * h > MAX_PATCHES || w > t->max_side || h > t->max_side))
         rc = sv_fail(err, SV_EINVAL, -1,
                      "%d x %d patches; at most %d are supported (size.longest_edge of "
                      "preprocessor_config.json makes images smaller)",
                      w, h, MAX_PATCHES);
+    struct sv_pixels px = {.rgb = NULL};
     if (!rc)
-        rc = sv_patches_make(&e->images.prep, from->rgb, from->width, from->height, &to->patches,
-                             err);
+        rc = sv_pixels_resize(from->rgb, from->width, from->height, width, height, &px, err);
     if (rc)
         return rc;
-    SV_REQUIRE(to->patches.grid_h == h && to->patches.grid_w == w);
-    const int32_t merge = t->cfg.merge;
-    to->per_line = w / merge;
-    to->n_rows = h / merge * to->per_line;
+    uint64_t hash[2];
+    sv_pixels_hash(&px, &e->images.prep, hash);
+    struct sv_image_key *place = place_of(e, hash);
+    to->shown = picture_at(place, &px);
+    sv_pixels_free(&px);
+    if (!to->shown)
+        return sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    to->key = place->key;
+    to->per_line = w / t->cfg.merge;
+    to->n_rows = h / t->cfg.merge * to->per_line;
     to->plane_bytes = sv_tower_plane_bytes(t, h * w);
-    to->key = key_of(e, to->patches.hash);
     return SV_OK;
 }
 
@@ -145,10 +175,8 @@ int sv_images_new(struct sv_images **images, struct sv_engine *e, const struct s
 
 void sv_images_free(struct sv_images *images)
 {
-    for (int32_t i = 0; images && i < images->n; i++) {
-        sv_patches_free(&images->image[i].patches);
-        sv_dev_free(images->dev, images->image[i].rows);
-    }
+    for (int32_t i = 0; images && i < images->n; i++)
+        leave_picture(images->image[i].shown, images->dev);
     sv_free(images);
 }
 
@@ -207,7 +235,7 @@ int32_t sv_images_ready(const struct sv_images *m, int32_t from)
 {
     for (int32_t i = 0; m && i < m->n; i++) {
         const struct sv_seq_image *g = &m->image[i];
-        if (!g->rows && g->first + g->n_rows > from)
+        if (!g->shown->rows && g->first + g->n_rows > from)
             return g->first > from ? g->first : from;
     }
     return INT32_MAX;
@@ -229,30 +257,34 @@ void sv_images_shift(const struct sv_images *m, int32_t index, int32_t shift[3])
 
 /* ---------------------------------------------------------------- the tower */
 
-static struct sv_seq_image *waited_for(struct sv_seq *q)
+static struct sv_picture *waited_for(struct sv_seq *q)
 {
     const int32_t from = q->n_committed + q->n_rows_ahead;
     struct sv_images *m = q->images;
     for (int32_t i = 0; m && i < m->n && q->slot >= 0 && from < q->n_prefill; i++)
-        if (!m->image[i].rows && m->image[i].first + m->image[i].n_rows > from)
-            return &m->image[i];
+        if (!m->image[i].shown->rows && m->image[i].first + m->image[i].n_rows > from)
+            return m->image[i].shown;
     return NULL;
 }
 
-static int make_rows(struct sv_engine *e, struct sv_seq_image *g)
+/* The patches take memory while the tower reads them, and no longer. */
+static int make_rows(struct sv_engine *e, struct sv_picture *shown)
 {
     const struct sv_tower *t = e->model.tower;
-    const struct sv_patches *p = &g->patches;
+    struct sv_patches p;
     void *rows = NULL;
-    int rc = sv_dev_alloc(e->dev, &rows, sv_tower_rows_bytes(t, p->grid_h * p->grid_w), NULL);
+    int rc = sv_patches_make(&e->images.prep, &shown->pixels, &p, NULL);
     if (!rc)
-        rc = sv_tower_run(t, e->batch.max_rows, p->grid_h, p->grid_w, p->values, rows, NULL);
+        rc = sv_dev_alloc(e->dev, &rows, sv_tower_rows_bytes(t, p.grid_h * p.grid_w), NULL);
+    if (!rc)
+        rc = sv_tower_run(t, e->batch.max_rows, p.grid_h, p.grid_w, p.values, rows, NULL);
+    sv_patches_free(&p);
     if (rc) {
         sv_dev_free(e->dev, rows);
         return rc;
     }
-    g->rows = rows;
-    sv_patches_free(&g->patches);
+    shown->rows = rows;
+    sv_pixels_free(&shown->pixels);
     return SV_OK;
 }
 
@@ -261,7 +293,7 @@ void sv_images_prepare(struct sv_engine *e)
 {
     const int64_t start_us = sv_clock_us();
     struct sv_seq *q = e->images.open ? e->sched.head : NULL;
-    struct sv_seq_image *g = NULL;
+    struct sv_picture *g = NULL;
     while (q && (q->state != SV_SEQ_PREFILL || q->cancel || !(g = waited_for(q))))
         q = q->next;
     if (!q)
@@ -286,10 +318,10 @@ static void fill_rows(struct sv_image_intake *to, const struct sv_images *m,
                       to_row = stop < end ? stop : end;
         if (from >= to_row)
             continue;
-        SV_REQUIRE(k->rows); /* the plan has left it out otherwise */
+        SV_REQUIRE(k->shown->rows); /* the plan has left it out otherwise */
         to->rows[to->n_rows++] = (struct sv_image_rows){.row0 = g->row0 + from - g->first,
                                                         .n_rows = to_row - from,
-                                                        .rows = (const char *)k->rows +
+                                                        .rows = (const char *)k->shown->rows +
                                                                 k->plane_bytes / (size_t)k->n_rows *
                                                                     (size_t)(from - k->first),
                                                         .n_deep = m->n_deep,

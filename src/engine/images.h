@@ -23,8 +23,9 @@ struct sv_image_intake {
     struct sv_vision_prep prep;
     struct sv_image_key {
         uint64_t hash[2];
-        int32_t key; /* below 0, as no token is; 0: none yet */
-    } * known;       /* (SV_KNOWN_IMAGES) the newest of those that have the same place */
+        int32_t key;              /* below 0, as no token is; 0: none yet */
+        struct sv_picture *shown; /* NULL: no request shows it */
+    } * known; /* (SV_KNOWN_IMAGES) the newest of those that have the same place */
     int32_t last_key;
     struct sv_image_rows *rows; /* (max_rows) those of the step being filled */
     int32_t n_rows;
@@ -34,21 +35,27 @@ int sv_images_open(struct sv_engine *e, const char *dir, struct sv_err *err);
 /* Of the device, for the largest image: a pass of the tower, and its rows. */
 int64_t sv_images_bytes(const struct sv_engine *e);
 
-/* A request's, NULL where it has none: prepared when it is submitted, rows made when its prompt
- * gets there. */
+/* What all requests that show the same image have of it, as long as there is one: its pixels until
+ * a prompt gets there, then its rows. */
+struct sv_picture {
+    int32_t n_users;
+    struct sv_image_key *place; /* where it was put; may be another's by now */
+    struct sv_pixels pixels;    /* resized; rgb NULL once there are rows */
+    void *rows; /* device: n_rows of the language model and n_deep times as many, or NULL */
+};
+
+/* A request's, NULL where it has none. */
 struct sv_images {
     struct sv_dev *dev;
     int32_t n, image_token;
     int32_t n_deep;
     struct sv_seq_image {
-        struct sv_patches patches;
+        struct sv_picture *shown;
         int32_t key;
         int32_t first, n_rows; /* in the prompt */
         int32_t per_line;      /* rows that stand side by side in the image */
         int32_t position;      /* by which its first row is rotated */
         int32_t behind;        /* what later rows' positions are less than their index, below 0 */
-        void *rows;            /* device: n_rows of the language model and n_deep times as many, or
-                                * NULL */
         size_t plane_bytes;    /* of n_rows */
     } image[];
 };

@@ -56,16 +56,18 @@ int64_t sv_vision_prep_rows(const struct sv_vision_prep *p, int32_t width, int32
 int sv_pixels_resize(const uint8_t *rgb, int32_t width, int32_t height, int32_t to_width,
                      int32_t to_height, struct sv_pixels *out, struct sv_err *err);
 
+/* Of a resized image: its grid and pixels by SHA-256, equal for equal patches alone. */
+void sv_pixels_hash(const struct sv_pixels *px, const struct sv_vision_prep *p, uint64_t hash[2]);
+
 struct sv_patches {
     int32_t grid_h, grid_w; /* patches */
     /* (grid_h * grid_w, 3 * temporal * patch * patch) f32, [channel][frame][row][column]; patches
      * block by block: block row, block column, row in the block, column in it */
     float *values;
-    uint64_t hash[2]; /* of grid and pixels, by SHA-256: equal for equal values alone */
 };
-/* Resizes, normalises and cuts up. */
-int sv_patches_make(const struct sv_vision_prep *p, const uint8_t *rgb, int32_t width,
-                    int32_t height, struct sv_patches *out, struct sv_err *err);
+/* Normalises and cuts up a resized image: for an image of 16 x 16 patches eight times its bytes. */
+int sv_patches_make(const struct sv_vision_prep *p, const struct sv_pixels *px,
+                    struct sv_patches *out, struct sv_err *err);
 void sv_patches_free(struct sv_patches *p);
 
 #endif

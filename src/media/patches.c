@@ -47,15 +47,14 @@ static void cut(const struct sv_vision_prep *p, const struct sv_pixels *px, stru
                                n_row, to);
 }
 
-static void hash_of(const struct sv_pixels *px, const struct sv_patches *out, uint64_t hash[2])
+void sv_pixels_hash(const struct sv_pixels *px, const struct sv_vision_prep *p, uint64_t hash[2])
 {
+    const int32_t grid[2] = {px->height / p->patch, px->width / p->patch};
     uint8_t head[8], digest[32];
     struct sv_digest d;
 
-    for (int i = 0; i < 4; i++) {
-        head[i] = (uint8_t)(out->grid_h >> 8 * i);
-        head[4 + i] = (uint8_t)(out->grid_w >> 8 * i);
-    }
+    for (int i = 0; i < 8; i++)
+        head[i] = (uint8_t)(grid[i / 4] >> 8 * (i % 4));
     sv_digest_begin(&d);
     sv_digest_add(&d, head, sizeof head);
     sv_digest_add(&d, px->rgb, 3 * (size_t)px->width * (size_t)px->height);
@@ -67,30 +66,17 @@ static void hash_of(const struct sv_pixels *px, const struct sv_patches *out, ui
     }
 }
 
-int sv_patches_make(const struct sv_vision_prep *p, const uint8_t *rgb, int32_t width,
-                    int32_t height, struct sv_patches *out, struct sv_err *err)
+int sv_patches_make(const struct sv_vision_prep *p, const struct sv_pixels *px,
+                    struct sv_patches *out, struct sv_err *err)
 {
     const size_t n_patch = 3 * (size_t)p->temporal * (size_t)p->patch * (size_t)p->patch;
-    struct sv_pixels px = {.rgb = NULL};
-    int32_t w, h;
 
-    *out = (struct sv_patches){.values = NULL};
-    int rc = sv_vision_prep_fit(p, width, height, &w, &h, err);
-    if (!rc)
-        rc = sv_pixels_resize(rgb, width, height, w, h, &px, err);
-    if (rc)
-        return rc;
-    out->grid_h = h / p->patch;
-    out->grid_w = w / p->patch;
+    *out = (struct sv_patches){.grid_h = px->height / p->patch, .grid_w = px->width / p->patch};
     out->values = sv_alloc((size_t)out->grid_h * (size_t)out->grid_w * n_patch * sizeof(float));
-    if (out->values) {
-        cut(p, &px, out);
-        hash_of(&px, out, out->hash);
-    } else {
-        rc = sv_fail(err, SV_ENOMEM, -1, "out of memory for the patches of an image");
-    }
-    sv_pixels_free(&px);
-    return rc;
+    if (!out->values)
+        return sv_fail(err, SV_ENOMEM, -1, "out of memory for the patches of an image");
+    cut(p, px, out);
+    return SV_OK;
 }
 
 void sv_patches_free(struct sv_patches *p)

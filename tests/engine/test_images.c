@@ -57,10 +57,14 @@ static void same_positions(struct sv_engine *e, const struct sv_request *r, stru
     const struct sv_seq *q = e->sched.head;
     const int32_t *shown = golden_get(g, "I32", &n, "q%d.images", p);
     for (int32_t k = 0; k < q->images->n; k++) {
-        const struct sv_patches *made = &q->images->image[k].patches;
+        struct sv_patches made;
+        assert_int_equal(
+            sv_patches_make(&e->images.prep, &q->images->image[k].shown->pixels, &made, &err),
+            SV_OK);
         const float *want = golden_get(g, "F32", &n, "i%d.patches", shown[k]);
-        assert_int_equal(n, made->grid_h * made->grid_w * 96);
-        assert_true(golden_rel_err(made->values, want, n) < 1e-6);
+        assert_int_equal(n, made.grid_h * made.grid_w * 96);
+        assert_true(golden_rel_err(made.values, want, n) < 1e-6);
+        sv_patches_free(&made);
     }
     const int32_t *want = golden_get(g, "I32", &n, "q%d.positions", p);
     const int32_t *ids = golden_get(g, "I32", &n_ids, "q%d.input_ids", p);
@@ -408,6 +412,47 @@ static void prefixes(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
+/* Requests that show the same image have one copy of it, of its pixels or of its rows, and the
+ * tower runs once; it lives as long as one of them. */
+static void shared(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {5, PICTURE_TOKEN, 6, PICTURE_TOKEN, 9};
+    const struct sv_engine_options o = {
+        .target_dir = dir_of(names[0]), .max_sequences = 2, .no_prefix_cache = true};
+    struct sv_engine *e = run_open(&o, NULL);
+    const struct sv_image images[2] = {picture(11), picture(11)};
+    struct run_told told[3] = {{0}};
+    struct sv_request r = sv_default_request(e);
+    struct sv_err err;
+    r.prompt_ids = ids;
+    r.n_prompt_ids = 5;
+    r.images = images;
+    r.n_images = 2;
+    r.ignore_eos = true;
+    r.on_event = run_listen;
+    for (int i = 0; i < 3; i++) {
+        r.user = &told[i];
+        r.max_tokens = i ? 3 : 1;
+        assert_int_equal(sv_engine_submit(e, &r, NULL, &err), SV_OK);
+    }
+    const struct sv_picture *only = e->sched.head->images->image[0].shown;
+    for (const struct sv_seq *q = e->sched.head; q; q = q->next)
+        assert_true(q->images->image[0].shown == only && q->images->image[1].shown == only);
+    assert_true(only->n_users == 6 && only->pixels.rgb && !only->rows);
+    while (!only->rows)
+        assert_true(sv_step_engine(e, NULL, 0) > 0);
+    assert_null(only->pixels.rgb);
+    while (sv_step_engine(e, NULL, 0) > 0)
+        assert_int_equal(only->n_users, 2 * e->sched.n_unfinished);
+    for (int i = 1; i < 3; i++)
+        assert_true(told[i].finish == SV_FINISH_LENGTH && told[i].n_tokens == 3);
+    for (int32_t i = 0; i < SV_KNOWN_IMAGES; i++)
+        assert_null(e->images.known[i].shown);
+    sv_engine_close(e);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 /* An image token that the model itself writes, or that a prompt without images has, is a token. */
 static void tokens_without_images(void **state)
 {
@@ -429,5 +474,5 @@ static void tokens_without_images(void **state)
 SV_TEST_MAIN(cmocka_unit_test(golden_text), cmocka_unit_test(text_models),
              cmocka_unit_test(what_does_not_fit), cmocka_unit_test(a_placeholder),
              cmocka_unit_test(faults), cmocka_unit_test(bits_f32), cmocka_unit_test(bits_bf16),
-             cmocka_unit_test(bits_states), cmocka_unit_test(prefixes),
+             cmocka_unit_test(bits_states), cmocka_unit_test(prefixes), cmocka_unit_test(shared),
              cmocka_unit_test(tokens_without_images))

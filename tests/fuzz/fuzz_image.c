@@ -16,8 +16,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
                                                .min_pixels = 64,
                                                .max_pixels = 1024,
                                                .std = {1, 1, 1}};
-    struct sv_pixels px;
+    struct sv_pixels px, fit;
     struct sv_patches patches;
+    int32_t w, h;
     struct sv_err err;
     unsigned sum = 0;
 
@@ -31,9 +32,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     for (size_t i = 0; i < 3 * (size_t)px.width * (size_t)px.height; i++)
         sum += px.rgb[i];
     SV_REQUIRE(sum <= 255u * 3 * (unsigned)limits.max_pixels);
-    if (!sv_patches_make(&prep, px.rgb, px.width, px.height, &patches, &err)) {
-        SV_REQUIRE(patches.grid_h % prep.merge == 0 && patches.grid_w % prep.merge == 0);
+    if (!sv_vision_prep_fit(&prep, px.width, px.height, &w, &h, &err) &&
+        !sv_pixels_resize(px.rgb, px.width, px.height, w, h, &fit, &err)) {
+        if (!sv_patches_make(&prep, &fit, &patches, &err))
+            SV_REQUIRE(patches.grid_h % prep.merge == 0 && patches.grid_w % prep.merge == 0);
         sv_patches_free(&patches);
+        sv_pixels_free(&fit);
     }
     sv_pixels_free(&px);
     return 0;

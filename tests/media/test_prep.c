@@ -69,6 +69,22 @@ static size_t n_values(const struct sv_vision_prep *p, const struct sv_patches *
            (size_t)p->patch;
 }
 
+/* As the engine does: resized, then cut up. */
+static int patches_of(const struct sv_vision_prep *p, const uint8_t *rgb, int32_t width,
+                      int32_t height, struct sv_patches *s, struct sv_err *err)
+{
+    struct sv_pixels px = {.rgb = NULL};
+    int32_t w, h;
+    int rc = sv_vision_prep_fit(p, width, height, &w, &h, err);
+    *s = (struct sv_patches){.values = NULL};
+    if (!rc)
+        rc = sv_pixels_resize(rgb, width, height, w, h, &px, err);
+    if (!rc)
+        rc = sv_patches_make(p, &px, s, err);
+    sv_pixels_free(&px);
+    return rc;
+}
+
 static void patches_are_the_references(void **state)
 {
     (void)state;
@@ -85,7 +101,7 @@ static void patches_are_the_references(void **state)
         struct sv_err err;
         char hex[65];
         size_t n;
-        if (sv_patches_make(&p, rgb, (int32_t)w, (int32_t)h, &s, &err))
+        if (patches_of(&p, rgb, (int32_t)w, (int32_t)h, &s, &err))
             fail_msg("case %zu: %s", i, err.msg);
         assert_int_equal(s.grid_h, json_integer_value(json_array_get(grid, 0)));
         assert_int_equal(s.grid_w, json_integer_value(json_array_get(grid, 1)));
@@ -146,33 +162,33 @@ static void resizing_twice_is_resizing_once(void **state)
                                      .max_pixels = 1024,
                                      .mean = {0.5f, 0.5f, 0.5f},
                                      .std = {0.5f, 0.5f, 0.5f}};
-    struct sv_patches once, twice;
-    struct sv_pixels px;
+    struct sv_pixels once, twice;
     struct sv_err err;
-    int32_t w, h;
+    uint64_t hash[2][2];
+    int32_t w, h, again_w, again_h;
     uint8_t *rgb = pattern(61, 47);
 
     assert_int_equal(sv_vision_prep_fit(&p, 61, 47, &w, &h, &err), SV_OK);
     assert_int_equal(sv_vision_prep_rows(&p, w, h), w / 8 * (h / 8));
-    assert_int_equal(sv_pixels_resize(rgb, 61, 47, w, h, &px, &err), SV_OK);
-    assert_int_equal(sv_patches_make(&p, rgb, 61, 47, &once, &err), SV_OK);
-    assert_int_equal(sv_patches_make(&p, px.rgb, w, h, &twice, &err), SV_OK);
-    assert_memory_equal(once.values, twice.values, n_values(&p, &once) * sizeof(float));
-    assert_memory_equal(once.hash, twice.hash, sizeof once.hash);
-    sv_patches_free(&twice);
+    assert_int_equal(sv_pixels_resize(rgb, 61, 47, w, h, &once, &err), SV_OK);
+    assert_int_equal(sv_vision_prep_fit(&p, w, h, &again_w, &again_h, &err), SV_OK);
+    assert_true(again_w == w && again_h == h && w != h);
+    assert_int_equal(sv_pixels_resize(once.rgb, w, h, w, h, &twice, &err), SV_OK);
+    assert_memory_equal(once.rgb, twice.rgb, 3 * (size_t)w * (size_t)h);
+    sv_pixels_hash(&once, &p, hash[0]);
+    sv_pixels_hash(&twice, &p, hash[1]);
+    assert_memory_equal(hash[0], hash[1], sizeof hash[0]);
     /* one bit of one pixel, and the same bytes in another form */
-    px.rgb[3 * w + 5] ^= 1;
-    assert_int_equal(sv_patches_make(&p, px.rgb, w, h, &twice, &err), SV_OK);
-    assert_memory_not_equal(once.hash, twice.hash, sizeof once.hash);
-    sv_patches_free(&twice);
-    px.rgb[3 * w + 5] ^= 1;
-    assert_true(w != h);
-    assert_int_equal(sv_patches_make(&p, px.rgb, h, w, &twice, &err), SV_OK);
-    assert_int_equal(twice.grid_w * twice.grid_h, once.grid_w * once.grid_h);
-    assert_memory_not_equal(once.hash, twice.hash, sizeof once.hash);
-    sv_patches_free(&twice);
-    sv_patches_free(&once);
-    sv_pixels_free(&px);
+    twice.rgb[3 * w + 5] ^= 1;
+    sv_pixels_hash(&twice, &p, hash[1]);
+    assert_memory_not_equal(hash[0], hash[1], sizeof hash[0]);
+    twice.rgb[3 * w + 5] ^= 1;
+    twice.width = h;
+    twice.height = w;
+    sv_pixels_hash(&twice, &p, hash[1]);
+    assert_memory_not_equal(hash[0], hash[1], sizeof hash[0]);
+    sv_pixels_free(&twice);
+    sv_pixels_free(&once);
     free(rgb);
 }
 
@@ -305,7 +321,7 @@ static void missing_memory(void **state)
         struct sv_patches s;
         struct sv_err err;
         sv_fault_arm(nth);
-        rc = sv_patches_make(&p, rgb, 61, 47, &s, &err);
+        rc = patches_of(&p, rgb, 61, 47, &s, &err);
         sv_fault_arm(0);
         assert_true(rc == SV_OK || (rc == SV_ENOMEM && !s.values));
         sv_patches_free(&s);
