@@ -281,6 +281,27 @@ static void stored_turns(void **state)
     end(&r);
 }
 
+/* Pixels of all requests are limited, whatever their files' size, and count no longer than their
+ * request has them. */
+static void as_many_as_there_is_room_for(void **state)
+{
+    (void)state;
+    struct hub r = {.o.max_kept_bytes = 1024};
+
+    begin(&r);
+    for (int i = 0; i < 12; i++) { /* of 9,216 and 768 bytes, and room for 8,192 */
+        json_t *v =
+            hub_json(&r, CHAT, body_of(CHAT_OF(CHAT_URL(DATA)), base64_of("baseline.jpg")), 503);
+        assert_non_null(
+            strstr(hub_text(v, "error.message"),
+                   "'messages[0].content[0].image_url.url': the images of all waiting"));
+        hub_json(&r, CHAT, body_of(CHAT_OF(CHAT_URL(DATA)), base64_of("rgb.png")), 200);
+        hub_json(&r, MESSAGES "/count_tokens", body_of(MESSAGES_OF(SOURCE), base64_of("rgb.png")),
+                 200);
+    }
+    end(&r);
+}
+
 static void what_is_refused(void **state)
 {
     (void)state;
@@ -523,6 +544,6 @@ static void files_below_a_directory(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(three_dialects), cmocka_unit_test(forms_of_parts),
              cmocka_unit_test(several_and_their_order), cmocka_unit_test(stored_turns),
-             cmocka_unit_test(what_is_refused), cmocka_unit_test(a_model_without_images),
-             cmocka_unit_test(what_is_told_of_the_model), cmocka_unit_test(beyond_the_context),
-             cmocka_unit_test(files_below_a_directory))
+             cmocka_unit_test(as_many_as_there_is_room_for), cmocka_unit_test(what_is_refused),
+             cmocka_unit_test(a_model_without_images), cmocka_unit_test(what_is_told_of_the_model),
+             cmocka_unit_test(beyond_the_context), cmocka_unit_test(files_below_a_directory))

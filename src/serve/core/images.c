@@ -21,6 +21,7 @@
 
 #define PLACE 128
 #define MAX_PIXELS_IN_ALL (4 * SV_IMAGE_MAX_PIXELS) /* decoded for one request */
+#define MAX_BYTES_PER_BODY 8 /* of all decoded images, by the limit of all large bodies */
 
 /* ---------------------------------------------------------------- contents */
 
@@ -376,6 +377,26 @@ static int too_long(const struct sv_serve *s, const char *place, int64_t n_rows,
     return -1;
 }
 
+static long long bytes_of(const struct sv_image *m)
+{
+    return 3LL * m->width * m->height;
+}
+
+/* The prompt has the pixels from now on, which count until it gives them back. */
+static int keep_image(const struct sv_serve *s, const struct sv_pixels *px, const char *place,
+                      struct sv_prompt *out, struct sv_api_err *e)
+{
+    const struct sv_image image = {px->rgb, px->width, px->height};
+    const long long n = bytes_of(&image), most = MAX_BYTES_PER_BODY * s->o.max_kept_bytes;
+
+    out->images[out->n_images++] = image;
+    if (atomic_fetch_add(out->image_bytes, n) + n <= most)
+        return 0;
+    return sv_api_fail(e, 503, NULL,
+                       "'%s': the images of all waiting requests take more than %lld MiB", place,
+                       most >> 20);
+}
+
 /* *left: pixels that may still be decoded. */
 static int load_image(const struct sv_serve *s, const struct sv_buf *bytes, const char *place,
                       int64_t *left, struct sv_prompt *out, struct sv_api_err *e)
@@ -405,9 +426,8 @@ static int load_image(const struct sv_serve *s, const struct sv_buf *bytes, cons
         return rc == SV_ENOMEM ? sv_api_no_memory(e)
                                : sv_api_bad(e, field_of(place), "'%s': %s", place, err.msg);
     }
-    out->images[out->n_images++] = (struct sv_image){px.rgb, px.width, px.height};
     out->n_more += (int32_t)n_rows - 1;
-    return 0;
+    return keep_image(s, &px, place, out, e);
 }
 
 /* -1 also while addresses wait to be fetched. */
@@ -440,6 +460,7 @@ int sv_serve_images_load(const struct sv_serve *s, const struct sv_enc_scratch *
     if (want_addresses(s, p, e))
         return -1;
     out->images = sv_calloc(n, sizeof *out->images);
+    out->image_bytes = s->image_bytes;
     if (!out->images)
         return sv_api_no_memory(e);
     for (size_t i = 0; i < n && !rc; i++) {
@@ -460,8 +481,10 @@ int sv_serve_images_load(const struct sv_serve *s, const struct sv_enc_scratch *
 
 void sv_serve_images_free(struct sv_prompt *p)
 {
-    for (int32_t i = 0; i < p->n_images; i++)
+    for (int32_t i = 0; i < p->n_images; i++) {
+        atomic_fetch_sub(p->image_bytes, bytes_of(&p->images[i]));
         sv_free((void *)(uintptr_t)p->images[i].rgb);
+    }
     sv_free(p->images);
     p->images = NULL;
     p->n_images = 0;
@@ -494,11 +517,15 @@ int sv_serve_images_open(struct sv_serve *s, struct sv_err *err)
     };
     int rc = open_dir(s, err);
 
+    s->image_bytes = rc ? NULL : sv_calloc(1, sizeof *s->image_bytes);
+    if (!rc && !s->image_bytes)
+        rc = sv_fail(err, SV_ENOMEM, -1, "server");
     return rc || !o.hosts ? rc : sv_fetcher_open(&s->fetcher, s->base, &o, err);
 }
 
 void sv_serve_images_close(struct sv_serve *s)
 {
     sv_fetcher_close(s->fetcher);
+    sv_free(s->image_bytes);
     sv_free(s->media_dir);
 }

@@ -10,6 +10,8 @@
 #include "serve/core/error.h"
 #include "serve/core/params.h"
 
+#include <stdatomic.h>
+
 struct sv_enc_scratch;
 struct sv_ids;
 struct sv_serve;
@@ -19,7 +21,8 @@ struct sv_prompt {
     int32_t n_ids;
     struct sv_image *images; /* with their pixels */
     int32_t n_images;
-    int32_t n_more; /* tokens that the images take beyond these ids */
+    atomic_llong *image_bytes; /* the server's, among which these pixels count */
+    int32_t n_more;            /* tokens that the images take beyond these ids */
 };
 static inline int32_t sv_prompt_tokens(const struct sv_prompt *p)
 {

@@ -49,6 +49,7 @@ struct sv_serve {
     struct sv_chat_template *chat; /* given by option; NULL: the model's */
     char *media_dir;               /* its real path; NULL: no files are read */
     struct sv_fetcher *fetcher;    /* of images; NULL: nothing is fetched */
+    atomic_llong *image_bytes;     /* of decoded images that prompts have */
     enum sv_tool_format tool_format;
     enum sv_think_format think_format;
     bool harmony;                            /* the chat template is gpt-oss's */
