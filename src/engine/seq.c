@@ -145,9 +145,11 @@ static int take_stops(struct sv_seq *q, const struct sv_request *r, const struct
     }
     if (!lim->tok)
         return SV_OK;
-    /* Room for one step's tokens, what a stop string may hold back, and a replacement character. */
+    /* Room for the tokens of two steps, which a call may read, bytes held before them, each of
+     * which becomes three where they are no UTF-8, and what a stop string may hold back. */
     sv_detok_init(&q->detok, lim->tok, true);
-    return sv_buf_reserve(&q->text, (SV_MAX_BLOCK + 1) * lim->max_token_bytes + q->max_stop + 16)
+    const size_t n_tokens = 2 * (size_t)q->width + 1;
+    return sv_buf_reserve(&q->text, 3 * n_tokens * lim->max_token_bytes + q->max_stop + 16)
                ? sv_fail(err, SV_ENOMEM, -1, "text buffer")
                : SV_OK;
 }

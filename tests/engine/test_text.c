@@ -284,6 +284,36 @@ static void bytes_behind_a_stop_string(void **state)
     sv_tokenizer_close(tok);
 }
 
+/* The text of two steps of the widest block has room, of bytes that are no UTF-8, too: nothing is
+ * allocated in a step. */
+static void room_for_two_steps(void **state)
+{
+    (void)state;
+    static const char file[] =
+        "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+        "\"decoder\":{\"type\":\"ByteLevel\"},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"\u00ff\u00ff\u00ff\u00ff\":0},\"merges\":[]}}";
+    static const int32_t prompt[] = {0};
+    const struct sv_config cfg = {.vocab_size = 1};
+    struct sv_tokenizer *tok;
+    struct sv_err err;
+    if (sv_tokenizer_parse(&tok, file, strlen(file), &err) < 0)
+        fail_msg("%s", err.msg);
+    const struct sv_seq_limits lim = {
+        .cfg = &cfg, .tok = tok, .context = 256, .width = SV_MAX_BLOCK, .max_token_bytes = 4};
+    const struct sv_request r = {
+        .top_p = 1, .prompt_ids = prompt, .n_prompt_ids = 1, .max_tokens = 2 * SV_MAX_BLOCK};
+    struct sv_seq *q;
+    assert_int_equal(sv_seq_new(&q, 1, &r, &lim, NULL, &err), 0);
+    const size_t cap = q->text.cap;
+    while (!sv_seq_append(q, 0, &cfg)) {
+    }
+    assert_int_equal(q->text.len, 2 * SV_MAX_BLOCK * 4 * 3);
+    assert_int_equal(q->text.cap, cap);
+    sv_seq_free(q);
+    sv_tokenizer_close(tok);
+}
+
 /* Special tokens are no text, but for those that the request names, or all. */
 static void special_tokens_that_are_shown(void **state)
 {
@@ -322,5 +352,5 @@ static void special_tokens_that_are_shown(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(text_is_its_tokens), cmocka_unit_test(stop_strings_everywhere),
              cmocka_unit_test(which_stop_string), cmocka_unit_test(held_text_is_released),
-             cmocka_unit_test(bytes_behind_a_stop_string),
+             cmocka_unit_test(bytes_behind_a_stop_string), cmocka_unit_test(room_for_two_steps),
              cmocka_unit_test(special_tokens_that_are_shown))
