@@ -210,8 +210,8 @@ struct sv_request {
 /* Greedy, no limits. */
 struct sv_request sv_default_request(const struct sv_engine *engine);
 
-/* Whether requests may have images: target and device have a vision tower (docs/images.md). */
-bool sv_engine_takes_images(const struct sv_engine *engine);
+/* Whether requests may have images (docs/images.md). *why: the reason, where not; may be NULL. */
+bool sv_engine_takes_images(const struct sv_engine *engine, const char **why);
 /* Copies everything it needs. The id is unique within the engine. */
 int sv_submit_request(struct sv_engine *engine, const struct sv_request *request, uint64_t *id,
                       char *err, size_t err_size);

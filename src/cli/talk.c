@@ -44,6 +44,7 @@ int sv_cli_talk_image(struct sv_cli_talk *t, const char *path)
     sv_buf_fini(&bytes);
     if (rc)
         return sv_cli_fail("%s", err.msg);
+    t->image_files[t->n_images] = path;
     t->images[t->n_images++] = (struct sv_image){px.rgb, px.width, px.height};
     return SV_CLI_OK;
 }
@@ -108,6 +109,7 @@ static int open_chat(struct sv_cli_talk *t, bool conversation)
 
 int sv_cli_talk_open(struct sv_cli_talk *t, bool conversation)
 {
+    const char *why = "";
     int code;
 
     sv_cli_answer_init(&t->answer, t->engine);
@@ -119,10 +121,10 @@ int sv_cli_talk_open(struct sv_cli_talk *t, bool conversation)
     open_reasoning(t);
     if (code == SV_CLI_OK && t->system && !t->chat)
         code = sv_cli_fail("--system needs a model with a chat template");
-    if (code == SV_CLI_OK && t->n_images && !sv_engine_takes_images(t->engine))
-        code = sv_cli_fail("--image: this model takes no images");
+    if (code == SV_CLI_OK && t->n_images && !sv_engine_takes_images(t->engine, &why))
+        code = sv_cli_fail("%s: option --image: %s", t->dir, why);
     if (code == SV_CLI_OK && t->n_images && !t->chat_template)
-        code = sv_cli_fail("--image needs a model with a chat template");
+        code = sv_cli_fail("%s: option --image needs a model with a chat template", t->dir);
     sv_cli_talk_forget(t);
     return code;
 }
@@ -178,6 +180,17 @@ static int render(struct sv_cli_talk *t, const char *text, size_t n, struct sv_b
                : SV_CLI_OK;
 }
 
+/* What a failed request says; the engine counts images and knows no files. */
+static int say_failure(const struct sv_cli_talk *t)
+{
+    const char *text = t->answer.message;
+    int image, n = 0;
+
+    if (sscanf(text, "image %d: %n", &image, &n) == 1 && n && image >= 0 && image < t->n_images)
+        return sv_cli_fail("%s: %s", t->image_files[image], text + n);
+    return sv_cli_fail("%s", text);
+}
+
 static int answer(struct sv_cli_talk *t, struct sv_buf *prompt)
 {
     struct sv_request r = t->defaults;
@@ -214,7 +227,7 @@ static int answer(struct sv_cli_talk *t, struct sv_buf *prompt)
     if (rc)
         return rc == SV_ECANCELED ? SV_CLI_FAIL : sv_cli_fail("%s", err.msg);
     if (t->answer.finish == SV_FINISH_ERROR)
-        return sv_cli_fail("%s", t->answer.message);
+        return say_failure(t);
     return t->parts.failed ? sv_cli_fail("out of memory") : SV_CLI_OK;
 }
 

@@ -44,6 +44,7 @@ struct sv_cli_talk {
     struct sv_template *plain_chat; /* <|im_start|>role ... <|im_end|>, where there is none */
     json_t *messages;               /* the conversation so far */
     struct sv_image images[SV_CLI_MAX_IMAGES]; /* of its first message, with their pixels */
+    const char *image_files[SV_CLI_MAX_IMAGES];
     int32_t n_images;
     bool images_told;                               /* the first message was answered */
     enum sv_think_format think;                     /* how the template's model writes reasoning */

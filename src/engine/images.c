@@ -14,8 +14,10 @@
 /* Of an image: a pass over so many takes half a gigabyte. */
 enum { MAX_PATCHES = 16384 };
 
-bool sv_engine_takes_images(const struct sv_engine *engine)
+bool sv_engine_takes_images(const struct sv_engine *engine, const char **why)
 {
+    if (why && !engine->images.open)
+        *why = engine->images.refusal;
     return engine->images.open;
 }
 

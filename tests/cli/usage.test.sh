@@ -63,7 +63,7 @@ err_says "/no/such.png"
 run 1 run -m "$target" -p hi --image README.md
 err_says "README.md: no known image; PNG, JPEG and WebP are read"
 run 1 run -m "$target" -p hi --image=tests/golden/images/rgb.png --image tests/golden/images/444.jpg
-err_says "--image: this model takes no images"
+err_says "pair_target: option --image: the model has no vision tower"
 run 2 run -m "$target" -p hi --colour sometimes
 err_says "--colour"
 run 2 run -m "$target" -p hi more

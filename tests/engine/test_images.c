@@ -100,7 +100,7 @@ static void golden_text(void **state)
         const struct sv_engine_options o = {
             .target_dir = dir_of(names[m]), .dtype = SV_TYPE_F32, .prefill_chunk = 7};
         struct sv_engine *e = run_open(&o, NULL);
-        assert_true(sv_engine_takes_images(e));
+        assert_true(sv_engine_takes_images(e, NULL));
         for (int p = 0; p < atoi(golden_meta(&g, "n_prompts")); p++) {
             struct sv_image images[MOST_IMAGES];
             size_t n, n_short;
@@ -156,7 +156,9 @@ static void text_models(void **state)
         r.prompt_ids = ids;
         r.n_prompt_ids = 3;
         r.n_images = 1;
-        assert_false(sv_engine_takes_images(e));
+        const char *why = NULL;
+        assert_false(sv_engine_takes_images(e, &why));
+        assert_string_equal(why, cases[k].says);
         refused(e, &r, SV_EINVAL, "n_images 1");
         r.images = &image;
         refused(e, &r, SV_EUNSUPPORTED, cases[k].says);

@@ -63,7 +63,7 @@ int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engin
 
     if (rc)
         return sv_fail(err, rc, -1, "%s", msg[0] ? msg : sv_code_name(rc));
-    const bool takes_images = sv_engine_takes_images(e);
+    const bool takes_images = sv_engine_takes_images(e, NULL);
     rc = takes_images ? sv_vision_prep_load(o->target_dir, &vision, err) : SV_OK;
     if (rc) {
         sv_close_engine(e);
