@@ -473,8 +473,96 @@ static void tokens_without_images(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
+/* ---------------------------------------------------------------- what a draft knows of images */
+
+/* The context keys of all layers of a draft with full attention; free() them. */
+static float *draft_keys(struct sv_engine *e, bool clear, size_t *n)
+{
+    int32_t group = 0;
+    struct sv_err err = {0};
+    while (e->cache.group[group].d.owner != SV_CACHE_DRAFT)
+        group++;
+    float *out = NULL;
+    for (int32_t l = 0; l < 2; l++) {
+        const struct sv_kv kv = sv_cache_kv(&e->cache, group, l);
+        const size_t one = (size_t)(kv.n_pages * kv.page_size * kv.n_kv_heads * kv.head_dim);
+        out = l ? out : calloc(2 * one, sizeof *out);
+        if (clear)
+            sv_dev_upload(e->dev, kv.k, out + (size_t)l * one, one * sizeof *out);
+        else
+            sv_dev_download(e->dev, out + (size_t)l * one, kv.k, one * sizeof *out);
+        *n = 2 * one;
+    }
+    assert_int_equal(sv_dev_sync(e->dev, &err), SV_OK);
+    return out;
+}
+
+/* DFlash is trained with indices of tokens as positions, images or not (docs/images.md): the
+ * context keys behind an image are those that rows of text with the same taps have, and a block
+ * goes on at the index. */
+static void draft_positions(const char *target, const char *draft)
+{
+    enum { N_ROWS = 16 };
+    static const int32_t ids[] = {PICTURE_TOKEN, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+    const struct sv_image image = picture(11);
+    const struct sv_engine_options o = {
+        .target_dir = target, .draft_dir = draft, .dtype = SV_TYPE_F32, .width = 16};
+    struct sv_engine *e = run_open(&o, NULL);
+    struct sv_request r = {.top_p = 1,
+                           .ignore_eos = true,
+                           .prompt_ids = ids,
+                           .n_prompt_ids = sizeof ids / sizeof *ids,
+                           .images = &image,
+                           .n_images = 1,
+                           .max_tokens = 30};
+    struct sv_err err = {0};
+    uint64_t id;
+    size_t n;
+    assert_int_equal(sv_engine_submit(e, &r, &id, &err), SV_OK);
+    do /* a step may do no more than to make the image */
+        assert_int_equal(sv_engine_step(e, &err) | sv_engine_settle(e, &err), SV_OK);
+    while (!e->plan.launch.n_rows);
+    int32_t behind[3], at[16];
+    sv_images_shift(e->sched.head->images, INT32_MAX, behind);
+    assert_int_equal(behind[0], 3 - 6); /* six rows, in three lines */
+    struct sv_rows rows = sv_engine_rows(e);
+    assert_true(rows.n_rows >= N_ROWS && rows.row_rope);
+
+    float *own = draft_keys(e, false, &n);
+    free(draft_keys(e, true, &n));
+    rows.row_rope = NULL;
+    sv_drafter_update_context(
+        e->drafter,
+        &(struct sv_context_pass){
+            .rows = rows, .n_commit = e->batch.n_commit.dev, .taps = e->taps, .cache = &e->cache});
+    float *text = draft_keys(e, false, &n);
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)(text[i] * text[i]);
+    assert_true(sum > 1);
+    assert_memory_equal(own, text, n * sizeof *own);
+    free(own), free(text);
+
+    assert_int_equal(sv_engine_step(e, &err) | sv_engine_settle(e, &err), SV_OK);
+    sv_dev_download(e->dev, at, e->batch.d_row_pos, sizeof at);
+    assert_int_equal(sv_dev_sync(e->dev, &err), SV_OK);
+    for (int32_t i = 0; i < 16; i++)
+        assert_int_equal(at[i], N_ROWS + i);
+    sv_engine_close(e);
+}
+
+static void drafts_go_by_index(void **state)
+{
+    (void)state;
+    for (int m = 0; m < N_NAMES; m += 2) {
+        const struct run_pair pair = toy_pair_of(names[m]);
+        draft_positions(pair.target, pair.draft);
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(golden_text), cmocka_unit_test(text_models),
              cmocka_unit_test(what_does_not_fit), cmocka_unit_test(a_placeholder),
              cmocka_unit_test(faults), cmocka_unit_test(bits_f32), cmocka_unit_test(bits_bf16),
              cmocka_unit_test(bits_states), cmocka_unit_test(prefixes), cmocka_unit_test(shared),
-             cmocka_unit_test(tokens_without_images))
+             cmocka_unit_test(tokens_without_images), cmocka_unit_test(drafts_go_by_index))
