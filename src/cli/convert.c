@@ -16,13 +16,14 @@
 
 static const char usage[] =
     "Usage: salvo convert -m DIR --to FORMAT --out DIR [--prompts FILE.jsonl [-d DRAFT_DIR]]\n"
+    "       salvo convert -m DRAFT_DIR --to FORMAT --out DIR [--prompts FILE.jsonl --target DIR]\n"
     "\n"
     "Writes a model once more with its projections and experts rounded to fewer bits: fp8 (a\n"
     "scale for each row), mxfp4, q8 and q4 (integers in groups of 32). The result is a directory\n"
     "(compressed-tensors) or, where --out ends in .gguf, a GGUF file (mxfp4, Q8_0, Q4_0).\n"
     "Embedding, head and norms stay as they are. Tells the error of each tensor; with\n"
     "prompts also how often the written model agrees with the original's greedy choice, and\n"
-    "with a draft the accept lengths of both.";
+    "with a draft, or of one, the accept lengths of both.";
 
 static const struct {
     const char *name;
@@ -142,6 +143,17 @@ static void print_report(const struct report *r)
     sv_cli_table_fini(&table);
 }
 
+/* What a GGUF file leaves out. */
+static void tell_of_towers(const char *dir, const char *out)
+{
+    struct sv_config *cfg = sv_calloc(1, sizeof *cfg);
+    const size_t n = strlen(out);
+    if (cfg && n > 5 && !strcmp(out + n - 5, ".gguf") && !sv_dir_is_draft(dir) &&
+        !sv_config_load(cfg, dir, NULL) && cfg->vision.depth)
+        printf("the vision tower is not in the file: GGUF keeps it in one of its own\n");
+    sv_free(cfg);
+}
+
 static int write_model(const char *dir, enum sv_quant_code code, const char *out)
 {
     struct report r = {0};
@@ -149,8 +161,10 @@ static int write_model(const char *dir, enum sv_quant_code code, const char *out
     sv_cli_progress_begin(&r.progress, stderr, "round", "tensors", 0);
     const int rc = sv_quantize_model(dir, code, out, note, &r, &err);
     sv_cli_progress_clear(&r.progress);
-    if (!rc)
+    if (!rc) {
         print_report(&r);
+        tell_of_towers(dir, out);
+    }
     sv_free(r.lines);
     if (rc == SV_ECANCELED)
         return sv_cli_fail("interrupted; nothing was written");
@@ -204,8 +218,9 @@ static void compare(const struct arm *was, const struct arm *now, int32_t n, boo
                sv_cli_accept_mean(&was->accept));
 }
 
-static int on_prompts(const struct sv_engine_options *eo, const char *out, const char *path,
-                      const struct sv_request *defaults)
+/* eo: with the original, which out takes the place of. */
+static int on_prompts(const struct sv_engine_options *eo, bool of_draft, const char *out,
+                      const char *path, const struct sv_request *defaults)
 {
     struct sv_engine_options converted = *eo;
     struct sv_cli_prompts prompts = {0};
@@ -220,7 +235,7 @@ static int on_prompts(const struct sv_engine_options *eo, const char *out, const
         rc = sv_cli_prompts_load(&prompts, path, eo->target_dir, defaults, cfg->vocab_size, &err);
     if (rc)
         code = sv_cli_fail("%s", err.msg);
-    converted.target_dir = out;
+    *(of_draft ? &converted.draft_dir : &converted.target_dir) = out;
     for (int i = 0; i < 2 && code == SV_CLI_OK; i++)
         code = answer_all(&arm[i], i ? &converted : eo, &prompts, &err);
     if (code == SV_CLI_OK)
@@ -244,7 +259,9 @@ int sv_cli_convert(int argc, char **argv)
     struct sv_cli_opts opts = {.n = 0};
     struct sv_engine_options eo;
     struct sv_request defaults = sv_default_request(NULL);
-    const char *to = NULL, *out = NULL, *prompts = NULL;
+    const char *to = NULL, *out = NULL, *prompts = NULL, *target = NULL;
+    char target_dir[SV_CLI_MAX_DIR];
+    struct sv_err err;
     const char *words[sizeof formats / sizeof formats[0] + 1] = {0};
     enum sv_quant_code code = SV_CODE_NONE;
     int rc;
@@ -255,6 +272,8 @@ int sv_cli_convert(int argc, char **argv)
                "directory or NAME.gguf that is written; must not exist");
     sv_cli_opt(&opts, "prompts", 0, SV_OPT_STRING, &prompts, "FILE",
                "answer these with both models and compare");
+    sv_cli_opt(&opts, "target", 0, SV_OPT_STRING, &target, "DIR",
+               "the model that answers where a draft is written");
     sv_cli_model_rows(&opts, &m);
     sv_cli_opt(&opts, "max-tokens", 'n', SV_OPT_INT, &s.max_tokens, "N",
                "length of these answers (default 96)");
@@ -271,8 +290,17 @@ int sv_cli_convert(int argc, char **argv)
         rc = sv_cli_usage("convert", "option --out is missing: which directory?");
     if (rc < 0 && eo.draft_dir && !prompts)
         rc = sv_cli_usage("convert", "option --draft needs --prompts");
+    const bool of_draft = rc < 0 && sv_dir_is_draft(eo.target_dir);
+    if (rc < 0 && of_draft && eo.draft_dir)
+        rc = sv_cli_usage("convert", "option --draft is for targets, and what -m names is a draft");
+    if (rc < 0 && of_draft && prompts && !target)
+        rc = sv_cli_usage("convert", "option --target is missing: which model is it a draft of?");
+    if (rc < 0 && target && !(of_draft && prompts))
+        rc = sv_cli_usage("convert", "option --target needs a draft and --prompts");
     if (rc < 0)
         rc = sv_cli_sampling_apply(&s, "convert", &defaults);
+    if (rc < 0 && target && sv_model_dir(target, target_dir, sizeof target_dir, &err))
+        rc = sv_cli_fail("%s", err.msg);
     if (rc >= 0)
         return rc;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
@@ -281,5 +309,9 @@ int sv_cli_convert(int argc, char **argv)
     eo.auto_width = false; /* acceptance at every position of the block */
     sv_cli_catch_interrupt();
     rc = write_model(eo.target_dir, code, out);
-    return rc == SV_CLI_OK && prompts ? on_prompts(&eo, out, prompts, &defaults) : rc;
+    if (of_draft) {
+        eo.draft_dir = eo.target_dir;
+        eo.target_dir = target_dir;
+    }
+    return rc == SV_CLI_OK && prompts ? on_prompts(&eo, of_draft, out, prompts, &defaults) : rc;
 }

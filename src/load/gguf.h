@@ -95,11 +95,10 @@ struct sv_gguf_family {
     bool permuted;   /* rows of q and k are in the order of neighbouring-pair rotary */
     bool tiled;      /* value head v stands where its key head's number comes last */
     bool whole_ramp; /* gpt-oss: YaRN is not truncated, experts are as wide as the ffn */
-    bool written;    /* quantize_gguf.c can write it */
 };
 /* NULL and err: there is none of this name. */
 const struct sv_gguf_family *sv_gguf_family(const struct sv_gguf *g, struct sv_err *err);
-/* The family of a configuration whose files are written; NULL: there is none. */
+/* The family of a configuration; NULL: there is none. */
 const struct sv_gguf_family *sv_gguf_family_of(const struct sv_config *c);
 /* Key ARCH.NAME; of an array one for each layer, which must be equal. *out stays when it is
  * absent. */
@@ -158,6 +157,8 @@ void sv_gguf_put(struct sv_buf *b, uint64_t v, int n_bytes);      /* little-endi
 void sv_gguf_put_text(struct sv_buf *b, const char *s, size_t n); /* its length first */
 int sv_gguf_put_config(struct sv_gguf_meta *m, const struct sv_gguf_family *f,
                        const struct sv_config *c, const char *name, struct sv_err *err);
+/* What a draft's has beside it. */
+int sv_gguf_put_draft(struct sv_gguf_meta *m, const struct sv_draft_config *d, struct sv_err *err);
 /* Tokenizer and chat template of a directory; of one without, the special ids alone. */
 int sv_gguf_put_tokenizer(struct sv_gguf_meta *m, const char *dir, const struct sv_config *c,
                           struct sv_err *err);

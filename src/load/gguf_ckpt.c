@@ -155,7 +155,13 @@ bool sv_gguf_file_name(const struct sv_gguf_family *f, const char *name, char *b
         snprintf(part, sizeof part, "mlp.experts.{expert}.%.*s", n - behind, name + behind);
     else
         snprintf(part, sizeof part, "%.*s", n, name);
-    from = strcmp(part, f->router) ? FROM_OF(parts, part) : router;
+    from = f->latent ? FROM_OF(latent_parts, part) : NULL;
+    if (!strcmp(part, f->router))
+        from = router;
+    else if ((f->hybrid || f->whole_ramp) && !strcmp(part, "post_attention_layernorm"))
+        from = "post_attention_norm";
+    else if (!from)
+        from = FROM_OF(parts, part);
     return from && snprintf(buf, size, "blk.%d.%s%s", layer, from, suffix) > 0;
 }
 

@@ -13,17 +13,12 @@
 #include <string.h>
 
 static const struct sv_gguf_family families[] = {
-    {.arch = "llama",
-     .architecture = "LlamaForCausalLM",
-     .router = "mlp.gate",
-     .permuted = true,
-     .written = true},
-    {.arch = "qwen3", .architecture = "Qwen3ForCausalLM", .router = "mlp.gate", .written = true},
+    {.arch = "llama", .architecture = "LlamaForCausalLM", .router = "mlp.gate", .permuted = true},
+    {.arch = "qwen3", .architecture = "Qwen3ForCausalLM", .router = "mlp.gate"},
     {.arch = "qwen3moe",
      .architecture = "Qwen3MoeForCausalLM",
      .router = "mlp.gate",
-     .experts = true,
-     .written = true},
+     .experts = true},
     {.arch = "gpt-oss",
      .architecture = "GptOssForCausalLM",
      .router = "mlp.router",
@@ -93,7 +88,7 @@ const struct sv_gguf_family *sv_gguf_family(const struct sv_gguf *g, struct sv_e
 const struct sv_gguf_family *sv_gguf_family_of(const struct sv_config *c)
 {
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
-        if (families[i].written && !strcmp(families[i].architecture, sv_arch_name(c->arch)))
+        if (!strcmp(families[i].architecture, sv_arch_name(c->arch)))
             return &families[i];
     return NULL;
 }

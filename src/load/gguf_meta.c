@@ -8,6 +8,7 @@
  */
 #include "load/gguf.h"
 
+#include "backend/ops_gdn.h"
 #include "token/token.h"
 
 #include <math.h>
@@ -83,17 +84,55 @@ static const char *key_of(const struct sv_gguf_family *f, const char *name, char
 
 /* ---------------------------------------------------------------- the configuration */
 
+/* Every which layer of a hybrid has full attention; 0: these are not at even distances. */
+static int32_t attention_interval(const struct sv_config *c)
+{
+    int32_t n = 0;
+    while (n < c->n_layers && c->layer_kind[n] == SV_LAYER_GDN)
+        n++;
+    for (int32_t i = 0; i < c->n_layers; i++)
+        if ((c->layer_kind[i] == SV_LAYER_GDN) != ((i + 1) % (n + 1) != 0))
+            return 0;
+    return n + 1;
+}
+
+static int32_t n_dense(const struct sv_config *c)
+{
+    int32_t n = 0;
+    while (n < c->n_layers && !c->layer_moe[n])
+        n++;
+    return n;
+}
+
+/* Layers as the family's readers expect them. */
+static const char *bad_layer(const struct sv_gguf_family *f, const struct sv_config *c, int32_t i)
+{
+    const bool slides = c->layer_kind[i] == SV_LAYER_SLIDING;
+    if (slides && !f->slides)
+        return "sliding layers";
+    if (f->whole_ramp && slides != (i % 2 == 0))
+        return "sliding layers in another order than every other one";
+    return f->experts && !c->layer_moe[i] && (!f->latent || i > n_dense(c))
+               ? "dense layers beside those with experts"
+               : NULL;
+}
+
 static int check(const struct sv_gguf_family *f, const struct sv_config *c, struct sv_err *err)
 {
     const struct sv_rope *r = &c->rope;
     const char *why = NULL;
     for (int32_t i = 0; i < c->n_layers && !why; i++)
-        why = c->layer_kind[i] != SV_LAYER_FULL ? "sliding layers"
-              : f->experts && !c->layer_moe[i]  ? "dense layers beside those with experts"
-                                                : NULL;
-    if (f->experts && !c->norm_topk)
+        why = bad_layer(f, c, i);
+    if (f->experts && !f->latent && !f->whole_ramp && !c->norm_topk)
         why = "experts whose weights do not add up to one (norm_topk_prob)";
-    if (r->kind == SV_ROPE_YARN && (r->attention_factor > 0 || r->mscale > 0))
+    if (f->whole_ramp && c->expert_limit != 7)
+        why = "a swiglu_limit other than 7";
+    if (f->hybrid && !attention_interval(c))
+        why = "layers of full attention at uneven distances";
+    if (f->latent && (c->attention_bias || !c->rope_interleaved))
+        why = c->attention_bias ? "biases of attention" : "rotary pairs that are no neighbours";
+    if (r->kind == SV_ROPE_YARN &&
+        (r->attention_factor > 0 || (f->latent ? r->mscale != r->mscale_all_dim : r->mscale > 0)))
         why = "an attention_factor or mscale of YaRN";
     if (r->kind == SV_ROPE_LLAMA3 && c->rot_dim / 2 > SV_MAX_ROPE_FACTORS)
         why = "llama3 scaling of so large heads";
@@ -125,27 +164,80 @@ static void put_rope(struct sv_gguf_meta *m, const struct sv_gguf_family *f,
         put_f32(m, key_of(f, "rope.scaling.yarn_beta_slow", key), (float)r->beta_slow);
     if (r->no_truncate)
         put_bool(m, key_of(f, "rope.scaling.yarn_truncate", key), false);
+    if (f->latent && r->mscale_all_dim > 0)
+        put_f32(m, key_of(f, "rope.scaling.yarn_log_multiplier", key),
+                (float)(0.1 * r->mscale_all_dim));
+}
+
+struct size {
+    const char *name;
+    int32_t v;
+};
+
+static void put_sizes(struct sv_gguf_meta *m, const struct sv_gguf_family *f,
+                      const struct size *sizes, size_t n)
+{
+    char key[128];
+    for (size_t i = 0; i < n; i++)
+        if (sizes[i].v)
+            put_u32(m, key_of(f, sizes[i].name, key), sizes[i].v);
+}
+
+/* Latent attention with keys and values together, and its router. */
+static void put_latent(struct sv_gguf_meta *m, const struct sv_gguf_family *f,
+                       const struct sv_config *c)
+{
+    const struct size sizes[] = {
+        {"attention.q_lora_rank", c->q_lora_rank},
+        {"attention.kv_lora_rank", c->kv_lora_rank},
+        {"leading_dense_block_count", n_dense(c)},
+        {"expert_shared_count", c->shared_intermediate_size / c->moe_intermediate_size},
+        {"expert_group_count", c->n_group},
+        {"expert_group_used_count", c->topk_group},
+        {"expert_gating_func", 2}};
+    char key[128];
+    put_sizes(m, f, sizes, sizeof sizes / sizeof sizes[0]);
+    put_f32(m, key_of(f, "expert_weights_scale", key), c->routed_scale);
+    put_bool(m, key_of(f, "expert_weights_norm", key), c->norm_topk);
+}
+
+static void put_hybrid(struct sv_gguf_meta *m, const struct sv_gguf_family *f,
+                       const struct sv_config *c)
+{
+    const struct size sizes[] = {{"expert_shared_feed_forward_length", c->shared_intermediate_size},
+                                 {"ssm.conv_kernel", SV_GDN_TAPS},
+                                 {"ssm.state_size", c->gdn_k_dim},
+                                 {"ssm.group_count", c->gdn_k_heads},
+                                 {"ssm.time_step_rank", c->gdn_v_heads},
+                                 {"ssm.inner_size", c->gdn_v_heads * c->gdn_v_dim},
+                                 {"full_attention_interval", attention_interval(c)}};
+    char key[128];
+    put_sizes(m, f, sizes, sizeof sizes / sizeof sizes[0]);
+    if (!c->mrope_section[0])
+        return;
+    put_array(m, key_of(f, "rope.dimension_sections", key), SV_GGUF_I32, 4);
+    for (int i = 0; i < 4; i++)
+        sv_gguf_put(&m->kv, i < 3 ? (uint64_t)c->mrope_section[i] : 0, 4);
 }
 
 int sv_gguf_put_config(struct sv_gguf_meta *m, const struct sv_gguf_family *f,
                        const struct sv_config *c, const char *name, struct sv_err *err)
 {
-    const struct {
-        const char *name;
-        int32_t v;
-    } sizes[] = {{"block_count", c->n_layers},
-                 {"context_length", c->max_position},
-                 {"embedding_length", c->hidden_size},
-                 {"feed_forward_length", c->intermediate_size},
-                 {"attention.head_count", c->n_heads},
-                 {"attention.head_count_kv", c->n_kv_heads},
-                 {"attention.key_length", c->head_dim},
-                 {"attention.value_length", c->head_dim},
-                 {"rope.dimension_count", c->head_dim},
-                 {"vocab_size", c->vocab_size},
-                 {"expert_count", c->n_experts},
-                 {"expert_used_count", c->n_experts ? c->n_chosen : 0},
-                 {"expert_feed_forward_length", c->n_experts ? c->moe_intermediate_size : 0}};
+    const struct size sizes[] = {
+        {"block_count", c->n_layers},
+        {"context_length", c->max_position},
+        {"embedding_length", c->hidden_size},
+        {"feed_forward_length", c->intermediate_size},
+        {"attention.head_count", c->n_heads},
+        {"attention.head_count_kv", f->latent ? c->n_heads : c->n_kv_heads},
+        {"attention.key_length", c->head_dim},
+        {"attention.value_length", f->latent ? c->v_dim : c->head_dim},
+        {"attention.sliding_window", c->sliding_window},
+        {"rope.dimension_count", c->rot_dim},
+        {"vocab_size", c->vocab_size},
+        {"expert_count", c->n_experts},
+        {"expert_used_count", c->n_experts ? c->n_chosen : 0},
+        {"expert_feed_forward_length", c->n_experts ? c->moe_intermediate_size : 0}};
     char key[128];
     const int rc = check(f, c, err);
     if (rc)
@@ -153,11 +245,35 @@ int sv_gguf_put_config(struct sv_gguf_meta *m, const struct sv_gguf_family *f,
     put_str(m, "general.architecture", f->arch, strlen(f->arch));
     put_str(m, "general.name", name, strlen(name));
     put_u32(m, "general.quantization_version", 2);
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        if (sizes[i].v)
-            put_u32(m, key_of(f, sizes[i].name, key), sizes[i].v);
+    put_sizes(m, f, sizes, sizeof sizes / sizeof sizes[0]);
     put_f32(m, key_of(f, "attention.layer_norm_rms_epsilon", key), c->rms_eps);
     put_rope(m, f, &c->rope);
+    if (f->latent)
+        put_latent(m, f, c);
+    if (f->hybrid)
+        put_hybrid(m, f, c);
+    return SV_OK;
+}
+
+int sv_gguf_put_draft(struct sv_gguf_meta *m, const struct sv_draft_config *d, struct sv_err *err)
+{
+    const struct sv_config *c = &d->base;
+    for (int32_t i = 0; i < c->n_layers; i++)
+        if (d->causal[i] != (c->layer_kind[i] == SV_LAYER_SLIDING))
+            return sv_fail(err, SV_EUNSUPPORTED, -1,
+                           "GGUF of 'dflash' has no place for full layers that are causal, or "
+                           "sliding ones that are not");
+    put_u32(m, "dflash.block_size", d->block_size);
+    put_u32(m, "dflash.target_hidden_size", c->hidden_size);
+    put_u32(m, "tokenizer.ggml.mask_token_id", d->mask_id);
+    put_array(m, "dflash.target_layers", SV_GGUF_I32, (uint64_t)d->n_taps);
+    for (int32_t i = 0; i < d->n_taps; i++) /* the layer whose input it is */
+        sv_gguf_put(&m->kv, (uint64_t)d->taps[i] + 1, 4);
+    if (!c->sliding_window)
+        return SV_OK;
+    put_array(m, "dflash.attention.sliding_window_pattern", SV_GGUF_BOOL, (uint64_t)c->n_layers);
+    for (int32_t i = 0; i < c->n_layers; i++)
+        sv_gguf_put(&m->kv, c->layer_kind[i] == SV_LAYER_SLIDING, 1);
     return SV_OK;
 }
 

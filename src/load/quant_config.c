@@ -318,9 +318,15 @@ int sv_quant_config_read(struct sv_quant_config *q, const json_t *obj, struct sv
 
 /* ---------------------------------------------------------------- names of layers */
 
-/* Whether a regular expression matches from the start of text. */
-static int regex_matches(const char *pattern, const char *text, bool *yes, struct sv_err *err)
+/* As files spell a layer; the bare name is that of lm_head. */
+static const char *const before[] = {"model.", "", "language_model.model.", "language_model.",
+                                     "model.language_model."};
+enum { N_BEFORE = sizeof before / sizeof before[0] };
+
+/* Whether a regular expression matches one of the layer's names from its start. */
+static int regex_matches(const char *pattern, const char *layer, bool *yes, struct sv_err *err)
 {
+    char full[512];
     int code;
     PCRE2_SIZE at;
     pcre2_code *re =
@@ -329,15 +335,19 @@ static int regex_matches(const char *pattern, const char *text, bool *yes, struc
         return sv_fail(err, SV_EFORMAT, -1, "'re:%.80s' is no regular expression (at %zu)", pattern,
                        at);
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
-    code = data ? pcre2_match(re, (PCRE2_SPTR)text, strlen(text), 0, 0, data, NULL)
-                : PCRE2_ERROR_NOMEMORY;
+    code = PCRE2_ERROR_NOMATCH;
+    for (int k = 0; k < N_BEFORE && code == PCRE2_ERROR_NOMATCH; k++) {
+        snprintf(full, sizeof full, "%s%s", before[k], layer);
+        code = data ? pcre2_match(re, (PCRE2_SPTR)full, strlen(full), 0, 0, data, NULL)
+                    : PCRE2_ERROR_NOMEMORY;
+    }
     pcre2_match_data_free(data);
     pcre2_code_free(re);
     *yes = code >= 0;
     return code >= 0 || code == PCRE2_ERROR_NOMATCH
                ? SV_OK
                : sv_fail(err, SV_EUNSUPPORTED, -1, "'re:%.80s' takes too long on '%.80s'", pattern,
-                         text);
+                         layer);
 }
 
 /* Whole components: "lm_head", "model.layers.0", "mlp.gate" (not of "mlp.gate_proj"). */
@@ -350,40 +360,36 @@ static bool has_components(const char *layer, const char *part)
     return false;
 }
 
-static int entry_matches(const struct sv_quant_config *q, const char *entry, const char *layer,
-                         bool *yes, struct sv_err *err)
+static bool entry_matches(const struct sv_quant_config *q, const char *entry, const char *layer)
 {
-    *yes = false;
-    if (q->method == SV_QUANT_CT && !strncmp(entry, "re:", 3))
-        return regex_matches(entry + 3, layer, yes, err);
-    if (q->method == SV_QUANT_CT)
-        *yes = !strcmp(entry, layer);
-    else if (q->method == SV_QUANT_MODELOPT)
-        *yes = fnmatch(entry, layer, 0) == 0 || has_components(layer, entry);
-    else if (q->method == SV_QUANT_AWQ)
-        *yes = *entry && strstr(layer, entry);
-    else
-        *yes = has_components(layer, entry);
-    return SV_OK;
+    switch (q->method) {
+    case SV_QUANT_CT:
+        return !strcmp(entry, layer);
+    case SV_QUANT_MODELOPT:
+        return fnmatch(entry, layer, 0) == 0 || has_components(layer, entry);
+    case SV_QUANT_AWQ:
+        return *entry && strstr(layer, entry);
+    default:
+        return has_components(layer, entry);
+    }
 }
 
 /* Whether a list names the layer; *entry: the one that does. */
 static int list_matches(const struct sv_quant_config *q, const json_t *list, const char *layer,
                         const char **entry, struct sv_err *err)
 {
-    /* As files spell it; the bare name is that of lm_head. */
-    static const char *const before[] = {"model.", "", "language_model.model.", "language_model.",
-                                         "model.language_model."};
     char full[512];
     *entry = NULL;
     for (size_t i = 0; i < json_array_size(list) && !*entry; i++) {
         const char *name = json_string_value(json_array_get(list, i));
+        const bool regex = q->method == SV_QUANT_CT && !strncmp(name, "re:", 3);
         bool yes = false;
-        for (size_t k = 0; k < sizeof before / sizeof before[0] && !yes; k++) {
+        int rc = regex ? regex_matches(name + 3, layer, &yes, err) : SV_OK;
+        if (rc)
+            return rc;
+        for (int k = 0; k < N_BEFORE && !yes && !regex; k++) {
             snprintf(full, sizeof full, "%s%s", before[k], layer);
-            int rc = entry_matches(q, name, full, &yes, err);
-            if (rc)
-                return rc;
+            yes = entry_matches(q, name, full);
         }
         if (yes)
             *entry = name;

@@ -348,26 +348,25 @@ int sv_out_partial(struct sv_buf *name, const char *out, struct sv_err *err)
 
 /* ---------------------------------------------------------------- what can be converted */
 
-bool sv_is_projection(const char *name)
+int sv_check_source(const struct sv_source *s, int32_t group, struct sv_err *err)
 {
-    const char suffix[] = "_proj.weight";
-    const size_t n = strlen(name), k = sizeof suffix - 1;
-    return !strncmp(name, "layers.", 7) && n > k && !strcmp(name + n - k, suffix);
-}
-
-int sv_check_source(const struct sv_host_tensor *t, int32_t group, struct sv_err *err)
-{
+    const struct sv_host_tensor *t = &s->t;
     if (t->quant.code)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "%s: tensor '%s' is in fewer bits already (%s)",
                        t->file, t->name, sv_quant_name(t->quant.code));
-    if (sv_is_projection(t->name) && group && t->dim[1] % group)
+    if (t->dtype > SV_F16)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "%s: tensor '%s' holds %s, no weights", t->file,
+                       t->name, sv_dtype_name(t->dtype));
+    if (s->rounded && group && t->dim[1] % group)
         return sv_fail(err, SV_EUNSUPPORTED, -1,
                        "%s: tensor '%s' has %lld columns, which are not groups of %d", t->file,
                        t->name, (long long)t->dim[1], group);
     return SV_OK;
 }
 
-static int check_model(const char *dir, const char *out, struct sv_config *cfg, struct sv_err *err)
+/* A target's configuration, or a draft's; is_draft says which. */
+static int read_config(const char *dir, const char *out, struct sv_draft_config *d, bool *is_draft,
+                       struct sv_err *err)
 {
     struct stat st;
     if (lstat(out, &st) == 0)
@@ -375,36 +374,47 @@ static int check_model(const char *dir, const char *out, struct sv_config *cfg, 
     if (sv_is_gguf(dir))
         return sv_fail(err, SV_EUNSUPPORTED, -1,
                        "%s: only Hugging Face directories can be converted, not GGUF files", dir);
-    if (sv_dir_is_draft(dir))
-        return sv_fail(err, SV_EUNSUPPORTED, -1,
-                       "%s: is a draft; drafts in fewer bits are not supported", dir);
-    int rc = sv_config_load(cfg, dir, err);
-    if (!rc && (cfg->gdn_k_heads || cfg->packed_experts))
-        rc = sv_fail(err, SV_EUNSUPPORTED, -1,
-                     "%s: quantized weights are not supported for %s (dense models and experts in "
-                     "tensors of their own are)",
-                     dir, sv_arch_name(cfg->arch));
+    *is_draft = sv_dir_is_draft(dir);
+    int rc = *is_draft ? sv_draft_config_load(d, dir, 0, err) : sv_config_load(&d->base, dir, err);
+    if (!rc && d->base.mxfp4_experts)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "%s: its experts are in fewer bits already (mxfp4)",
+                     dir);
+    return rc;
+}
+
+static int write_from(struct sv_model_source *m, const struct sv_ckpt *ckpt,
+                      enum sv_quant_code code, const char *out, struct sv_err *err)
+{
+    struct sv_sources list;
+    int rc = sv_sources_open(&list, m->cfg, ckpt, err);
+    if (rc)
+        return rc;
+    m->list = &list;
+    rc = (sv_is_gguf(out) ? sv_quantize_to_gguf : sv_quantize_to_dir)(m, code, out, err);
+    sv_sources_close(&list);
     return rc;
 }
 
 int sv_quantize_model(const char *dir, enum sv_quant_code code, const char *out,
                       sv_quantized_fn *told, void *user, struct sv_err *err)
 {
-    struct sv_config *cfg = sv_calloc(1, sizeof *cfg);
+    struct sv_draft_config *d = sv_calloc(1, sizeof *d);
     struct sv_ckpt ckpt;
-    int rc = cfg ? check_model(dir, out, cfg, err) : sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    bool draft = false;
+    int rc =
+        d ? read_config(dir, out, d, &draft, err) : sv_fail(err, SV_ENOMEM, -1, "out of memory");
     if (!rc)
         rc = sv_ckpt_open(&ckpt, dir, err);
     if (rc) {
-        sv_free(cfg);
+        sv_free(d);
         return rc;
     }
-    const struct sv_model_source m = {
-        .dir = dir, .cfg = cfg, .ckpt = &ckpt, .told = told, .user = user};
-    rc = sv_ckpt_check_target(&ckpt, cfg, err);
+    struct sv_model_source m = {
+        .dir = dir, .cfg = &d->base, .draft = draft ? d : NULL, .told = told, .user = user};
+    rc = draft ? sv_ckpt_check_draft(&ckpt, d, err) : sv_ckpt_check_target(&ckpt, &d->base, err);
     if (!rc)
-        rc = (sv_is_gguf(out) ? sv_quantize_to_gguf : sv_quantize_to_dir)(&m, code, out, err);
+        rc = write_from(&m, &ckpt, code, out, err);
     sv_ckpt_close(&ckpt);
-    sv_free(cfg);
+    sv_free(d);
     return rc;
 }

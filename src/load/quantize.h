@@ -2,9 +2,10 @@
  * quantize.h - models written once more in fewer bits: rounding a matrix, and what the two kinds of
  * output share.
  *
- * quantize.c rounds and writes files, quantize_dir.c makes a directory in layouts of
- * compressed-tensors, quantize_gguf.c a GGUF file. Included by these. Must not: be included by
- * other folders; sv_quantize_model of load.h is what they call.
+ * quantize.c rounds and writes files, quantize_source.c lists what there is to write,
+ * quantize_dir.c makes a directory in layouts of compressed-tensors, quantize_gguf.c a GGUF file.
+ * Included by these. Must not: be included by other folders; sv_quantize_model of load.h is what
+ * they call.
  */
 #ifndef SV_LOAD_QUANTIZE_H
 #define SV_LOAD_QUANTIZE_H
@@ -33,15 +34,40 @@ int sv_out_close(struct sv_out *f, int rc);
 /* The name beside out that is used until what is written is whole. */
 int sv_out_partial(struct sv_buf *name, const char *out, struct sv_err *err);
 
-bool sv_is_projection(const char *name);
-/* A matrix is not in fewer bits already, and its rows are whole groups (0: any row is). */
-int sv_check_source(const struct sv_host_tensor *t, int32_t group, struct sv_err *err);
+/* ---------------------------------------------------------------- sources (quantize_source.c) */
 
-/* quantize_dir.c, quantize_gguf.c. ckpt is what cfg asks for. */
+/* Whether a tensor of this name is what fewer bits are for. */
+bool sv_is_projection(const char *name);
+/* A tensor that is written. */
+struct sv_source {
+    struct sv_host_tensor t; /* not made: with its data */
+    bool rounded, made;
+    /* Made of the packed experts, or of t.data without them: every step-th output from first on. */
+    struct sv_packed packed;
+    int32_t expert, first, step;
+};
+struct sv_sources {
+    struct sv_source *s; /* sorted by name */
+    int32_t n;
+    struct sv_arena arena;
+};
+/* Borrows from ckpt, which is what cfg asks for. */
+int sv_sources_open(struct sv_sources *s, const struct sv_config *cfg, const struct sv_ckpt *ckpt,
+                    struct sv_err *err);
+void sv_sources_close(struct sv_sources *s);
+const struct sv_source *sv_sources_find(const struct sv_sources *s, const char *name);
+/* The tensor with its data; *copy is to be freed. */
+int sv_source_take(const struct sv_source *s, struct sv_host_tensor *t, void **copy,
+                   struct sv_err *err);
+/* A matrix is not in fewer bits already, and its rows are whole groups (0: any row is). */
+int sv_check_source(const struct sv_source *s, int32_t group, struct sv_err *err);
+
+/* quantize_dir.c, quantize_gguf.c. */
 struct sv_model_source {
     const char *dir;
-    const struct sv_config *cfg;
-    const struct sv_ckpt *ckpt;
+    const struct sv_config *cfg;         /* of a draft its base */
+    const struct sv_draft_config *draft; /* NULL: a target */
+    const struct sv_sources *list;
     sv_quantized_fn *told;
     void *user;
 };

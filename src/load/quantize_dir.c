@@ -64,13 +64,14 @@ static void set_part(struct part *p, const char *suffix, const char *dtype, int6
                        .n_bytes = (size_t)rows * (size_t)(cols ? cols : 1) * elem};
 }
 
-static int plan_tensor(struct plan *p, const struct sv_host_tensor *t, struct part *part)
+static int plan_tensor(struct plan *p, const struct sv_source *s, struct part *part)
 {
     const struct layout *l = p->l;
-    int rc = sv_check_source(t, l->group, p->err);
+    const struct sv_host_tensor *t = &s->t;
+    int rc = sv_check_source(s, l->group, p->err);
     if (rc)
         return rc;
-    if (!sv_is_projection(t->name)) {
+    if (!s->rounded) {
         *part = (struct part){.dtype = t->dtype == SV_F32   ? "F32"
                                        : t->dtype == SV_F16 ? "F16"
                                                             : "BF16",
@@ -88,11 +89,24 @@ static int plan_tensor(struct plan *p, const struct sv_host_tensor *t, struct pa
     return SV_OK;
 }
 
-static void name_of(const struct sv_host_tensor *t, const struct part *p, char *buf, size_t size)
+/* As published files of the family have it. */
+static void name_of(const struct plan *p, const struct sv_host_tensor *t, const struct part *part,
+                    char *buf, size_t size)
 {
-    const char *prefix = strncmp(t->name, "lm_head.", 8) ? "model." : "";
-    const size_t n = p->suffix ? strlen(t->name) - strlen("weight") : strlen(t->name);
-    snprintf(buf, size, "%s%.*s%s", prefix, (int)n, t->name, p->suffix ? p->suffix : "");
+    static const char *const bare[] = {"mtp.", "vision_tower.", "mm_projector."};
+    const struct sv_arch_row *row = sv_arch_row(p->m->cfg->arch);
+    const bool outer = row->wrapped && row->latent, tower = !strncmp(t->name, "visual.", 7);
+    const char *prefix = p->m->draft              ? ""
+                         : outer                  ? "language_model.model."
+                         : row->wrapped && !tower ? "model.language_model."
+                                                  : "model.";
+    if (!strncmp(t->name, "lm_head.", 8))
+        prefix = outer ? "language_model." : "";
+    for (size_t i = 0; i < sizeof bare / sizeof bare[0]; i++)
+        if (!strncmp(t->name, bare[i], strlen(bare[i])))
+            prefix = "";
+    const size_t n = part->suffix ? strlen(t->name) - strlen("weight") : strlen(t->name);
+    snprintf(buf, size, "%s%.*s%s", prefix, (int)n, t->name, part->suffix ? part->suffix : "");
 }
 
 static size_t elem_of(const struct part *p)
@@ -106,7 +120,7 @@ static size_t elem_of(const struct part *p)
 static int lay_out(struct plan *p)
 {
     struct sv_buf *h = &p->header;
-    const int32_t n = p->m->ckpt->n_tensors * MAX_PARTS;
+    const int32_t n = p->m->list->n * MAX_PARTS;
     for (size_t elem = 4; elem; elem /= 2)
         for (int32_t i = 0; i < n; i++)
             if (p->parts[i].dtype && elem_of(&p->parts[i]) == elem) {
@@ -119,7 +133,7 @@ static int lay_out(struct plan *p)
         char name[256];
         if (!part->dtype)
             continue;
-        name_of(&p->m->ckpt->tensors[i / MAX_PARTS], part, name, sizeof name);
+        name_of(p, &p->m->list->s[i / MAX_PARTS].t, part, name, sizeof name);
         sv_buf_printf(h, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", name, part->dtype);
         for (int32_t k = 0; k < part->n_dims; k++)
             sv_buf_printf(h, "%s%lld", k ? "," : "", (long long)part->dim[k]);
@@ -135,11 +149,11 @@ static int lay_out(struct plan *p)
 static int make_plan(struct plan *p)
 {
     int rc = SV_OK;
-    p->parts = sv_calloc((size_t)p->m->ckpt->n_tensors * MAX_PARTS, sizeof *p->parts);
+    p->parts = sv_calloc((size_t)p->m->list->n * MAX_PARTS, sizeof *p->parts);
     if (!p->parts)
         return sv_fail(p->err, SV_ENOMEM, -1, "out of memory");
-    for (int32_t i = 0; i < p->m->ckpt->n_tensors && !rc; i++)
-        rc = plan_tensor(p, &p->m->ckpt->tensors[i], p->parts + i * MAX_PARTS);
+    for (int32_t i = 0; i < p->m->list->n && !rc; i++)
+        rc = plan_tensor(p, &p->m->list->s[i], p->parts + i * MAX_PARTS);
     return rc ? rc : lay_out(p);
 }
 
@@ -180,33 +194,65 @@ static int write_tensors(const struct plan *p, const char *path)
     rc = sv_out_put(&f, size, 8, 0);
     if (!rc)
         rc = sv_out_put(&f, p->header.data, p->header.len, 8);
-    for (int32_t i = 0; i < p->m->ckpt->n_tensors && !rc; i++) {
-        const struct sv_host_tensor *t = &p->m->ckpt->tensors[i];
+    for (int32_t i = 0; i < p->m->list->n && !rc; i++) {
         const struct part *part = p->parts + i * MAX_PARTS;
-        rc = part->suffix ? round_tensor(p, &f, t, part)
-                          : sv_out_put(&f, t->data, t->n_bytes, p->data_at + part->at);
+        struct sv_host_tensor t;
+        void *copy;
+        rc = sv_source_take(&p->m->list->s[i], &t, &copy, p->err);
+        if (rc)
+            break;
+        rc = part->suffix ? round_tensor(p, &f, &t, part)
+                          : sv_out_put(&f, t.data, t.n_bytes, p->data_at + part->at);
+        sv_free(copy);
     }
     return sv_out_close(&f, rc);
+}
+
+/* Linear layers that stay as they are: expressions and names that transformers and vLLM match too.
+ */
+static void put_ignored(const struct plan *p, struct sv_buf *b)
+{
+    const struct sv_config *c = p->m->cfg;
+    const struct sv_arch_row *row = sv_arch_row(c->arch);
+    sv_buf_lit(b, "\"lm_head\"");
+    if (p->m->draft)
+        sv_buf_lit(b, ",\"fc\"");
+    if (c->n_experts)
+        sv_buf_lit(b, ",\"re:.*mlp\\\\.(gate|router)$\"");
+    if (c->shared_intermediate_size)
+        sv_buf_lit(b, ",\"re:.*shared_expert_gate$\"");
+    if (c->gdn_k_heads)
+        sv_buf_lit(b, ",\"re:.*linear_attn\\\\.in_proj_(a|b|ba)$\"");
+    for (size_t i = 0; i < sizeof row->skipped / sizeof row->skipped[0]; i++)
+        if (row->skipped[i]) /* towers, and heads for further tokens */
+            sv_buf_printf(b, ",\"re:.*%.*s\\\\..*\"", (int)strlen(row->skipped[i]) - 1,
+                          row->skipped[i]);
 }
 
 /* Through text: what json_pack makes lacks a field when memory was short. */
 static json_t *quantization_config(const struct plan *p, struct sv_err *err)
 {
     const struct layout *l = p->l;
-    const struct sv_config *c = p->m->cfg;
-    char text[640], group[16] = "null";
+    struct sv_buf b;
+    char group[16] = "null";
     if (l->group)
         snprintf(group, sizeof group, "%d", l->group);
-    const int n = snprintf(text, sizeof text,
-                           "{\"quant_method\":\"compressed-tensors\",\"format\":\"%s\","
-                           "\"quantization_status\":\"compressed\",\"ignore\":[\"lm_head\"%s%s],"
-                           "\"config_groups\":{\"group_0\":{\"targets\":[\"Linear\"],\"weights\":{"
-                           "\"num_bits\":%d,\"type\":\"%s\",\"strategy\":\"%s\",\"group_size\":%s,"
-                           "\"symmetric\":true,\"dynamic\":false}}}}",
-                           l->format, c->n_experts ? ",\"re:.*mlp\\\\.gate$\"" : "",
-                           c->kv_lora_rank ? ",\"re:.*kv_a_proj_with_mqa$\"" : "", l->bits, l->type,
-                           l->strategy, group);
-    return sv_json_parse(text, (size_t)n, err);
+    sv_buf_init(&b);
+    sv_buf_printf(&b,
+                  "{\"quant_method\":\"compressed-tensors\",\"format\":\"%s\","
+                  "\"quantization_status\":\"compressed\",\"ignore\":[",
+                  l->format);
+    put_ignored(p, &b);
+    sv_buf_printf(&b,
+                  "],\"config_groups\":{\"group_0\":{\"targets\":[\"Linear\"],\"weights\":{"
+                  "\"num_bits\":%d,\"type\":\"%s\",\"strategy\":\"%s\",\"group_size\":%s,"
+                  "\"symmetric\":true,\"dynamic\":false}}}}",
+                  l->bits, l->type, l->strategy, group);
+    json_t *root = b.failed ? NULL : sv_json_parse(b.data, b.len, err);
+    if (b.failed)
+        sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    sv_buf_fini(&b);
+    return root;
 }
 
 static int write_config(const struct plan *p, const char *dir, const char *to)
@@ -241,6 +287,9 @@ static const char *const others[] = {"generation_config.json",
                                      "vocab.json",
                                      "merges.txt",
                                      "tokenizer.model",
+                                     "tiktoken.model",
+                                     "preprocessor_config.json",
+                                     "video_preprocessor_config.json",
                                      "chat_template.jinja",
                                      "chat_template.json"};
 

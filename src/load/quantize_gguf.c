@@ -12,19 +12,26 @@
 #include "backend/ops_moe.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { ALIGNMENT = 32 };
 
+/* Of in_proj_qkvz, which is two tensors of a file: what comes first, or the rest. */
+enum half { WHOLE, QKV, Z };
+
 /* One tensor of the file. */
 struct gout {
     char name[96];
-    const struct sv_host_tensor *t; /* of a stack the first one; NULL: rope_freqs */
-    enum sv_dtype dtype;            /* plain; or */
+    const struct sv_source *s; /* of a stack the first one; NULL: rope_freqs */
+    enum sv_dtype dtype;       /* plain; or */
     bool rounded;
     int32_t n; /* matrices in it */
+    enum half half;
+    int32_t n_dims;
+    int64_t dim[SV_MAX_DIMS]; /* of one of n */
     size_t n_bytes, at;
 };
 
@@ -40,47 +47,104 @@ struct plan {
 
 /* ---------------------------------------------------------------- what is written where */
 
-static size_t rounded_bytes(const struct sv_host_tensor *t, enum sv_quant_code code)
+static bool ends(const char *s, const char *suffix)
 {
-    return (size_t)(t->n_elements / sv_quant_block(code)) * (size_t)sv_quant_block_bytes(code);
+    const size_t n = strlen(s), k = strlen(suffix);
+    return n >= k && !strcmp(s + n - k, suffix);
 }
 
-static int plan_tensor(struct plan *p, const struct sv_host_tensor *t)
+static int64_t n_elements(const struct gout *o)
 {
-    struct gout *o = &p->out[p->n_out];
+    int64_t n = 1;
+    for (int32_t i = 0; i < o->n_dims; i++)
+        n *= o->dim[i];
+    return n;
+}
+
+static size_t rounded_bytes(const struct gout *o, enum sv_quant_code code)
+{
+    return (size_t)(n_elements(o) / sv_quant_block(code)) * (size_t)sv_quant_block_bytes(code);
+}
+
+/* Dimensions that converters drop. */
+static void set_shape(struct gout *o, const struct sv_config *c)
+{
+    const struct sv_host_tensor *t = &o->s->t;
+    o->n_dims = t->n_dims;
+    memcpy(o->dim, t->dim, sizeof o->dim);
+    if (ends(t->name, ".conv1d.weight") && t->n_dims == 3) { /* (channels, 1, taps) */
+        o->n_dims = 2;
+        o->dim[1] = t->dim[2];
+    }
+    if (ends(t->name, ".shared_expert_gate.weight")) { /* (1, inputs) */
+        o->n_dims = 1;
+        o->dim[0] = t->dim[1];
+    }
+    const int64_t z = (int64_t)c->gdn_v_heads * c->gdn_v_dim;
+    if (o->half)
+        o->dim[0] = o->half == Z ? z : t->dim[0] - z;
+}
+
+static void add_out(struct plan *p, const struct sv_source *s, const char *name, int32_t expert,
+                    enum half half)
+{
+    struct gout *o = &p->out[p->n_out++];
+    snprintf(o->name, sizeof o->name, "%s", name);
+    o->s = s;
+    o->half = half;
+    o->rounded = s->rounded;
+    set_shape(o, p->m->cfg);
+    const bool f32 = o->n_dims < 2 || strstr(name, ".ffn_gate_inp.") ||
+                     strstr(name, ".ssm_conv1d.") || ends(name, ".bias");
+    o->dtype = f32 ? SV_F32 : s->t.dtype;
+    o->n = expert < 0 ? 1 : p->m->cfg->n_experts;
+    o->n_bytes = (size_t)o->n * (o->rounded ? rounded_bytes(o, p->code)
+                                            : (size_t)n_elements(o) * sv_dtype_bytes(o->dtype));
+}
+
+static int plan_tensor(struct plan *p, const struct sv_source *s)
+{
+    static const char both[] = "linear_attn.in_proj_qkvz.weight";
+    const struct sv_config *c = p->m->cfg;
+    const char *our = s->t.name, *fused = strstr(our, both);
+    char name[96];
+    int layer, rc = sv_check_source(s, sv_quant_block(p->code), p->err);
     int32_t expert;
-    int rc = sv_check_source(t, sv_quant_block(p->code), p->err);
     if (rc)
         return rc;
-    /* extras: of a tied head, and what nothing reads */
-    if (!sv_gguf_file_name(p->f, t->name, o->name, sizeof o->name, &expert) || expert > 0 ||
-        (p->m->cfg->tie_embeddings && !strcmp(t->name, "lm_head.weight")))
+    if (sscanf(our, "layers.%d.", &layer) == 1 && layer >= c->n_layers)
+        return SV_OK; /* behind the last one: for further tokens */
+    if (fused) {
+        snprintf(name, sizeof name, "blk.%d.attn_qkv.weight", layer);
+        add_out(p, s, name, -1, QKV);
+        snprintf(name, sizeof name, "blk.%d.attn_gate.weight", layer);
+        add_out(p, s, name, -1, Z);
         return SV_OK;
-    const bool router = strstr(o->name, ".ffn_gate_inp.");
-    o->t = t;
-    o->rounded = sv_is_projection(t->name);
-    o->dtype = t->n_dims < 2 || router ? SV_F32 : t->dtype;
-    o->n = expert < 0 ? 1 : p->m->cfg->n_experts;
-    o->n_bytes = o->rounded ? (size_t)o->n * rounded_bytes(t, p->code)
-                            : (size_t)t->n_elements * sv_dtype_bytes(o->dtype);
-    p->n_out++;
+    }
+    /* extras: of a tied head, and what nothing reads */
+    if (!sv_gguf_file_name(p->f, our, name, sizeof name, &expert) || expert > 0 ||
+        (c->tie_embeddings && !strcmp(our, "lm_head.weight")))
+        return SV_OK;
+    add_out(p, s, name, expert, WHOLE);
     return SV_OK;
 }
 
 static int make_plan(struct plan *p)
 {
-    const struct sv_ckpt *c = p->m->ckpt;
+    const struct sv_sources *list = p->m->list;
     int rc = SV_OK;
-    p->out = sv_calloc((size_t)c->n_tensors + 1, sizeof *p->out);
+    p->out = sv_calloc(2 * (size_t)list->n + 1, sizeof *p->out);
     if (!p->out)
         return sv_fail(p->err, SV_ENOMEM, -1, "out of memory");
     if (p->m->cfg->rope.kind == SV_ROPE_LLAMA3) {
         struct gout *o = &p->out[p->n_out++];
         snprintf(o->name, sizeof o->name, "rope_freqs.weight");
-        o->n_bytes = (size_t)(p->m->cfg->head_dim / 2) * sizeof(float);
+        o->n = o->n_dims = 1;
+        o->dim[0] = p->m->cfg->head_dim / 2;
+        o->n_bytes = (size_t)o->dim[0] * sizeof(float);
     }
-    for (int32_t i = 0; i < c->n_tensors && !rc; i++)
-        rc = plan_tensor(p, &c->tensors[i]);
+    for (int32_t i = 0; i < list->n && !rc; i++)
+        rc = plan_tensor(p, &list->s[i]);
     for (int32_t i = 0; i < p->n_out; i++) {
         p->out[i].at = p->n_bytes;
         p->n_bytes += (p->out[i].n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -93,13 +157,10 @@ static int make_plan(struct plan *p)
 /* The file's order of dimensions: a row's length first. */
 static void put_info(const struct plan *p, const struct gout *o, struct sv_buf *b)
 {
-    const int32_t n_dims = o->t ? o->t->n_dims + (o->n > 1) : 1;
     sv_gguf_put_text(b, o->name, strlen(o->name));
-    sv_gguf_put(b, (uint64_t)n_dims, 4);
-    if (!o->t)
-        sv_gguf_put(b, o->n_bytes / sizeof(float), 8);
-    for (int32_t i = o->t ? o->t->n_dims : 0; i-- > 0;)
-        sv_gguf_put(b, (uint64_t)o->t->dim[i], 8);
+    sv_gguf_put(b, (uint64_t)(o->n_dims + (o->n > 1)), 4);
+    for (int32_t i = o->n_dims; i-- > 0;)
+        sv_gguf_put(b, (uint64_t)o->dim[i], 8);
     if (o->n > 1)
         sv_gguf_put(b, (uint64_t)o->n, 8);
     sv_gguf_put(b, sv_gguf_type_of(o->dtype, o->rounded ? p->code : SV_CODE_NONE), 4);
@@ -113,6 +174,8 @@ static int make_head(struct plan *p, struct sv_buf *b)
     sv_buf_init(&meta.kv);
     sv_model_name(p->m->dir, name, sizeof name);
     int rc = sv_gguf_put_config(&meta, p->f, p->m->cfg, name, p->err);
+    if (!rc && p->m->draft)
+        rc = sv_gguf_put_draft(&meta, p->m->draft, p->err);
     if (!rc)
         rc = sv_gguf_put_tokenizer(&meta, p->m->dir, p->m->cfg, p->err);
     if (!rc) {
@@ -135,36 +198,95 @@ static int make_head(struct plan *p, struct sv_buf *b)
 /* ---------------------------------------------------------------- tensors */
 
 /* Rows for neighbouring-pair rotary: ours h * hd + t * hd / 2 + i becomes h * hd + 2 i + t. */
-static void *in_pairs(const struct sv_host_tensor *t, int32_t heads)
+static void in_pairs(uint8_t *to, const struct sv_host_tensor *t, int32_t heads)
 {
     const size_t row = t->n_bytes / (size_t)t->dim[0], half = (size_t)(t->dim[0] / heads / 2);
-    uint8_t *copy = sv_alloc(t->n_bytes), *to = copy;
-    for (int32_t h = 0; copy && h < heads; h++)
+    for (int32_t h = 0; h < heads; h++)
         for (size_t i = 0; i < 2 * half; i++, to += row)
             memcpy(to,
                    (const uint8_t *)t->data + ((size_t)h * 2 * half + i % 2 * half + i / 2) * row,
                    row);
-    return copy;
 }
 
-/* The tensor as it is stored; *copy is to be freed. */
-static int arrange(const struct plan *p, const struct gout *o, const struct sv_host_tensor *from,
-                   struct sv_host_tensor *t, void **copy)
+/* Of a line: behind its first bytes the value heads, whose key head's number comes last. */
+static void tile(uint8_t *to, const uint8_t *from, size_t line, size_t first,
+                 const struct sv_config *c)
+{
+    const int32_t n = c->gdn_k_heads, per = c->gdn_v_heads / n;
+    const size_t unit = (line - first) / (size_t)c->gdn_v_heads;
+    memcpy(to, from, first);
+    for (int32_t g = 0; g < n; g++)
+        for (int32_t j = 0; j < per; j++)
+            memcpy(to + first + (size_t)(j * n + g) * unit,
+                   from + first + (size_t)(g * per + j) * unit, unit);
+}
+
+/* Rows of q, k and v, or of z, which come by key head. */
+static void split(uint8_t *to, const struct sv_host_tensor *t, const struct sv_config *c,
+                  enum half half)
+{
+    const size_t row = t->n_bytes / (size_t)t->dim[0];
+    const int32_t n = sv_tensor_n_ranges(SV_FORM_QKVZ, c), z = n / 4 * 3;
+    for (int32_t i = half == Z ? z : 0; i < (half == Z ? n : z); i++) {
+        const struct sv_slice r = sv_tensor_range(SV_FORM_QKVZ, c, i);
+        memcpy(to, (const uint8_t *)t->data + (size_t)r.first * row, (size_t)r.n * row);
+        to += (size_t)r.n * row;
+    }
+}
+
+/* What there is of value heads in a tiled tensor: lines, and bytes before these heads. */
+static bool is_tiled(const struct plan *p, const struct sv_host_tensor *t, int64_t *lines,
+                     size_t *first)
+{
+    static const char *const by_row[] = {"in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight",
+                                         "A_log", "dt_bias"};
+    const struct sv_config *c = p->m->cfg;
+    const char *part = strstr(t->name, ".linear_attn."), *name = part ? part + 13 : "";
+    const size_t keys = 2 * (size_t)c->gdn_k_heads * (size_t)c->gdn_k_dim;
+    bool yes = !strcmp(name, "out_proj.weight");
+    if (!p->f->tiled || !part)
+        return false;
+    *lines = yes ? t->dim[0] : 1;
+    *first = 0;
+    for (size_t i = 0; i < sizeof by_row / sizeof by_row[0]; i++)
+        yes = yes || !strcmp(name, by_row[i]);
+    if (strcmp(name, "in_proj_qkv.weight") && strcmp(name, "conv1d.weight"))
+        return yes;
+    *first = keys * (t->n_bytes / (size_t)t->dim[0]);
+    return true;
+}
+
+/* The tensor as it is stored, from *copy, which is its own data or NULL. */
+static int arrange(const struct plan *p, const struct gout *o, struct sv_host_tensor *t,
+                   void **copy)
 {
     const struct sv_config *c = p->m->cfg;
     const bool q = strstr(o->name, ".attn_q."), k = strstr(o->name, ".attn_k.");
-    *t = *from;
-    *copy = NULL;
-    if (!p->f->permuted || (!q && !k))
+    const bool pairs = p->f->permuted && (q || k);
+    int64_t lines = 1;
+    size_t first;
+    const bool tiled = is_tiled(p, t, &lines, &first);
+    if (!pairs && !tiled && !o->half)
         return SV_OK;
-    t->data = *copy = in_pairs(from, q ? c->n_heads : c->n_kv_heads);
-    return t->data ? SV_OK : sv_fail(p->err, SV_ENOMEM, -1, "no memory for %s", from->name);
+    uint8_t *to = sv_alloc(t->n_bytes);
+    if (!to)
+        return sv_fail(p->err, SV_ENOMEM, -1, "no memory for %s", t->name);
+    const size_t line = t->n_bytes / (size_t)lines;
+    if (pairs)
+        in_pairs(to, t, q ? c->n_heads : c->n_kv_heads);
+    for (int64_t i = 0; i < lines && tiled; i++)
+        tile(to + (size_t)i * line, (const uint8_t *)t->data + (size_t)i * line, line, first, c);
+    if (o->half)
+        split(to, t, c, o->half);
+    sv_free(*copy);
+    t->data = *copy = to;
+    return SV_OK;
 }
 
-static int put_rounded(const struct plan *p, const struct sv_out *f, const struct sv_host_tensor *t,
-                       size_t at)
+static int put_rounded(const struct plan *p, const struct sv_out *f, const struct gout *o,
+                       const struct sv_host_tensor *t, size_t at)
 {
-    const size_t n = rounded_bytes(t, p->code);
+    const size_t n = rounded_bytes(o, p->code);
     struct sv_quantized report;
     uint8_t *blocks = sv_alloc(n);
     int rc = blocks ? SV_OK : sv_fail(p->err, SV_ENOMEM, -1, "no memory for %s", t->name);
@@ -179,6 +301,18 @@ static int put_rounded(const struct plan *p, const struct sv_out *f, const struc
     return p->m->told(p->m->user, &report);
 }
 
+/* Hybrids' norms and decays are stored as a model uses them. */
+static float stored(const struct plan *p, const struct sv_host_tensor *t, int64_t i)
+{
+    const float x = sv_tensor_number(t, i);
+    const bool gdn = strstr(t->name, ".linear_attn.");
+    if (!p->f->hybrid)
+        return x;
+    if (!gdn && ends(t->name, "norm.weight"))
+        return 1.0f + x;
+    return ends(t->name, ".linear_attn.A_log") ? -expf(x) : x;
+}
+
 static int put_f32(const struct plan *p, const struct sv_out *f, const struct sv_host_tensor *t,
                    size_t at)
 {
@@ -187,23 +321,28 @@ static int put_f32(const struct plan *p, const struct sv_out *f, const struct sv
     if (!x)
         return sv_fail(p->err, SV_ENOMEM, -1, "no memory for %s", t->name);
     for (size_t i = 0; i < n; i++)
-        x[i] = sv_tensor_number(t, (int64_t)i);
+        x[i] = stored(p, t, (int64_t)i);
     const int rc = sv_out_put(f, x, n * sizeof *x, p->data_at + at);
     sv_free(x);
     return rc;
 }
 
 static int put_one(const struct plan *p, const struct sv_out *f, const struct gout *o,
-                   const struct sv_host_tensor *from, size_t at)
+                   const struct sv_source *from, size_t at)
 {
     struct sv_host_tensor t;
     void *copy;
-    int rc = arrange(p, o, from, &t, &copy);
-    if (rc)
-        return rc;
-    rc = o->rounded           ? put_rounded(p, f, &t, at)
-         : o->dtype == SV_F32 ? put_f32(p, f, &t, at)
-                              : sv_out_put(f, t.data, t.n_bytes, p->data_at + at);
+    int rc = sv_source_take(from, &t, &copy, p->err);
+    if (!rc)
+        rc = arrange(p, o, &t, &copy);
+    t.n_bytes = t.n_bytes / (size_t)t.n_elements * (size_t)n_elements(o);
+    t.n_elements = n_elements(o);
+    if (o->half)
+        t.dim[0] = o->dim[0];
+    if (!rc)
+        rc = o->rounded           ? put_rounded(p, f, o, &t, at)
+             : o->dtype == SV_F32 ? put_f32(p, f, &t, at)
+                                  : sv_out_put(f, t.data, t.n_bytes, p->data_at + at);
     sv_free(copy);
     return rc;
 }
@@ -211,22 +350,22 @@ static int put_one(const struct plan *p, const struct sv_out *f, const struct go
 static int put_tensor(const struct plan *p, const struct sv_out *f, const struct gout *o)
 {
     static const char mark[] = ".experts.0.";
-    const char *name = o->t ? o->t->name : NULL, *at = name ? strstr(name, mark) : NULL;
+    const char *name = o->s ? o->s->t.name : NULL, *at = name ? strstr(name, mark) : NULL;
     char expert[160];
     int rc = SV_OK;
-    if (!o->t) {
+    if (!o->s) {
         float factor[SV_MAX_ROPE_FACTORS];
         sv_rope_factors(&p->m->cfg->rope, p->m->cfg->head_dim, factor);
         return sv_out_put(f, factor, o->n_bytes, p->data_at + o->at);
     }
     if (!at)
-        return put_one(p, f, o, o->t, o->at);
+        return put_one(p, f, o, o->s, o->at);
     for (int32_t e = 0; e < o->n && !rc; e++) {
         snprintf(expert, sizeof expert, "%.*s.experts.%d.%s", (int)(at - name), name, e,
                  at + sizeof mark - 1);
-        const struct sv_host_tensor *t = sv_ckpt_find(p->m->ckpt, expert);
-        SV_REQUIRE(t);
-        rc = put_one(p, f, o, t, o->at + (size_t)e * (o->n_bytes / (size_t)o->n));
+        const struct sv_source *s = sv_sources_find(p->m->list, expert);
+        SV_REQUIRE(s);
+        rc = put_one(p, f, o, s, o->at + (size_t)e * (o->n_bytes / (size_t)o->n));
     }
     return rc;
 }

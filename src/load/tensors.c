@@ -506,7 +506,7 @@ static void see_experts(struct sv_config *cfg, const struct sv_ckpt *c)
     int32_t i = 0;
     while (i < cfg->n_layers && !cfg->layer_moe[i])
         i++;
-    if (!row->packed_experts || row->may_mxfp4 || i == cfg->n_layers)
+    if (!row->packed_experts || cfg->mxfp4_experts || i == cfg->n_layers)
         return;
     const struct sv_host_tensor *gate_up = find_in_layer(c, EXPERTS "gate_up_proj", i),
                                 *down = find_in_layer(c, EXPERTS "down_proj", i),

@@ -25,8 +25,15 @@ run 0 convert -m "$tiny/qwen3_moe_f32" --to fp8 --out "$tmp/moe"
 out_says 'layers.0.mlp.experts.*.gate_proj.weight'
 out_says '8 x 24 x 32'
 run 0 check -m "$tmp/moe" -t 1
-run 0 convert -m "$tiny/deepseek_bf16" --to fp8 --out "$tmp/deepseek"
-run 0 check -m "$tmp/deepseek" -t 1
+run 0 convert -m "$tiny/qwen3_5_vl_bf16" --to q4 --out "$tmp/vl.gguf"
+out_says 'the vision tower is not in the file'
+run 0 check -m "$tmp/vl.gguf" -t 1
+
+# A draft: the text is the target's, and nearly as many of its tokens are accepted.
+run 0 convert -m "$draft" --to fp8 --out "$tmp/draft" --prompts "$tmp/in.jsonl" --target "$target" -n 32 -t 1
+out_says 'greedy: 2 of 2 answers are the same'
+out_says 'accept length: '
+run 0 check -m "$target" -d "$tmp/draft" -t 1
 run 0 convert -m "$tiny/qwen3_tied_bf16" --to q4 --out "$tmp/tied.gguf" --prompts "$tmp/in.jsonl" -n 16 -t 1
 out_says '4.50'
 out_says 'of 2 answers are the same'
@@ -36,8 +43,8 @@ out_says 'q4_0'
 
 run 1 convert -m "$target" --to fp8 --out "$tmp/fp8"
 err_says 'is there already'
-run 1 convert -m "$tiny/qwen3_5_bf16" --to q4 --out "$tmp/no"
-err_says 'not supported for Qwen3_5ForConditionalGeneration'
+run 1 convert -m "$tiny/gptoss_mxfp4" --to q4 --out "$tmp/no"
+err_says 'in fewer bits already (mxfp4)'
 run 1 convert -m "$target" --to fp8 --out "$tmp/no.gguf"
 err_says 'GGUF has no type for fp8'
 run 1 convert -m "$tmp/fp8" --to q8 --out "$tmp/no"
@@ -52,6 +59,10 @@ run 2 convert -m "$target" --to q8
 err_says 'option --out is missing'
 run 2 convert -m "$target" --to fp8 --out "$tmp/no" -d "$draft"
 err_says 'needs --prompts'
+run 2 convert -m "$draft" --to fp8 --out "$tmp/no" --prompts "$tmp/in.jsonl"
+err_says 'option --target is missing'
+run 2 convert -m "$target" --to fp8 --out "$tmp/no" --target "$target"
+err_says 'needs a draft and --prompts'
 
 # No file takes a byte.
 code=0

@@ -438,9 +438,9 @@ static void what_cannot_be_converted(void **state)
         const char *message;
     } bad[] = {
         {"tests/golden/tiny/qwen3_moe_f32", SV_CODE_INT8, "which are not groups of 32"},
-        {"tests/golden/tiny/qwen3_5_bf16", SV_CODE_F8, "not supported for Qwen3_5For"},
-        {"tests/golden/tiny/gptoss_bf16", SV_CODE_F8, "not supported for GptOssForCausalLM"},
-        {"tests/golden/tiny/pair_draft_full_b16", SV_CODE_F8, "is a draft"},
+        {"tests/golden/tiny/qwen3_next_bf16", SV_CODE_MXFP4, "which are not groups of 32"},
+        {"tests/golden/tiny/gptoss_mxfp4", SV_CODE_F8, "are in fewer bits already (mxfp4)"},
+        {"tests/golden/tiny/pair_draft_full_b16", SV_CODE_INT8, "which are not groups of 32"},
         {"tests/golden/gguf/qwen3_q8.gguf", SV_CODE_F8, "not GGUF files"},
         {"tests/golden/quant/fp8_block", SV_CODE_F8, "is in fewer bits already (fp8)"},
         {"tests/golden/tiny/pair_target", SV_CODE_INT4, "which are not groups of 32"},
@@ -462,8 +462,9 @@ static void what_cannot_be_converted(void **state)
         const char *message;
     } bad_gguf[] = {
         {"tests/golden/tiny/qwen3_odd_bf16", SV_CODE_F8, "GGUF has no type for fp8"},
-        {"tests/golden/tiny/deepseek_bf16", SV_CODE_INT8,
-         "GGUF files of DeepseekV3ForCausalLM are not written"},
+        {"tests/golden/tiny/qwen3_vl_bf16", SV_CODE_INT8,
+         "GGUF files of Qwen3VLForConditionalGeneration are not written"},
+        {"tests/golden/tiny/deepseek_bf16", SV_CODE_INT8, "which are not groups of 32"},
         {"tests/golden/tiny/pair_target", SV_CODE_INT8, "which are not groups of 32"},
     };
     for (size_t i = 0; i < sizeof bad_gguf / sizeof bad_gguf[0]; i++) {
