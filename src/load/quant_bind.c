@@ -152,7 +152,10 @@ static int set_size(struct layer *l, int64_t rows, int64_t cols)
 
 static int bind_bytes(struct layer *l)
 {
-    const bool inverse = l->b->q.method == SV_QUANT_FP8;
+    char name[512];
+    snprintf(name, sizeof name, "%s.weight_scale_inv", l->name);
+    const bool inverse = l->b->q.method == SV_QUANT_FP8 ||
+                         (l->b->q.method == SV_QUANT_MODELOPT && sv_ckpt_find(l->b->c, name));
     struct sv_host_tensor *s, *t = l->codes;
     const enum sv_dtype type = l->scheme->code == SV_CODE_F8 ? SV_F8 : SV_I8;
     int rc = expect_type(l, t, type, type);
@@ -164,6 +167,10 @@ static int bind_bytes(struct layer *l)
         rc = check_codes(l);
     if (rc || !(s = part(l, inverse ? "weight_scale_inv" : "weight_scale", true)))
         return rc ? rc : l->b->err->code;
+    if (s->n_dims == 4 && s->dim[1] == 1 && s->dim[3] == 1) { /* modelopt: a block is (1, 1) */
+        s->n_dims = 2;
+        s->dim[1] = s->dim[2];
+    }
     return take_scales(l, s, ceil_div(l->rows, l->quant.block_rows),
                        ceil_div(l->cols, l->quant.block_cols));
 }

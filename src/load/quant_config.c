@@ -212,25 +212,87 @@ static int read_ct(struct sv_quant_config *q, const json_t *obj, struct sv_err *
 
 /* ---------------------------------------------------------------- modelopt, AWQ, GPTQ */
 
-static int read_modelopt(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
+/* What quant_algo means, beside group_size; SV_CODE_NONE: it is not supported. */
+static struct sv_scheme scheme_of_algo(const char *algo, int64_t group)
 {
-    const json_t *inner = json_object_get(obj, "quantization"); /* hf_quant_config.json */
+    static const struct {
+        const char *name;
+        struct sv_scheme scheme;
+    } algos[] = {{"FP8", {.code = SV_CODE_F8}},
+                 {"FP8_PER_CHANNEL_PER_TOKEN", {.code = SV_CODE_F8, .block_rows = 1}},
+                 {"FP8_PB_WO", {.code = SV_CODE_F8, .block_rows = 128, .block_cols = 128}},
+                 {"NVFP4", {.code = SV_CODE_NVFP4, .block_rows = 1, .block_cols = 16}}};
+    for (size_t i = 0; i < sizeof algos / sizeof algos[0]; i++)
+        if (is(algo, algos[i].name) && (algos[i].scheme.code != SV_CODE_NVFP4 || group == 16))
+            return algos[i].scheme;
+    return (struct sv_scheme){0};
+}
+
+/* Of these algorithms. */
+static bool same_scheme(const struct sv_scheme *a, const struct sv_scheme *b)
+{
+    return a->code == b->code && a->block_rows == b->block_rows && a->block_cols == b->block_cols;
+}
+
+static int read_algo(const json_t *obj, struct sv_scheme *s, struct sv_err *err)
+{
     const char *algo = NULL;
     int64_t group = 16;
-    obj = json_is_object(inner) ? inner : obj;
     int rc = sv_json_str_opt(obj, "quant_algo", &algo, err);
     if (!rc)
         rc = sv_json_int_opt(obj, "group_size", 0, INT32_MAX, &group, err);
+    *s = scheme_of_algo(algo, group);
+    if (!rc && !s->code)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1,
+                     "'quant_algo' %.80s (group_size %lld) is not supported (FP8, "
+                     "FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, NVFP4 in groups of 16 are)",
+                     algo ? algo : "null", (long long)group);
+    return rc;
+}
+
+/* MIXED_PRECISION: every algorithm once. */
+static int read_layers(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
+{
+    json_t *layers = json_object_get(obj, "quantized_layers"), *one;
+    const char *name;
+    q->layers = layers;
+    if (!json_is_object(layers) || !json_object_size(layers))
+        return sv_fail(err, SV_EFORMAT, -1, "'quantized_layers' is missing or empty");
+    json_object_foreach(layers, name, one) {
+        struct sv_scheme s;
+        int32_t i = 0;
+        int rc = json_is_object(one) ? read_algo(one, &s, err)
+                                     : sv_fail(err, SV_EFORMAT, -1, "not an object");
+        if (rc)
+            return sv_err_prefix(err, "'quantized_layers', '%.100s'", name);
+        while (i < q->n_schemes && !same_scheme(&q->scheme[i], &s))
+            i++;
+        if (i == q->n_schemes)
+            q->scheme[q->n_schemes++] = s;
+    }
+    return SV_OK;
+}
+
+static int read_modelopt(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
+{
+    const json_t *inner = json_object_get(obj, "quantization"); /* hf_quant_config.json */
+    const char *algo = NULL, *caches = NULL;
+    obj = json_is_object(inner) ? inner : obj;
+    int rc = sv_json_str_opt(obj, "quant_algo", &algo, err);
+    if (!rc)
+        rc = sv_json_str_opt(obj, "kv_cache_quant_algo", &caches, err);
+    if (!rc && caches && !is(caches, "FP8"))
+        rc = refuse("kv_cache_quant_algo", caches, err);
+    if (!rc)
+        rc = check_caches(json_object_get(obj, "kv_cache_scheme"), err);
     if (!rc)
         rc = names_of(obj, "ignore", &q->ignore, err);
     if (!rc && !q->ignore)
         rc = names_of(obj, "exclude_modules", &q->ignore, err);
-    if (!rc && is(algo, "FP8"))
-        add(q, SV_CODE_F8, 0, 0);
-    else if (!rc && is(algo, "NVFP4") && group == 16)
-        add(q, SV_CODE_NVFP4, 1, 16);
-    else if (!rc)
-        rc = refuse("quant_algo", algo ? algo : "null", err);
+    if (!rc && is(algo, "MIXED_PRECISION"))
+        return read_layers(q, obj, err);
+    if (!rc && (algo || !caches)) /* else caches alone */
+        rc = read_algo(obj, &q->scheme[q->n_schemes++], err);
     return rc;
 }
 
@@ -295,6 +357,8 @@ int sv_quant_config_read(struct sv_quant_config *q, const json_t *obj, struct sv
     } methods[] = {{"fp8", SV_QUANT_FP8, read_fp8},
                    {"compressed-tensors", SV_QUANT_CT, read_ct},
                    {"modelopt", SV_QUANT_MODELOPT, read_modelopt},
+                   {"modelopt_fp4", SV_QUANT_MODELOPT, read_modelopt},
+                   {"modelopt_mixed", SV_QUANT_MODELOPT, read_modelopt},
                    {"awq", SV_QUANT_AWQ, read_awq},
                    {"gptq", SV_QUANT_GPTQ, read_gptq}};
     const char *name = NULL;
@@ -397,6 +461,39 @@ static int list_matches(const struct sv_quant_config *q, const json_t *list, con
     return SV_OK;
 }
 
+/* The entry of quantized_layers for a layer, or for what it is a part of; NULL: there is none. */
+static const json_t *entry_of(const struct sv_quant_config *q, const char *layer)
+{
+    char full[512];
+    for (int k = 0; k < N_BEFORE; k++) {
+        snprintf(full, sizeof full, "%s%s", before[k], layer);
+        for (char *end = full; end;) {
+            const json_t *entry = json_object_get(q->layers, full);
+            if (entry)
+                return entry;
+            end = strrchr(full, '.');
+            if (end)
+                *end = 0;
+        }
+    }
+    return NULL;
+}
+
+static int scheme_of_layer(const struct sv_quant_config *q, const char *layer,
+                           const struct sv_scheme **scheme, const char **why, struct sv_err *err)
+{
+    const json_t *entry = entry_of(q, layer);
+    struct sv_scheme s;
+    *why = "quantized_layers";
+    if (!entry)
+        return SV_OK;
+    int rc = read_algo(entry, &s, err);
+    for (int32_t i = 0; i < q->n_schemes && !rc; i++)
+        if (same_scheme(&q->scheme[i], &s))
+            *scheme = &q->scheme[i];
+    return rc;
+}
+
 int sv_quant_config_scheme(const struct sv_quant_config *q, const char *layer,
                            const struct sv_scheme **scheme, const char **why, struct sv_err *err)
 {
@@ -408,6 +505,8 @@ int sv_quant_config_scheme(const struct sv_quant_config *q, const char *layer,
         *why = entry ? entry : "";
         return rc;
     }
+    if (q->layers)
+        return scheme_of_layer(q, layer, scheme, why, err);
     for (int32_t i = 0; i < q->n_schemes && !*scheme; i++) {
         const json_t *list = q->targets[i];
         bool all = !list;

@@ -34,6 +34,7 @@ struct sv_quant_config {
     const json_t *targets[SV_MAX_SCHEMES]; /* names, or NULL: every linear layer */
     int32_t n_schemes;
     const json_t *ignore;  /* names of layers that are not quantized, or NULL */
+    const json_t *layers;  /* modelopt: an algorithm for each layer by name, or NULL */
     bool zero_is_less_one; /* GPTQ: zero points are stored minus one */
 };
 /* gpt-oss's own method, whose tensors are stacked experts: packed.c reads them. */

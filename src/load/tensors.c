@@ -10,6 +10,7 @@
 
 #include "backend/ops_gdn.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -451,12 +452,25 @@ static bool is_skipped(const struct audit *a, const char *name)
     return is_mtp_layer(a->cfg, name);
 }
 
+/* A file may say that a layer has none, by -1 or 0. */
+static int check_cache_scale(const struct sv_host_tensor *t, struct sv_err *err)
+{
+    for (int64_t i = 0; i < t->n_elements; i++)
+        if (t->dtype > SV_F16 || !isfinite(sv_tensor_number(t, i)))
+            return sv_fail(err, SV_EMISMATCH, -1,
+                           "%s: tensor '%.120s' scales a cache by what is no finite number",
+                           t->file, t->name);
+    return SV_OK;
+}
+
 static int audit_extras(struct audit *a)
 {
     bool draft = sv_arch_is_draft(a->cfg->arch);
     const struct sv_host_tensor *extra = NULL;
     for (int32_t i = 0; i < a->c->n_tensors && !extra; i++) {
         const struct sv_host_tensor *t = &a->c->tensors[i];
+        if (is_cache_scale(t->name) && check_cache_scale(t, a->err))
+            return a->err->code;
         if (!a->seen[i] && !is_inv_freq(t->name) && !is_cache_scale(t->name) &&
             !is_tied_head(a, t) && !is_skipped(a, t->name))
             extra = t;

@@ -96,6 +96,7 @@ static void good_ones_hold_what_the_configuration_implies(void **state)
     }
 }
 
+#define MODELOPT "{\"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": "
 static const struct {
     const char *name, *patch, *from, *to;
     int code;
@@ -203,6 +204,62 @@ static const struct {
      "up_proj.weight_packee",
      SV_EMISMATCH,
      {"up_proj.weight'", "missing"}},
+    /* modelopt: an algorithm for each layer */
+    {"modelopt_nvfp4",
+     MODELOPT "\"MIXED_PRECISION\", \"quantized_layers\": {\"model.layers.0.mlp.up_proj\": "
+              "{\"quant_algo\": \"NVFP4\", \"group_size\": 16}}}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"'layers.0.mlp.down_proj.weight' holds u8 codes", "'quantized_layers'"}},
+    {"modelopt_nvfp4",
+     MODELOPT
+     "\"MIXED_PRECISION\", \"quantized_layers\": {\"model.layers.0.mlp\": {\"quant_algo\": "
+     "\"NVFP4\"}, \"model.layers.0.self_attn.q_proj\": {\"quant_algo\": \"FP8\"}}}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"layer 'layers.0.self_attn.q_proj' is fp8 by", "is not quantized"}},
+    {"modelopt_nvfp4",
+     MODELOPT
+     "\"MIXED_PRECISION\", \"quantized_layers\": {\"model.layers.0.mlp\": {\"quant_algo\": "
+     "\"FP8\"}}}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"'layers.0.mlp.down_proj' is fp8", "holds u8"}},
+    {"modelopt_nvfp4",
+     MODELOPT
+     "\"MIXED_PRECISION\", \"quantized_layers\": {\"model.layers.0.mlp\": {\"quant_algo\": "
+     "\"W4A16_AWQ\", \"group_size\": 128}}}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"'quantized_layers', 'model.layers.0.mlp'", "W4A16_AWQ"}},
+    {"modelopt_nvfp4",
+     MODELOPT "\"MIXED_PRECISION\"}}",
+     "",
+     "",
+     SV_EFORMAT,
+     {"'quantized_layers' is missing or empty", ""}},
+    {"modelopt_nvfp4",
+     MODELOPT "\"NVFP4\", \"group_size\": 32}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"'quant_algo' NVFP4 (group_size 32) is not supported", ""}},
+    {"modelopt_nvfp4",
+     MODELOPT "\"NVFP4\", \"kv_cache_quant_algo\": \"NVFP4\"}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"'kv_cache_quant_algo' NVFP4", ""}},
+    {"modelopt_nvfp4",
+     "{\"quantization_config\": {\"quant_method\": \"modelopt\", \"kv_cache_quant_algo\": \"FP8\"}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"holds u8 codes", "not quantized"}},
     /* what is not implemented */
     {"gptq",
      "{\"quantization_config\": {\"bits\": 3}}",
@@ -303,6 +360,96 @@ static void caches_in_8_bit_floats_are_accepted(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
+/* Tensors of attention from one golden directory and the others from another, or all from one; of
+ * "weight_scale" with one number the shape is as given, where it is. */
+static const char *joined(const char *attn, const char *rest, const char *patch, const char *shape)
+{
+    const char *dir = variant(rest, patch, "", ""), *const names_of[] = {attn, rest};
+    struct sv_buf data, all;
+    json_t *head = json_object();
+    sv_buf_init(&data);
+    sv_buf_init(&all);
+    for (int k = 0; k < 2; k++) {
+        struct sv_buf b;
+        uint64_t n;
+        const char *key;
+        json_t *info;
+        read_golden(&b, names_of[k], "model.safetensors");
+        memcpy(&n, b.data, 8);
+        json_t *root = json_loadb(b.data + 8, n, 0, NULL);
+        json_object_foreach(root, key, info) {
+            json_t *ends = json_object_get(info, "data_offsets");
+            if (!ends || (strstr(key, ".self_attn.") == NULL) != k)
+                continue;
+            const size_t from = (size_t)json_integer_value(json_array_get(ends, 0)),
+                         size = (size_t)json_integer_value(json_array_get(ends, 1)) - from;
+            json_array_set_new(ends, 0, json_integer((json_int_t)data.len));
+            json_array_set_new(ends, 1, json_integer((json_int_t)(data.len + size)));
+            sv_buf_append(&data, b.data + 8 + n + from, size);
+            if (shape && size == 4 && strstr(key, ".weight_scale"))
+                json_object_set_new(info, "shape", json_loads(shape, 0, NULL));
+            json_object_set(head, key, info);
+        }
+        json_decref(root);
+        sv_buf_fini(&b);
+    }
+    char *text = json_dumps(head, JSON_COMPACT);
+    const uint64_t n = strlen(text);
+    sv_buf_append(&all, &n, 8);
+    sv_buf_append(&all, text, n);
+    sv_buf_append(&all, data.data, data.len);
+    fake_put(dir, "model.safetensors", all.data, all.len);
+    sv_free(text);
+    json_decref(head);
+    sv_buf_fini(&data);
+    sv_buf_fini(&all);
+    return dir;
+}
+
+static void modelopt_by_layer(void **state)
+{
+    static const struct {
+        const char *attn, *rest, *algo, *shape;
+        enum sv_quant_code code[2];
+    } good[] = {
+        {"ct_fp8_tensor",
+         "modelopt_nvfp4",
+         "\"MIXED_PRECISION\", \"kv_cache_quant_algo\": \"FP8\", \"exclude_modules\": [\"lm_head\"], "
+         "\"quantized_layers\": {\"model.layers.0.mlp\": {\"quant_algo\": \"NVFP4\", \"group_size\": "
+         "16}, \"model.layers.0.self_attn\": {\"quant_algo\": \"FP8\"}}}}",
+         NULL,
+         {SV_CODE_F8, SV_CODE_NVFP4}},
+        {"ct_mixed",
+         "modelopt_nvfp4",
+         "\"MIXED_PRECISION\", \"quantized_layers\": {\"model.layers.0.mlp\": {\"quant_algo\": "
+         "\"NVFP4\"}, \"layers.0.self_attn\": {\"quant_algo\": \"FP8_PER_CHANNEL_PER_TOKEN\"}}}}",
+         NULL,
+         {SV_CODE_F8, SV_CODE_NVFP4}},
+        {"ct_fp8_tensor",
+         "ct_fp8_tensor",
+         "\"FP8_PB_WO\", \"kv_cache_scheme\": {\"num_bits\": 8, \"type\": \"float\"}}}",
+         "[1, 1, 1, 1]",
+         {SV_CODE_F8, SV_CODE_F8}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        struct sv_ckpt c;
+        struct sv_err err = {0};
+        char patch[640];
+        snprintf(patch, sizeof patch, "%s%s", MODELOPT, good[i].algo);
+        const char *dir = joined(good[i].attn, good[i].rest, patch, good[i].shape);
+        fake_expect(open_target(dir, &err), SV_OK, &err, "", patch);
+        assert_int_equal(sv_ckpt_open(&c, dir, &err), SV_OK);
+        const struct sv_host_tensor *q = sv_ckpt_find(&c, "layers.0.self_attn.q_proj.weight"),
+                                    *up = sv_ckpt_find(&c, "layers.0.mlp.up_proj.weight");
+        assert_int_equal(q->quant.code, good[i].code[0]);
+        assert_int_equal(up->quant.code, good[i].code[1]);
+        assert_int_equal(q->quant.block_rows, i == 0 ? 64 : i == 1 ? 1 : 128);
+        sv_ckpt_close(&c);
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 /* Codes and scales without a value. */
 static void values_must_exist(void **state)
 {
@@ -317,6 +464,7 @@ static void values_must_exist(void **state)
         {"ct_nvfp4", "layers.0.mlp.up_proj.weight_scale", "without a value", {0x7f}, 1},
         {"ct_nvfp4", "layers.0.mlp.down_proj.weight_global_scale", "not positive", {0, 0, 0, 0}, 4},
         {"ct_mxfp4", "layers.0.mlp.up_proj.weight_scale", "without a value", {0xff}, 1},
+        {"modelopt_nvfp4", "layers.0.self_attn.k_proj.k_scale", "no finite", {0, 0, 0xc0, 0x7f}, 4},
         {"gptq", "layers.0.mlp.up_proj.g_idx", "does not exist", {2, 0, 0, 0}, 4},
         {"gptq", "layers.0.mlp.up_proj.g_idx", "does not exist", {0xff, 0xff, 0xff, 0xff}, 4},
     };
@@ -327,7 +475,10 @@ static void values_must_exist(void **state)
         struct sv_host_tensor *t;
         struct sv_err err = {0};
         int32_t n;
-        const char *dir = variant(cases[i].name, "{}", "", "");
+        const char *patch = strncmp(cases[i].name, "modelopt", 8) ? "{}"
+                                                                  : MODELOPT
+                                "\"NVFP4\", \"ignore\": [\"lm_head\", \"*self_attn*\"]}}";
+        const char *dir = variant(cases[i].name, patch, "", "");
         read_golden(&b, cases[i].name, "model.safetensors");
         sv_arena_init(&arena);
         const uint8_t *base = (const uint8_t *)b.data;
@@ -369,4 +520,5 @@ static void every_fault_is_survived(void **state)
 SV_TEST_MAIN(cmocka_unit_test(good_ones_hold_what_the_configuration_implies),
              cmocka_unit_test(both_sides_are_named),
              cmocka_unit_test(caches_in_8_bit_floats_are_accepted),
-             cmocka_unit_test(values_must_exist), cmocka_unit_test(every_fault_is_survived))
+             cmocka_unit_test(modelopt_by_layer), cmocka_unit_test(values_must_exist),
+             cmocka_unit_test(every_fault_is_survived))
