@@ -47,6 +47,7 @@ ask_server() {
         $messages[0]{content} = [@parts, {type => "text", text => $texts[0]}];
         print encode_json {messages => \@messages, max_tokens => 40, temperature => 0, structured_outputs => {regex => $ENV{form}}}' \
         "$pictures" "$@" >"$tmp/request"
+    rm -f "$tmp/reply"
     curl -s -m 60 -o "$tmp/reply" -H 'Content-Type: application/json' --data-binary "@$tmp/request" "$url/v1/chat/completions"
     answer=$(perl -MJSON::PP -e 'local $/; my $r = decode_json <STDIN>; print $r->{choices}[0]{message}{content}' <"$tmp/reply") ||
         fail "the server says $(cat "$tmp/reply")"
@@ -66,10 +67,11 @@ same() {
 export form='[a-z ]{24}'
 for model in qwen3_vl_bf16 qwen3_5_vl_bf16; do
     with_bytes "$model"
+    rm -f "$tmp/log" # which the server's shell makes, maybe later than it is read here
     "$salvo" serve -m "$tmp/$model" -p 0 2>"$tmp/log" >/dev/null &
     server=$!
     for _ in $(seq 300); do
-        grep -q ' ready ' "$tmp/log" && break
+        grep -qs ' ready ' "$tmp/log" && break
         kill -0 $server 2>/dev/null || break
         sleep 0.1
     done

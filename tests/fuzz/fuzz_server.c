@@ -49,7 +49,6 @@ static const char *const paths[26] = {
     "/completions",
     "/v1/tokenize",
     "/flush_cache",
-    "/replicas/0/drain",
     "/chat/completions",
     "/v1/responses/x",
     "/metrics",
