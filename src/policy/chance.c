@@ -1,10 +1,10 @@
 /*
- * chance.c - how likely drafts are accepted: fading counts by position, by request, of full and
- * short blocks, and by what the drafter says of each draft.
+ * chance.c - the acceptance of drafts: fading counts by position, by request, of full and short
+ * blocks, and by draft confidence.
  *
  * Called by policy.c once a step, and by the engine for every verify step (sv_policy_verified). The
- * drafter's own probability of its winner is calibrated by what was kept, never believed. Must not:
- * know what a step costs, or allocate.
+ * draft confidence is calibrated by acceptance, never taken as it is. Must not: know what a step
+ * costs, or allocate.
  */
 #include "policy/choice.h"
 
@@ -12,82 +12,75 @@
 
 enum { FOLLOW_UPS = 8 };
 
-/* Steps remembered: a quarter of a thousand verify steps engine-wide, two dozen probes, 64 of a
- * request. */
+/* Steps remembered: verify steps engine-wide, probes, steps of a request. */
 static const float WINDOW_ALL = 256, WINDOW_PROBE = 24, WINDOW_OWN = 64;
-/* That is of so few sequences; of more, as long a time. */
+/* Engine-wide with up to so many sequences; with more, in proportion. */
 static const float FEW = 4;
-/* Single drafts remembered, and needed, to tell short blocks from full ones. */
+/* Drafts remembered and needed to distinguish short blocks from full ones. */
 static const float WINDOW_MODE = 8000, MODE_WEIGHT = 200, MODE_TRIED = 24;
-/* A draft of a full block is kept so many times as often as one of a short block (the shipped
- * pair). */
+/* Prior ratio of acceptance, full over short blocks (the shipped pair). */
 static const float FULL_PRIOR = 1.035f;
-/* What a record starts with: observations that a first draft is kept with this chance ... */
+/* Prior of the engine-wide record: the first draft's chance, in so many observations. */
 static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2, LEAST_CHANCE = 1e-6f;
-/* ... and how many observations of its own a request needs to be believed half over the
- * engine's. */
+/* Observations of its own after which a request's record counts half. */
 static const float OWN_WEIGHT = 16;
-/* No draft is likelier than this once the one before it is kept. */
+/* Upper bound of each hazard. */
 static const float MOST_HAZARD = 0.998f;
-/* Drafts of its own a request needs for all positions together to be believed half. */
+/* The same for all positions of a request together. */
 static const float POOL = 16;
-/* How much of what records say of requests is found again: before it is known, with what weight (in
- * squares of shares), and at most; drafts remembered for it. */
+/* Prior, its weight (in squares of shares) and upper bound of how far the deviations of requests
+ * persist; drafts remembered for it. */
 static const float DIFFER = 0.7f, DIFFER_WEIGHT = 0.5f, MOST_DIFFER = 1.2f, WINDOW_APART = 50000;
 
-/* Steps of the drafter's log odds from LOWEST_ODDS on. A bin begins as the record says, with this
- * weight: what is thought bad from the start would be cut off and never be seen to be good. */
+/* Bins of the confidence's log odds from LOWEST_ODDS on. Each bin starts at the record's chance
+ * with this weight: if it started low, its drafts would be pruned and never measured. */
 static const float LOWEST_ODDS = -4, ODDS_STEP = 0.5f, BIN_WEIGHT = 4;
-/* Drafts remembered by a bin and by a position; what a position needs to be believed. */
+/* Drafts remembered by a bin and by a position; weight of a position's prior. */
 static const float WINDOW_BIN = 512, WINDOW_AT = 256, AT_WEIGHT = 20;
-/* Blocks remembered for how chances are spread; what that is worth without any. */
+/* Blocks remembered for the spread of chances; weight of its prior. */
 static const float WINDOW_BLOCKS = 128, FEW_BLOCKS = 4;
-/* What cuts brought against what they promised: tokens remembered, and tokens that the promise is
- * worth. */
+/* Tokens of pruned steps over those predicted: tokens remembered, and weight of the prior. */
 static const float WINDOW_PROMISE = 4000, PROMISE = 400;
 static const float edge[SV_CONFIDENCE_EDGES] = {0, 0.1f, 0.2f, 0.35f, 0.5f, 0.7f};
 
-/* What is remembered for so long, one step later. Before it is too small to be computed with as
- * fast as other numbers, it is gone. */
+/* Fades a sum by one step; 0 before it becomes denormal, which is slow. */
 static float fade(float x, float window)
 {
     return x > 1e-20f ? x - x / window : 0;
 }
 
-/* Positions nobody has tried lately go by the one before: acceptance changes slowly along the
- * block. */
+/* Positions without recent counts take the value of the one before: acceptance changes slowly along
+ * the block. */
 void sv_chance_update(struct sv_policy *p)
 {
     float before = FIRST_CHANCE;
     for (int32_t j = 1; j < p->block; j++) {
         before = (p->kept[j] + FIRST_WEIGHT * before) / (p->tried[j] + FIRST_WEIGHT);
-        /* Not nothing, or what a record says of it had nothing to be measured by. */
+        /* Not 0: records are measured relative to it. */
         p->hazard[j] = before = fmaxf(before, LEAST_CHANCE);
     }
-    /* The engine's record is a mixture of the modes in use; a mode's factor is over that
-     * mixture. */
+    /* The engine-wide record mixes the modes in use; a mode's factor is relative to that mixture.
+     */
     float full = p->mode_expected[SV_DRAFT_FULL], both = full + p->mode_expected[SV_DRAFT_SHORT];
     float mixture = 1 + (FULL_PRIOR - 1) * (both > 0 ? full / both : 1);
     for (int m = 0; m < SV_DRAFT_MODES; m++) {
         const float prior = MODE_WEIGHT * (m == SV_DRAFT_FULL ? FULL_PRIOR : 1) / mixture;
         p->mode_factor[m] = (p->mode_kept[m] + prior) / (p->mode_expected[m] + MODE_WEIGHT);
-        /* Fewer masks than the drafter was trained with are no better. Who says so was counted
-         * while the record lagged behind, and may not be counted again: at its widest a short
-         * block is a full one. */
+        /* Fewer masks than in training are never better: a short block that looks so was counted
+         * while the record lagged. */
         if (m == SV_DRAFT_SHORT)
             p->mode_factor[m] = fminf(p->mode_factor[m], p->mode_factor[SV_DRAFT_FULL]);
     }
 }
 
-/* Where many draft together their counts come in faster, and may be as many more until they are
- * old. */
+/* Where many sequences draft together, counts come faster and the window is longer. */
 static float window_of(const struct sv_verified *v)
 {
     const float together = (float)v->n_together / FEW;
     return v->probe ? WINDOW_PROBE : WINDOW_ALL * (together > 1 ? together : 1);
 }
 
-/* Kept over expected of a request, all positions together. */
+/* Kept over predicted of a request, all positions together. */
 static float own_ratio(const struct sv_policy *p, const struct sv_record *r)
 {
     float kept = POOL, expected = POOL;
@@ -98,30 +91,29 @@ static float own_ratio(const struct sv_policy *p, const struct sv_record *r)
     return kept / expected;
 }
 
-/* How far apart from the engine's chance a request's is thought to be at a position, as a
- * share of it, were its record all that counts. */
+/* A request's relative deviation from the engine-wide chance at a position, by its own record. */
 static float own_apart(const struct sv_policy *p, const struct sv_record *r, int32_t j, float all)
 {
     const float prior = OWN_WEIGHT * p->hazard[j];
     return (r->kept[j] + prior * all) / (r->expected[j] + prior) - 1;
 }
 
-/* What a record says of a request may be chance: of how far it is apart, the part that is found
- * again in its next drafts (the slope of a regression through zero). */
+/* A request's deviation may be random: the part of it that its next drafts confirm (the slope of a
+ * regression through zero). */
 float sv_chance_differ(const struct sv_policy *p)
 {
     const float slope = (p->apart_xy + DIFFER_WEIGHT * DIFFER) / (p->apart_xx + DIFFER_WEIGHT);
     return slope < 0 ? 0 : slope < MOST_DIFFER ? slope : MOST_DIFFER;
 }
 
-/* A request was thought to be x apart from the engine's chance, and its next draft was y. */
+/* A request's predicted deviation was x, that of its next draft y. */
 static void count_apart(struct sv_policy *p, float x, float y, float weight)
 {
     p->apart_xy += weight * (x * y - p->apart_xy / WINDOW_APART);
     p->apart_xx += weight * (x * x - p->apart_xx / WINDOW_APART);
 }
 
-/* A draft's fate, or its chance where it was cut off, counted with this weight. */
+/* Counts a draft that was kept or not, or the chance of a pruned one, with this weight. */
 static void count(struct sv_policy *p, struct sv_record *r, int32_t j, const struct sv_verified *v,
                   float kept, float weight, float all)
 {
@@ -129,7 +121,7 @@ static void count(struct sv_policy *p, struct sv_record *r, int32_t j, const str
     const float window = window_of(v), h = p->hazard[j];
     p->kept[j] += weight * (kept - p->kept[j] / window);
     p->tried[j] += weight * (1 - p->tried[j] / window);
-    if (p->tried[j] > MODE_TRIED) { /* else the record is what is wrong */
+    if (p->tried[j] > MODE_TRIED) { /* else the record itself is not reliable */
         p->mode_kept[mode] += weight * (kept - p->mode_kept[mode] / WINDOW_MODE);
         p->mode_expected[mode] += weight * (h - p->mode_expected[mode] / WINDOW_MODE);
     }
@@ -138,8 +130,8 @@ static void count(struct sv_policy *p, struct sv_record *r, int32_t j, const str
     r->expected[j] += weight * (h * p->mode_factor[mode] - r->expected[j] / WINDOW_OWN);
 }
 
-/* The draft that would have come next was dropped, for good reason. That says something of the
- * request, whose drafts are worth that much less, and nothing of requests without its grammar. */
+/* A grammar forbade the next draft. This lowers the value of this request's drafts, and not that of
+ * other requests. */
 static void count_refused(struct sv_policy *p, struct sv_record *r, int32_t j, float all)
 {
     const float h = p->hazard[j];
@@ -166,8 +158,8 @@ float sv_confidence_chance(const struct sv_policy *p, int32_t j, float confidenc
     return c < 0.998f ? c : 0.998f;
 }
 
-/* Drafts 1 .. width - 1 were verified, the first n_emitted - 1 kept; confidence[j - 1] is draft
- * j's. */
+/* Drafts 1 .. width - 1 were verified, the first n_emitted - 1 kept; confidence[j - 1]: of draft j.
+ */
 static void count_confidence(struct sv_policy *p, const float *confidence, int32_t width,
                              int32_t n_emitted)
 {
@@ -196,8 +188,8 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
         count(p, r, j, v, j < n_emitted, 1, all);
     if (v->refused && n_emitted == width && width < p->block)
         count_refused(p, r, width, all);
-    /* Drafts that were cut off had a chance too: without them the record would be that of drafts
-     * the drafter was sure of. */
+    /* Pruned drafts count with their chance; else the record would hold only drafts of high
+     * confidence. */
     float weight = n_emitted == width;
     for (int32_t j = width; v->confidence && j <= v->n_drafts && weight > 0.01f; j++) {
         float chance = sv_confidence_chance(p, j, v->confidence[j - 1]);
@@ -206,8 +198,8 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
     }
     if (v->confidence)
         count_confidence(p, v->confidence, width, n_emitted);
-    /* What this width could not show goes stale; then it is taken to go on like the position
-     * before. */
+    /* Counts of positions that this width did not reach fade; then they follow the position before.
+     */
     for (int32_t j = known; j < p->block && !v->probe; j++) {
         p->kept[j] = fade(p->kept[j], 2 * window);
         p->tried[j] = fade(p->tried[j], 2 * window);
@@ -217,16 +209,15 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
     r->n_verified++;
     if (!v->probe)
         return;
-    /* A probe that did better than anybody thought is followed by more at once, so that good news
-     * spreads fast. */
+    /* A probe that did much better than predicted is followed by more at once, so that a change is
+     * noticed soon. */
     if ((float)n_emitted > 1.5f + 1.5f * expected)
         r->follow_ups = r->follow_ups ? r->follow_ups - 1 : FOLLOW_UPS, p->backoff = false;
     else
         r->follow_ups = 0;
 }
 
-/* A request's own record scales the engine's, the less the younger, and as far as requests
- * differ. */
+/* A request's own record scales the engine-wide one, by its age and by how far requests differ. */
 void sv_chance_fill(const struct sv_policy *p, const struct sv_record *r, float *alive)
 {
     const float differ = sv_chance_differ(p), all = r ? own_ratio(p, r) : 1;
@@ -238,8 +229,8 @@ void sv_chance_fill(const struct sv_policy *p, const struct sv_record *r, float 
     }
 }
 
-/* Never more than draft j - 1's: rows are handed out in the order of their chances, and a draft
- * comes behind those it follows. */
+/* Not above draft j - 1's: rows are allocated in the order of their chances, and a draft must come
+ * after those before it. */
 double sv_chance_in_mode(const struct sv_policy *p, int mode, const float *alive, int32_t n,
                          float *chance)
 {
@@ -263,7 +254,7 @@ static int32_t edge_of(float alive)
     return b;
 }
 
-/* A block's chances as they stood before it was cut. */
+/* The chances of a block before pruning. */
 static void remember(struct sv_confidence *k, int32_t j, float alive)
 {
     const int32_t b = edge_of(alive);
@@ -275,7 +266,7 @@ static void remember(struct sv_confidence *k, int32_t j, float alive)
     k->spread_sum[j][b] += alive;
 }
 
-/* As lately seen, and for the rest all like the record. */
+/* As in recent blocks, with the record as prior. */
 void sv_confidence_spread(const struct sv_policy *p, int32_t j, float alive, float *rows,
                           float *tokens)
 {

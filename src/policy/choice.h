@@ -1,7 +1,6 @@
 /*
- * choice.h - between the files that choose widths: chance.c (how likely drafts are accepted),
- * policy.c (one step), search.c (the best candidate), trial.c (exploration, and
- * when drafting is disabled).
+ * choice.h - shared by the files that choose widths: chance.c (acceptance), policy.c (one step),
+ * search.c (the best candidate), trial.c (exploration, and when drafting is disabled).
  *
  * Included by these alone.
  */
@@ -10,86 +9,84 @@
 
 #include "policy/policy.h"
 
-/* Brings hazards and mode factors up to date with the counts; once a step. */
+/* Updates hazards and mode factors from the counts; once a step. */
 void sv_chance_update(struct sv_policy *p);
 /* alive[j], j = 0 .. block - 1: chance that draft j of a request is kept, whatever the mode;
  * alive[0] = 1. r: NULL = one without history. */
 void sv_chance_fill(const struct sv_policy *p, const struct sv_record *r, float *alive);
-/* chance[j], j = 1 .. n: what a mode makes of that. Returns the sum. */
+/* chance[j], j = 1 .. n: these chances in a mode. Returns the sum. */
 double sv_chance_in_mode(const struct sv_policy *p, int mode, const float *alive, int32_t n,
                          float *chance);
-/* How much of what a request's record says of it is believed: 0 where all are alike. */
+/* How much a request's own record counts: 0 where all requests are alike. */
 float sv_chance_differ(const struct sv_policy *p);
-/* That draft j is kept once the one before it was. */
+/* P(draft j accepted | draft j - 1 accepted), given its confidence. */
 float sv_confidence_chance(const struct sv_policy *p, int32_t j, float confidence);
-/* How the chances of draft j are spread, of which the record says `alive`: adds the
- * rows and tokens of one sequence, by the edges that chances lie behind. */
+/* The distribution of the chance of draft j where the record predicts `alive`: adds rows and tokens
+ * of one sequence, by the edges below the chances. */
 void sv_confidence_spread(const struct sv_policy *p, int32_t j, float alive, float *rows,
                           float *tokens);
-/* What pruned steps brought over what was promised. */
+/* Tokens of pruned steps over those predicted. */
 double sv_confidence_kept(const struct sv_policy *p);
 
 /* ---------------------------------------------------------------- the choice */
 
-/* One way to share rows out over the sequences of a step. */
+/* One allocation of rows to the sequences of a step. */
 struct sv_candidate {
     int mode;
     int32_t k;                /* sequences that draft, in the order of rank; 0: plain */
-    int32_t n_rows;           /* rows beyond one a sequence */
+    int32_t n_rows;           /* rows beyond one per sequence */
     int32_t width;            /* > 0: all draft this wide, and are pruned to about n_rows */
-    double score, tokens, us; /* tokens a us */
+    double score, tokens, us; /* tokens per us */
     double base;              /* of these tokens, those without drafts */
-    struct sv_load load;      /* of its steps */
+    struct sv_load load;      /* of its step */
 };
 
-/* A search, and what it found. */
+/* The last search and its result. */
 struct sv_searched {
     struct sv_candidate c;
     struct sv_candidate rival; /* drafts of another size that are most worth a trial; k = 0: none */
-    int32_t n_ranked;          /* sequences that might draft, */
-    int32_t n;                 /* of so many */
-    int32_t n_steps, serves;   /* steps so far, and how many it is good for */
+    int32_t n_ranked;          /* sequences that may draft */
+    int32_t n;                 /* all sequences */
+    int32_t n_steps, serves;   /* steps so far, and how many the result serves */
     uint32_t n_searches;
 };
 
-/* What is known by the number of sequences: 1, 2.., 4.., 8.. */
+/* The index of n in tables by powers of two: 1, 2.., 4.., 8.. */
 int32_t sv_policy_octave(int32_t n);
-/* Numbers of sequences of which one stands for the other while some come and go: also 16 and 15,
- * which octaves part. */
+/* Whether n and m are close enough that a result for one serves the other. */
 bool sv_policy_about(int32_t n, int32_t m);
-/* Gives a sequence a width, and the load of the step with it. */
+/* Sets a sequence's width, and updates the load of the step. */
 void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t width, int mode);
-/* The best candidate that drafts; k = 0 when none could come near `plain`. */
+/* The best candidate that drafts; k = 0 when none comes near `plain`. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain);
-/* Drafts of another size instead of what is used; NULL: there are none. */
+/* The best drafts of another size than `used`; NULL: none. */
 const struct sv_candidate *sv_choice_rival(struct sv_policy *p, const struct sv_candidate *plain,
                                            const struct sv_candidate *used);
 void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c);
 
-/* What may be better than what is used, after all. */
+/* A candidate that may in fact be better than the one in use. */
 struct sv_rival {
-    const struct sv_candidate *c; /* NULL: nothing could */
-    bool of_size;                 /* drafts of another size; else plain instead of drafts, or drafts
-                                     instead of plain */
-    double doubt;  /* standard deviation of how the two compare, as a share of the time; */
-    double apart;  /* they are so many of these apart */
-    double regret; /* what it is expected to bring more, should it be better: a share of the time */
+    const struct sv_candidate *c; /* NULL: none */
+    bool of_size;                 /* drafts of another size; else the other way: plain or drafts */
+    double doubt;                 /* standard deviation of the comparison, as a share of the time */
+    double apart;                 /* distance of the two in these deviations */
+    double regret;                /* expected gain from knowing better, as a share of the time */
 };
-/* What `other` is worth trying instead of it. */
+/* How much a trial of `other` is worth. */
 struct sv_rival sv_trial_against(const struct sv_policy *p, const struct sv_candidate *used,
                                  const struct sv_candidate *other);
-/* What runs this time instead of what is used, if anything: the other way, or drafts of another
+/* The trial that runs instead of `used` in this step, if any: the other way, or drafts of another
  * size. */
 const struct sv_candidate *sv_trial_other(struct sv_policy *p, const struct sv_candidate *used,
                                           const struct sv_rival *way,
                                           const struct sv_candidate *size, bool beside_prompt);
-/* One sequence tries more than was chosen for it, when that can be afforded. */
+/* Lets one sequence verify more than chosen, when the budget allows. */
 void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool beside_prompt);
-/* One sequence that drafts has the other number of masks now and then, for a share of the time: us,
- * that the step would take. So it is known what masks are worth and, where that can be told and
- * nothing is pruned, how sure the drafter is of whole blocks. */
+/* Gives one drafting sequence the other number of masks, for a share of the time (us: of the step).
+ * It shows the effect of the masks and, where pruning is possible, the confidence of a whole block.
+ */
 void sv_trial_look(struct sv_policy *p, double us);
-/* Drafting pays: unprofitable verify steps and requests are counted from zero again. */
+/* Drafting pays: resets the counts of unprofitable verify steps and requests. */
 void sv_trial_paid(struct sv_policy *p);
 /* Drafting is unprofitable: disables it for requests that have tried long enough. */
 void sv_trial_disable(struct sv_policy *p);

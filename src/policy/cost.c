@@ -1,11 +1,11 @@
 /*
- * cost.c - what a step of so many rows costs on this machine: the measured table.
+ * cost.c - the cost of a step by rows on this machine: the measured table.
  *
  * Filled by engine/calibrate.c when an engine opens, corrected by learn.c, read by policy.c for
  * every step. Two arrangements are measured, because they bound all others: n segments of one row
  * (a plain step, so that "never slower than plain" rests on a measurement of plain), and rows in
- * whole blocks. In between, what a segment costs beyond its rows is shared out by how many segments
- * there are. Pure arithmetic; must not allocate.
+ * whole blocks. In between, the cost of segments beyond their rows is interpolated by their number.
+ * Pure arithmetic; must not allocate.
  */
 #include "policy/cost.h"
 
@@ -24,7 +24,7 @@ void sv_curve_add(struct sv_curve *c, int32_t x, double us)
     }
     c->x[at] = x;
     c->seen_us[at] = (float)us;
-    /* More work never takes less time: points that say so are all a little wrong. */
+    /* More work never takes less time: points that contradict this are averaged. */
     for (int32_t i = 0; i < c->n; i++) {
         double sum = (double)c->seen_us[i];
         int32_t from = i;
@@ -35,7 +35,7 @@ void sv_curve_add(struct sv_curve *c, int32_t x, double us)
     }
 }
 
-/* The segment [i, i + 1] of the curve that x lies in (the last one also beyond the end). */
+/* The segment [i, i + 1] of the curve that contains x (the last one also beyond the end). */
 static int32_t piece_of(const struct sv_curve *c, double x)
 {
     int32_t lo = 0, hi = c->n - 1;
@@ -58,8 +58,8 @@ double sv_curve_at(const struct sv_curve *c, double x)
     int32_t i = piece_of(c, x);
     double t = (x - (double)c->x[i]) / (double)(c->x[i + 1] - c->x[i]);
     double a = (double)c->us[i], b = (double)c->us[i + 1];
-    /* beyond what was measured the slope of its upper half goes on, never more than all have on
-     * average */
+    /* beyond the measured points the slope of the upper half continues, at most the average slope
+     */
     if (t > 1) {
         while (i && 2 * c->x[i] > c->x[c->n - 1])
             i--;
@@ -82,27 +82,26 @@ double sv_cost_context(const struct sv_cost *c, const float *us, int32_t context
     return v > 0 ? v : 0;
 }
 
-/* As many as the device is told; a step with prompt rows is told what there is. */
+/* The launched count: padded, except in steps with prompt rows. */
 static double launched(const struct sv_cost *c, const struct sv_load *l, int32_t n)
 {
     return c->padded && n && !l->n_prompt_rows ? c->padded(n) : n;
 }
 
-/* Rows r in whole blocks were measured (on the curve, at x), and n segments of `few` rows each
- * (few_us): in between, what a segment takes beyond its rows is shared out by how many there
- * are. */
+/* Interpolates between rows r in whole blocks (the curve, at x) and n segments of `few` rows each
+ * (few_us) by the number of segments. */
 static double between(const struct sv_cost *c, const struct sv_curve *curve, double x, double r,
                       double n, double few, double few_us)
 {
     const double us = sv_curve_at(curve, x), blocks = r / (double)c->block,
                  least = few * n / (double)c->block;
-    /* The tail of one segment alone needs no correction: that is what the curve measures. */
+    /* The tail of a single segment needs no correction: the curve measures it. */
     if (n < 2 || n <= least || blocks >= n)
         return us;
     return us + (few_us - sv_curve_at(curve, few * n)) * (n - blocks) / (n - least);
 }
 
-/* plain: what one row of each takes. */
+/* plain: the cost of one row each. */
 static double target_us(const struct sv_cost *c, const struct sv_load *l, double plain)
 {
     const double n = launched(c, l, l->n_segs), r = launched(c, l, l->n_rows);
@@ -139,8 +138,7 @@ bool sv_load_is_plain(const struct sv_load *l)
     return l->n_rows == l->n_segs && !l->n_draft_segs;
 }
 
-/* As the table says, whatever was learnt since; and of that, what the same sequences would take
- * without drafts. */
+/* By the table alone: the step, and the same sequences without drafts. */
 struct table_us {
     double all, plain;
 };
@@ -157,14 +155,13 @@ static struct table_us table_us(const struct sv_cost *c, const struct sv_load *l
 
 static double weight_of(struct table_us us)
 {
-    /* a step of which so much is beyond a plain one is a drafting step */
+    /* the share beyond a plain step from which a step counts fully as a drafting step */
     static const double WHOLE = 0.1;
     double share = 1 - us.plain / us.all;
     return share < 0 ? 0 : share < WHOLE ? share / WHOLE : 1;
 }
 
-/* Beside a prompt nothing is thought of its kind, too: its time must not depend on what stands
- * beside it. */
+/* Steps with prompt rows have no kind: their cost must not depend on it. */
 static bool has_kind(const struct sv_load *l)
 {
     return !l->n_prompt_rows && l->n_segs && !sv_load_is_plain(l);
@@ -175,10 +172,10 @@ double sv_cost_weight(const struct sv_cost *c, const struct sv_load *l)
     return has_kind(l) ? weight_of(table_us(c, l)) : 0;
 }
 
-/* Where a step takes hardly more than a plain one, that one's time is known well: were all of it to
- * go by what drafting steps are like, one draft among many sequences could look cheaper than none,
- * and then there would be no plain steps to learn from any more. So what drafts take is never
- * thought to be less than a quarter of what the table says. */
+/* Where a step takes hardly more than a plain one, its time is known well. If the level of drafting
+ * steps applied to all of it, one draft among many sequences could look cheaper than none, and no
+ * plain steps would be left to learn from. So drafts never cost less than a quarter of the table's
+ * figure. */
 static double level_of(const struct sv_cost *c, const struct sv_load *l, struct table_us us)
 {
     static const double LEAST = 0.25;

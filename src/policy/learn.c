@@ -1,12 +1,11 @@
 /*
- * learn.c - what real steps teach the cost table: how fast the machine is just now, and how
- * drafting steps compare with plain ones.
+ * learn.c - correction of the cost table by real steps: the machine's pace at the moment, and the
+ * cost of drafting steps relative to plain ones.
  *
- * Called for every step that was measured. A Kalman filter follows a few numbers (struct sv_pace):
- * the pace of all steps, which whatever else the machine does changes all the time, and how
- * drafting steps of so many rows compare with plain ones, which hardly changes. A step tells of the
- * sum of its kind's, and the covariances say whose share a surprise is. Pure arithmetic; must not
- * allocate.
+ * Called for every measured step. A Kalman filter follows a few numbers (struct sv_pace): the pace
+ * of all steps, which changes with whatever else the machine does, and the relative cost of
+ * drafting steps by rows, which hardly changes. A step shows the sum of those of its kind, and the
+ * covariances divide a surprise among them. Pure arithmetic; must not allocate.
  */
 #include "policy/cost.h"
 
@@ -15,25 +14,22 @@
 
 enum { N = 1 + SV_LEVELS, SETTLING = 4, STEADY = 16 };
 
-/* Before any step: how wrong a table may be, all of it and drafting against plain. */
+/* Standard deviations before any step: of the whole table, and of drafting relative to plain. */
 static const double SPEED_DOUBT = 0.2, KIND_DOUBT = 0.13;
-/* And how wrong one size, against the others; what of that two sizes share, one of which has half
- * as many rows again as the other. */
+/* Of one size relative to the others; correlation of neighbouring sizes. */
 static const double SIZE_DOUBT = 0.05, NEXT = 0.6;
-/* A step's own noise: at first, and bounds. */
+/* Noise of a single step: at first, its bounds, and its learning rate. */
 static const double NOISE = 0.15, LEAST_NOISE = 0.01, MOST_NOISE = 0.3, NOISE_RATE = 0.02;
-/* How the machine's pace wanders a step, as a share of the noise; and the comparison: a step, and
- * where the number of sequences doubles or halves, since the table is another part of itself there.
- */
+/* Drift of the pace per step, as a share of the noise; of the relative cost per step, and where the
+ * number of sequences doubles or halves, which is another part of the table. */
 static const double WANDERS = 0.1, KIND_WANDERS = 0.001, KIND_BY_COUNT = 0.01;
-/* Of a step's noise, as of Student's distribution with so many degrees: far more is far off than a
- * normal one would have it. */
+/* Degrees of freedom of Student's distribution for the noise: outliers are more frequent than in a
+ * normal one. */
 static const double TAILS = 6;
-/* Nothing is this many times what the table says. */
+/* Bound of each factor. */
 static const double FARTHEST = 4;
 
-/* Moves what is known of the comparison towards what was known before any step: a share of the way.
- */
+/* Moves the relative costs and their covariances towards the prior by this share. */
 static void unlearn_kinds(struct sv_pace *p, double share)
 {
     const float keep = (float)sqrt(1 - share), by = (float)share;
@@ -62,7 +58,7 @@ void sv_cost_unlearn(struct sv_cost *c)
     }
 }
 
-/* How much of each number a step of this kind shows: of the speed all, and of two sizes. */
+/* How much of each number a step shows: all of the pace, and parts of two sizes. */
 struct shows {
     int at[3];
     float h[3];
@@ -76,7 +72,7 @@ static struct shows shows(const struct sv_cost *c, const struct sv_load *l)
                           .h = {1, (float)(weight * (1 - size.t)), (float)(weight * size.t)}};
 }
 
-/* Of the comparison with plain steps. */
+/* Covariance of the relative costs of two steps. */
 static float shared(const struct sv_pace *p, const struct shows *a, const struct shows *b)
 {
     float v = 0;
@@ -93,7 +89,7 @@ double sv_cost_doubt(const struct sv_cost *c, const struct sv_load *l, const str
     return sqrt(fmax((double)(shared(p, &a, &a) + shared(p, &b, &b) - 2 * shared(p, &a, &b)), 0));
 }
 
-/* Time passes: what was known is a little less so. */
+/* Drift: uncertainty grows with each step. */
 static void forget(struct sv_pace *p, int32_t n_segs)
 {
     double by = p->n_segs ? log2((double)n_segs / p->n_segs) * KIND_BY_COUNT : 0;
@@ -105,8 +101,8 @@ static void forget(struct sv_pace *p, int32_t n_segs)
 
 static void correct(struct sv_pace *p, const struct shows *by, double surprise)
 {
-    /* Something else disturbs a step now and then, and the first one after a change of kind would
-     * be believed most: what is far off is noise for a part, until others say the same. */
+    /* Other programs disturb single steps, and the first one after a change of kind would have the
+     * most weight: outliers count as noise in part. */
     float ph[N], s = (float)(p->noise + surprise * surprise / TAILS);
     const float farthest = (float)log(FARTHEST);
     for (int i = 0; i < N; i++) {
@@ -116,8 +112,7 @@ static void correct(struct sv_pace *p, const struct shows *by, double surprise)
     }
     for (int j = 0; j < 3; j++)
         s += by->h[j] * ph[by->at[j]];
-    /* A step disturbed by something else is little evidence: beyond this all surprises are the
-     * same. */
+    /* A disturbed step is little evidence: surprises are clipped here. */
     double most = fmax(0.1, 2.5 * sqrt((double)s));
     surprise = fmin(fmax(surprise, -most), most);
     for (int i = 0; i < N; i++) {
@@ -147,7 +142,7 @@ void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
     p->plain = plain;
     forget(p, l->n_segs);
     if (p->n_since < SETTLING)
-        return; /* the first ones find the caches as the other kind left them */
+        return; /* the first steps of a kind find the caches of the other */
     const struct shows by = shows(c, l);
     correct(p, &by, log(us / expected));
     c->speed[l->sampled] = expf(p->x[0]);

@@ -1,32 +1,31 @@
 /*
- * policy.c - which verify width every decoding sequence gets in the next step.
+ * policy.c - the verify width of every decoding sequence in the next step.
  *
- * Called by the scheduler once a step. All sequences share one forward pass, so the choice is one
- * for the whole batch: rows are handed out in the order of their chance to be accepted, and the
- * number of rows, the number of drafting sequences and the number of masks are those for which
- * expected tokens over measured time is highest (docs/width-policy.md). Plain decoding is one of
- * the candidates. Must not: allocate after open, look at tokens, or change what is emitted - any
- * widths give the same text.
+ * Called by the scheduler once a step. All sequences share one forward pass, so there is one choice
+ * for the whole batch: rows are allocated in the order of their chance to be accepted, and the
+ * numbers of rows, drafting sequences and masks are those with the most expected tokens per
+ * expected time (docs/width-policy.md). Plain decoding is one of the candidates. Must not: allocate
+ * after open, look at tokens, or change what is emitted: any widths give the same text.
  */
 #include "policy/choice.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Drafting must look so much better than plain decoding to be taken up, and to be gone on with:
- * each change of kind finds cold caches, the more where the host computes too. */
+/* Ratios by which drafting must be better than plain decoding to begin and to continue: a change
+ * between the two finds cold caches, above all where the host computes as well. */
 static const double TAKE_UP = 1.01, TAKE_UP_AT_ONCE = 1.02, GO_ON = 1.0;
-/* What pruning is worth over widths that are not pruned, before it is known; never thought to be
- * more than MOST_GAIN. */
+/* Assumed gain of pruning before it is known, and its upper bound. */
 static const float FIRST_GAIN = 1.1f;
 static const double MOST_GAIN = 1.3;
 /* Drafting that looks worse by so many standard deviations of the estimate is unprofitable: the
  * loss expected from not drafting, should it be better after all, is less than what keeping the
  * context K/V costs. */
 static const double APART = 0.7;
-/* Being able to draft takes such a share of the time; so does being wrong. */
+/* Cost of keeping the context K/V up to date, and the acceptable loss from a wrong choice, as
+ * shares of the time. */
 static const double KEEPING = 0.015;
-/* Drafts that bring back less than this share of what they cost lead to disabling. */
+/* Drafts that gain less than this share of their cost count towards disabling. */
 static const double HOPELESS = 0.5;
 /* Where drafting is unprofitable, one choice serves so many steps, and the cost table learns from
  * one of them: with a small model either takes one percent of a step. Not within COMPARED steps of
@@ -118,10 +117,10 @@ void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
 
 /* ---------------------------------------------------------------- one step */
 
-/* Tests: every text must be the same under any widths. */
+/* For tests: the text must not depend on widths. */
 static void choose_randomly(struct sv_policy *p)
 {
-    static const double RICH = 1e9; /* us that pay for any look */
+    static const double RICH = 1e9; /* us: pays for any look */
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
         uint32_t most = (uint32_t)(s->cap > 1 ? s->cap : 1);
@@ -137,8 +136,7 @@ static void choose_randomly(struct sv_policy *p)
     p->confidence_now |= p->prunes && (p->prunes_now || p->confidence_free);
 }
 
-/* One sequence a segment, and the requests that asked for a width. Returns the tokens expected of
- * these. */
+/* Starts with one row a sequence and the fixed widths. Returns the expected tokens of these. */
 static double start(struct sv_policy *p)
 {
     double tokens = 0;
@@ -165,8 +163,8 @@ static bool hopeless(const struct sv_candidate *plain, const struct sv_candidate
     return !best->k || gain_us < HOPELESS * (best->us - plain->us);
 }
 
-/* A sequence that drafts needs context K/V of its prompt too, which plain steps do not make: tokens
- * pay for it. */
+/* A sequence that drafts also needs the context K/V of its prompt, which plain steps do not make:
+ * it is charged per token. */
 static struct sv_candidate with_prompts(const struct sv_policy *p, const struct sv_candidate *best)
 {
     struct sv_candidate c = *best;
@@ -203,7 +201,7 @@ static void count_reasons(struct sv_policy *p, bool drafts, bool other, bool bes
         p->n_reason[i] += p->reason_now[i];
 }
 
-/* n requests alike, of which k have w rows. */
+/* n equal requests, of which k have w rows. */
 static struct sv_load load_of(const struct sv_policy *p, int32_t n, int32_t k, int32_t w)
 {
     struct sv_load l = {.n_segs = n, .n_rows = n + k * (w - 1), .sampled = p->load.sampled};
@@ -237,7 +235,7 @@ bool sv_policy_unprofitable(const struct sv_policy *p, int32_t n)
     return p->n_unprofitable[sv_policy_octave(n)] >= LONG;
 }
 
-/* What requests that cannot draft just now have lost by that. */
+/* Adds what requests that cannot draft now lose by that. */
 static void count_missed(struct sv_policy *p)
 {
     enum { EVERY = 16 };
@@ -272,7 +270,7 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     p->trial.n_left = drafting == p->trial.drafted ? p->trial.n_left : 0;
     p->trial.drafted = drafting;
     int32_t *n_unprofitable = &p->n_unprofitable[sv_policy_octave(p->n)];
-    /* Few sequences may be able to draft by now; it counts what all of them would gain. */
+    /* Few sequences may be able to draft by now; what counts is the gain if all could. */
     if (*n_unprofitable && p->n_steps % LOOK == 0 &&
         sv_policy_gain_us(p, p->n, NULL) > KEEPING * plain->us)
         *n_unprofitable = 0;
@@ -315,9 +313,9 @@ bool sv_policy_backs_off(struct sv_policy *p, int32_t n, bool beside_prompt)
     p->promised = 0;
     p->n = 0;
     p->prunes_now = p->confidence_now = false;
-    p->load = (struct sv_load){.n_segs = 0}; /* it teaches nothing */
+    p->load = (struct sv_load){.n_segs = 0}; /* the cost table learns nothing from it */
     p->n_beside_prompt += beside_prompt ? n : 0;
-    for (int32_t i = SV_REASONS - 1; i >= 0; i--) { /* as before; who came since is plain */
+    for (int32_t i = SV_REASONS - 1; i >= 0; i--) { /* as before; new sequences count as plain */
         const int32_t k = i && p->reason_now[i] < n ? p->reason_now[i] : n;
         p->n_reason[i] += k;
         n -= k;
@@ -337,8 +335,8 @@ void sv_policy_choose(struct sv_policy *p)
     double tokens = start(p);
     if (!p->n)
         return;
-    /* Beside a prompt's rows a further row looks cheap, but the time it takes holds the prompt up
-     * too: what does not pay alone is left alone. */
+    /* Beside the rows of a prompt a further row looks cheap, but it delays the prompt too: the
+     * choice is that of the step without the prompt. */
     int32_t n_prompt_rows = p->load.n_prompt_rows;
     p->load.n_prompt_rows = 0;
     struct sv_candidate plain = {.tokens = tokens, .us = sv_cost_us(&p->cost, &p->load)};

@@ -1,11 +1,11 @@
 /*
- * search.c - the best way to share verify rows out over the sequences of a step, before drafting
- * and, where the drafter has told how sure it is, once more after it.
+ * search.c - the best allocation of verify rows to the sequences of a step, before drafting and,
+ * with the confidence of the drafts, once more after it.
  *
- * Drafts are on offer in the order of their chance to be accepted; what is left is to try numbers
- * of rows, of drafting sequences and both modes against the cost table (docs/width-policy.md).
- * Called by policy.c for every choice, where one search may serve several, and by the engine
- * between drafting and verifying. Must not: allocate, learn anything, or look at tokens.
+ * Drafts are ordered by their chance to be accepted; the search tries numbers of rows, of drafting
+ * sequences and both modes against the cost table (docs/width-policy.md). Called by policy.c for
+ * every choice, where one search may serve several, and by the engine between drafting and
+ * verifying. Must not: allocate, learn anything, or look at tokens.
  */
 #include "policy/choice.h"
 
@@ -16,7 +16,7 @@
 enum { BINS = 64 };
 static const double PRUNE_MARGIN = 1.01, PRUNE_NEAR = 0.97;
 static const float PRUNE_RATE = 0.125f;
-/* Once drafted, a probe verifies what is kept with at least this chance. */
+/* A probe verifies the drafts whose chance is at least this. */
 static const float REACH = 0.15f;
 
 static int by_value(const void *a, const void *b)
@@ -31,7 +31,7 @@ static int bin_of(float chance)
     return b < BINS ? b : BINS - 1;
 }
 
-/* Sequences that may draft, those that gain most first. */
+/* Ranks the sequences that may draft, largest gain first. */
 static int32_t rank_all(struct sv_policy *p)
 {
     int32_t n = 0;
@@ -52,11 +52,11 @@ static int32_t rank_all(struct sv_policy *p)
     return n;
 }
 
-/* Drafts that the sequences of a step have on offer, by their chance. */
+/* The drafts available in a step, by their chance. */
 struct offer {
-    struct sv_load load; /* of the step without them, */
+    struct sv_load load; /* of the step without them */
     double base;         /* and its tokens */
-    double rate;         /* > 0: they are drafted by now, and a us is worth so many tokens */
+    double rate;         /* > 0: after drafting; the tokens that a us is worth */
     double n[BINS], tokens[BINS];
     int32_t block_rows;
     float row_us, draft_us, draft_row_us; /* sums over the sequences */
@@ -70,7 +70,7 @@ static void add_sequence(struct offer *o, const struct sv_policy_seq *s)
     o->draft_row_us += s->draft_row_us;
 }
 
-/* Drafts 1 .. n of a sequence, which are accepted with these chances. */
+/* Adds drafts 1 .. n of a sequence with their chances. */
 static void add_drafts(struct offer *o, const float *chance, int32_t n)
 {
     for (int32_t j = 1; j <= n; j++) {
@@ -97,22 +97,22 @@ static struct sv_load load_of(const struct sv_policy *p, const struct sv_candida
     return l;
 }
 
-/* Candidates of a size are known, and wrong, together: by rows, in octaves and their halves. */
+/* The size class of a candidate: rows in octaves and half octaves, whose costs are learnt together.
+ */
 static int32_t size_of(const struct sv_candidate *c)
 {
     const struct sv_size at = sv_cost_size(c->load.n_rows);
     return at.i + (at.t > 0.5);
 }
 
-/* Near the number of rows that its size is known by: what is best at the edge of a size says little
- * of it. */
+/* Whether it is near the middle of its class: candidates at the edge say little about it. */
 static bool is_typical(const struct sv_candidate *c)
 {
     const struct sv_size at = sv_cost_size(c->load.n_rows);
     return fabs(at.t - 0.5) > 0.4;
 }
 
-/* What was found so far. */
+/* The best candidates so far. */
 struct found {
     struct sv_candidate best;
     struct sv_candidate *size; /* (SV_LEVELS) the best of each size; NULL: not wanted */
@@ -136,8 +136,8 @@ static void try_rows(const struct sv_policy *p, struct sv_candidate c, int32_t n
         *size = c;
 }
 
-/* The next number of rows at which the cost makes a step or bends. *i: point of the table that the
- * last one was found at. */
+/* The next number of rows at which the cost has a step or a bend. *i: table point of the last one.
+ */
 static int32_t next_bend(const struct sv_cost *c, int32_t n_rows, int32_t *i)
 {
     if (c->padded)
@@ -147,8 +147,8 @@ static int32_t next_bend(const struct sv_cost *c, int32_t n_rows, int32_t *i)
     return *i < c->wide.n ? c->wide.x[*i] : INT32_MAX;
 }
 
-/* All numbers of rows: those of one bin are worth the same, so it is where bins end, and where the
- * cost bends inside of one. */
+/* Tries numbers of rows: all drafts of a bin have the same value, so only ends of bins and bends of
+ * the cost matter. */
 static void walk(const struct sv_policy *p, const struct sv_candidate *c, const struct offer *o,
                  struct found *found)
 {
@@ -168,8 +168,8 @@ static void walk(const struct sv_policy *p, const struct sv_candidate *c, const 
     }
 }
 
-/* Walks where some number of rows could come near what is best so far: all `gain` tokens for the
- * price of the least rows is more than any can bring. */
+/* Walks only if some number of rows could come near the best so far: the bound is all `gain` tokens
+ * at the cost of the fewest rows. */
 static void try_offer(const struct sv_policy *p, struct sv_candidate c, const struct offer *o,
                       double gain, const struct sv_candidate *plain, struct found *found)
 {
@@ -182,8 +182,7 @@ static void try_offer(const struct sv_policy *p, struct sv_candidate c, const st
         walk(p, &c, o, found);
 }
 
-/* All numbers of drafting sequences (powers of two, and all) with all numbers of rows. n are
- * ranked. */
+/* Tries 1, 2, 4, ... and all n ranked sequences drafting, each with all numbers of rows. */
 static void search(struct sv_policy *p, int mode, int32_t n, const struct sv_candidate *plain,
                    struct found *found)
 {
@@ -204,9 +203,9 @@ static void search(struct sv_policy *p, int mode, int32_t n, const struct sv_can
     }
 }
 
-/* All widths that may be drafted, to be pruned after it. The choice is between pruning and not
- * pruning: both go by the record (gain: of all sequences, in units of one without history), and how
- * chances were spread lately says which part of it the best rows bring. */
+/* Tries all draft widths with pruning afterwards. To be comparable with candidates without pruning
+ * the total goes by the record (gain: of all sequences, relative to one without history), and the
+ * spread of recent chances says which part of it the best rows have. */
 static void try_widths(const struct sv_policy *p, struct sv_candidate c, struct offer *o,
                        double gain, const struct sv_candidate *plain, struct found *found)
 {
@@ -248,7 +247,7 @@ static void search_pruned(const struct sv_policy *p, int mode, int32_t n,
     }
 }
 
-/* Of the best of each size the one that is most worth a trial instead of the best of all. */
+/* The best candidate of another size that is most worth a trial. */
 static void pick_rival(struct sv_policy *p, const struct found *f)
 {
     struct sv_candidate *rival = &p->searched->rival;
@@ -267,13 +266,13 @@ static void pick_rival(struct sv_policy *p, const struct found *f)
 
 static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candidate *plain)
 {
-    enum { RIVALS_EVERY = 4 }; /* searches: the best of each size takes longer to find */
+    enum { RIVALS_EVERY = 4 }; /* searches: finding the best of each size takes longer */
     struct sv_candidate size[SV_LEVELS] = {{.k = 0}};
     struct found found = {.best = {.score = -HUGE_VAL}}, found_pruned = found;
     int32_t n = rank_all(p);
     found.size = p->searched->n_searches++ % RIVALS_EVERY ? NULL : size;
     bool both = p->drafts_on_device;
-    /* A full block costs more; it has to be better to be worth a look. */
+    /* A full block costs more, so it is tried only where it is accepted better. */
     bool full = !both || p->mode_factor[SV_DRAFT_FULL] > p->mode_factor[SV_DRAFT_SHORT];
     for (int mode = SV_DRAFT_FULL; mode <= SV_DRAFT_SHORT; mode++) {
         if (mode == SV_DRAFT_FULL ? !full : !both)
@@ -289,11 +288,11 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
         p->confidence.gain +=
             ((float)(pruned.score / best.score) - p->confidence.gain) * PRUNE_RATE;
     p->confidence.near = pruned.score > PRUNE_NEAR * best.score;
-    /* What pruning brings is known less than what the record says. */
+    /* The gain of pruning is less certain than the record. */
     return pruned.score > PRUNE_MARGIN * best.score ? pruned : best;
 }
 
-/* What was found before, for the sequences of this step and by what is known by now. */
+/* Rates an earlier result again for the sequences of this step. */
 static void look_up_again(const struct sv_policy *p, const struct sv_candidate *plain,
                           struct sv_candidate *c)
 {
@@ -306,9 +305,9 @@ static void look_up_again(const struct sv_policy *p, const struct sv_candidate *
     c->score = c->tokens / c->us;
 }
 
-/* Where the host's time is the step's, one search serves some steps, since it takes as long as a
- * good part of a small model's step: more where it found drafting not to pay. Sequences may have
- * ended since then: the ranks stay, and chances are looked up again. */
+/* Where the host's time adds to the step's, one search serves several steps, since it takes as long
+ * as a good part of a small model's step; more steps where drafting does not pay. Sequences may
+ * have ended in between: the ranks stay, chances are recomputed. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
 {
     enum { SERVES = 4, MOST_SERVES = 32 };
@@ -319,7 +318,7 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
     const int32_t n_steps = last->n_steps;
     last->n_steps += 1 + p->n_backed_off;
     if (!p->ahead && (same || idle) && n_steps < last->serves) {
-        if (!same) /* some came or went: as far as it was */
+        if (!same) /* other sequences: still unprofitable */
             return (struct sv_candidate){.score = -HUGE_VAL};
         look_up_again(p, plain, &last->c);
         return last->c;
@@ -369,7 +368,7 @@ void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t w
 
 /* ---------------------------------------------------------------- rows for each sequence */
 
-/* Drafts of higher bins have a row, and so many of this one. */
+/* Drafts of higher bins get a row, and `left` of this one. */
 struct line {
     int32_t bin, left;
 };
@@ -394,15 +393,14 @@ static int32_t width_above(struct line *l, const float *chance, int32_t n_drafts
     return width;
 }
 
-/* The sequence of this rank, if it may draft: its slot may be another sequence's by now, or free.
- */
+/* The sequence of this rank, if it may draft: its slot may be free or another's by now. */
 static struct sv_policy_seq *ranked(struct sv_policy *p, int32_t rank)
 {
     struct sv_policy_seq *s = &p->seq[p->rank[rank].i];
     return rank >= p->searched->n_ranked || s->fixed || s->cap < 2 ? NULL : s;
 }
 
-/* As many rows as the candidate has, for the drafts that are likeliest by now. */
+/* Allocates the candidate's rows to the drafts that are likeliest now. */
 void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c)
 {
     struct offer o = {.base = 0};
@@ -435,7 +433,7 @@ void sv_policy_narrow(struct sv_policy *p, int32_t i, int32_t width)
     s->width = width;
 }
 
-/* Chances of a sequence's drafts, now that the drafter has told how sure it is. */
+/* Chances of a sequence's drafts, given their confidence. */
 static const float *fill_chances(struct sv_policy *p, int32_t i, const float *confidence)
 {
     float *chance = p->alive + (size_t)i * (size_t)p->block, a = 1;

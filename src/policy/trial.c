@@ -1,64 +1,62 @@
 /*
- * trial.c - what is tried against the odds, so that it can be learnt, and for which requests
- * drafting is disabled.
+ * trial.c - exploration, and for which requests drafting is disabled.
  *
- * Called by policy.c once a step. What is not done is not learnt: a small share of the time is
- * saved up and spent on choices that the table thinks worse, each at its expected loss. The longer
- * trials bring nothing, the smaller the share. Must not: spend what has not been saved, or disable
- * drafting for a request that asked for a width of its own.
+ * Called by policy.c once a step. A choice that is never made is never measured: a small share of
+ * the time is saved and spent on choices that the table rates worse, each at its expected loss. The
+ * share shrinks while trials bring nothing. Must not: spend more than was saved, or disable
+ * drafting for a request with a fixed width.
  */
 #include "policy/choice.h"
 
 #include <math.h>
 
 enum {
-    STEPS = 12,              /* of one trial of the other way, */
-    SIZE_STEPS = 4,          /* and of another size */
-    YOUNG = 256,             /* choices times sequences: before, a process knows its table only; */
-    VERIFIED = 6,            /* verify steps of its own, */
-    CHOICES = 48,            /* and choices, before drafting is disabled for a request; */
-    UNPROFITABLE_STEPS = 16, /* or so many in a row, */
-    UNPROFITABLE_REQUESTS = 3, /* of so many requests: from then on most are not tried any more, */
-    SAMPLE = 16,               /* but for one in so many */
-    MOST_POSTPONED = 64 /* choices in a row without a suitable moment for a probe: then any is */
+    STEPS = 12,                /* of a trial of the other way */
+    SIZE_STEPS = 4,            /* of a trial of another size */
+    YOUNG = 256,               /* choices times sequences until a process is not young any more */
+    VERIFIED = 6,              /* verify steps of its own */
+    CHOICES = 48,              /* and choices before drafting is disabled for a request; */
+    UNPROFITABLE_STEPS = 16,   /* or so many in a row, */
+    UNPROFITABLE_REQUESTS = 3, /* of so many requests: from then on new requests do not try, */
+    SAMPLE = 16,               /* except for one in so many */
+    MOST_POSTPONED = 64 /* choices in a row without a suitable step for a probe: then any is */
 };
 
-/* Share of time for trials, half of it for probes: at first, when they have brought nothing for
- * long, and when what they compare is a tie as far as is known. */
+/* Share of time for trials, half of it for probes: at first, after many without success, and where
+ * the two candidates are tied. */
 static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1, NEAR_SHARE = 0.01;
-/* What could be gained by knowing better, for the whole of NEAR_SHARE. */
+/* Expected gain from knowing better for which all of NEAR_SHARE is spent. */
 static const double REGRET = 0.03;
-/* How fast the share recovers while somebody drafts. */
+/* Rate at which the budget recovers while sequences draft. */
 static const double BUDGET_RATE = 1.0 / 64;
-/* Steps between two trials of the other way: so many where the comparison is known to PRECISE, four
- * times as many where it is known twice as well. */
+/* Steps between two trials of the other way where the doubt of the comparison is PRECISE; four
+ * times as many where it is half of that. */
 static const double SPACING = 24, MOST_SPACING = 2000, PRECISE = 0.05;
-enum { MOST_SINCE = 4096 }; /* beyond, more steps say nothing more */
-/* Steps of one request that its acceptance is known from. */
+enum { MOST_SINCE = 4096 }; /* beyond, the number has no effect */
+/* Steps after which the acceptance of one request counts as known. */
 static const double OWN_STEPS = 40;
-/* What a process may spend on trials before it has saved anything, in steps; and on follow-ups, on
- * credit. */
+/* Credit for trials before anything is saved, in steps; and for follow-ups. */
 static const double FIRST_STEPS = 4, DEBT = 4, GOOD_DEBT = 12;
-/* So many standard deviations apart, what is thought to be worse is. */
+/* No trial of a candidate that is worse by so many standard deviations. */
 static const double FAR = 3;
-/* What one size may be wrong by, times its standard deviation, when it met another moment of the
- * machine; and how likely that is. */
+/* Error of one size in standard deviations when the machine's pace changed while it was measured,
+ * and the probability of that. */
 static const double WRONG = 2.4, RARELY = 0.4, SIZE_SHARE = 0.001;
-/* Share of the time for looks: where pruning comes near the best choice or so few whole blocks were
- * looked at, and elsewhere. */
+/* Share of the time for looks: where pruning comes near the best choice or few whole blocks were
+ * seen, and elsewhere. */
 static const double LOOK_NEAR_SHARE = 0.006, LOOK_SHARE = 0.0015;
 static const float FEW_LOOKS = 40;
-/* Of more sequences than two, less, down to this share of it: one block tells the same. */
+/* Divided by the number of sequences beyond two, down to this part: one block shows the same. */
 static const double LOOK_LEAST = 1.0 / 6;
-/* A look is thought to cost such a share of a step at least. */
+/* Least cost of a look, as a share of a step. */
 static const double LEAST_LOOK = 0.01;
-/* A draft is looked at while the one before it is kept with this chance: beyond, little is seen. */
+/* A draft is included while the one before it is kept with at least this chance. */
 static const float REACH = 0.15f;
-/* Who brings more drafts than this a step keeps drafting: with fewer sequences at work it may
- * pay. */
+/* A request that keeps more drafts a step than this is not disabled: with fewer sequences drafting
+ * may pay. */
 static const float FEW_KEPT = 0.4f;
 
-/* So many verify steps of so many requests that others need not be tried as well. */
+/* Enough requests were unprofitable that new ones need not try. */
 static bool all_unprofitable(const struct sv_policy *p)
 {
     return p->trial.n_unprofitable >= UNPROFITABLE_STEPS &&
@@ -70,7 +68,7 @@ void sv_trial_paid(struct sv_policy *p)
     p->trial.n_unprofitable = p->trial.n_unprofitable_requests = 0;
 }
 
-/* Where no sequence drafts. */
+/* After a trial while no sequence drafts. */
 static void reduce_budget(struct sv_policy *p, double factor)
 {
     double *budget_scale = &p->trial.budget_scale[sv_policy_octave(p->n)];
@@ -78,8 +76,8 @@ static void reduce_budget(struct sv_policy *p, double factor)
         *budget_scale *= factor;
 }
 
-/* Standard deviation of how the two compare, as far as a trial could tell: what steps cost, and,
- * in plain steps, how many drafts are kept. */
+/* Standard deviation of the comparison as far as a trial can reduce it: of step costs and, while
+ * steps are plain, of the acceptance. */
 static double doubt_of(const struct sv_policy *p, const struct sv_candidate *used,
                        const struct sv_candidate *other)
 {
@@ -92,7 +90,7 @@ static double doubt_of(const struct sv_policy *p, const struct sv_candidate *use
     return sqrt(cost * cost + kept * kept);
 }
 
-/* 1 for a process that knows its table only, 0 once it has seen enough. */
+/* From 1 for a process that knows its table only down to 0. */
 static double young(const struct sv_policy *p)
 {
     const int32_t seen = p->trial.n_steps * p->n;
@@ -116,13 +114,13 @@ struct sv_rival sv_trial_against(const struct sv_policy *p, const struct sv_cand
                              .regret = of_size ? RARELY * more : more};
 }
 
-/* Time that may be spent: a share of what the last steps took, more where the rival may be worth
- * it. */
+/* Adds to the budgets: a share of the time of the last steps, more where the rival may be worth it.
+ */
 static void save(struct sv_policy *p, double us, bool drafting, const struct sv_rival *rival)
 {
     struct sv_trial *t = &p->trial;
     double *budget_scale = &t->budget_scale[sv_policy_octave(p->n)];
-    if (drafting) /* and does so for some time: a short mistake teaches nothing new */
+    if (drafting) /* gradually: drafting for a few steps changes little */
         *budget_scale += (0.5 - *budget_scale) * BUDGET_RATE;
     double share = SHARE * *budget_scale + (t->n_steps ? 0 : FIRST_STEPS);
     share += YOUNG_SHARE * young(p);
@@ -132,15 +130,15 @@ static void save(struct sv_policy *p, double us, bool drafting, const struct sv_
                                           : share / 2,
                  near =
                      NEAR_SHARE * (drafting ? 1 : *budget_scale) * fmin(rival->regret / REGRET, 1);
-    /* Deferred updates come first, which may take long. */
+    /* Deferred updates are paid first, which may take long. */
     const double most = 50 * us + p->deferred_us;
     t->probe_us = fmin(t->probe_us + us * (share - other), most);
     t->other_us = fmin(t->other_us + us * (other + near), most);
     t->n_since += t->n_since < MOST_SINCE;
 }
 
-/* For a few steps, when what they are thought to lose has been saved up: near a tie often, far from
- * it hardly ever. */
+/* Whether the trial runs: for a few steps, when its expected loss is saved. So often near a tie,
+ * and rarely far from one. */
 static bool goes(struct sv_policy *p, const struct sv_rival *rival, const struct sv_candidate *used)
 {
     struct sv_trial *t = &p->trial;
@@ -152,7 +150,7 @@ static bool goes(struct sv_policy *p, const struct sv_rival *rival, const struct
     const double loss = fmax(c->us - c->tokens * used->us / used->tokens, 0),
                  first = used->k ? 0 : p->deferred_us;
     if (!t->n_left) {
-        /* What is thought to be best goes on long enough in between to be compared too. */
+        /* The candidate in use runs long enough in between to be compared. */
         double finer = PRECISE / fmax(rival->doubt, 1e-3);
         double least = fmin(fmax(SPACING * finer * finer, SPACING), MOST_SPACING);
         if (t->n_since < least || t->other_us < 2 * loss + first || rival->apart > FAR)
@@ -176,7 +174,7 @@ const struct sv_candidate *sv_trial_other(struct sv_policy *p, const struct sv_c
 {
     const struct sv_trial *t = &p->trial;
     const struct sv_rival of_size = sv_trial_against(p, used, size);
-    /* First of all it is acceptance that has to be known. */
+    /* Acceptance has to be known first. */
     const bool sizes = t->n_left ? t->of_size : young(p) <= 0 && of_size.regret > way->regret;
     const struct sv_rival *rival = sizes ? &of_size : way;
     if (!beside_prompt || t->n_postponed >= MOST_POSTPONED)
@@ -186,7 +184,8 @@ const struct sv_candidate *sv_trial_other(struct sv_policy *p, const struct sv_c
 
 /* ---------------------------------------------------------------- probes */
 
-/* Who is known least, then who waited longest; with room for so many rows. 0: a whole block. */
+/* The sequence with the least history, then the one probed longest ago, with room for so many rows
+ * (0: a whole block). */
 static struct sv_policy_seq *probe_whom(struct sv_policy *p, int32_t room)
 {
     struct sv_policy_seq *best = NULL;
@@ -205,10 +204,9 @@ static struct sv_policy_seq *probe_whom(struct sv_policy *p, int32_t room)
     return best;
 }
 
-/* How far a probe looks, and with how many masks: the first time and every fourth with those of a
- * whole block, for which the draft was made. In plain steps: as far as drafts are likely to be
- * kept at all, so that what fails at the first draft is cheap to see failing. Elsewhere half as
- * many rows again. */
+/* Width and masks of a probe: a whole block's masks the first time and every fourth. In plain steps
+ * the width ends where drafts are unlikely to be kept, so that failing at the first draft is cheap.
+ * Else half as many rows again. */
 static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, const float *alive,
                      bool drafting, int32_t *width)
 {
@@ -220,8 +218,8 @@ static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, c
     return s->record->n_verified % 4 && p->drafts_on_device ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
 }
 
-/* Probes wait for steps without prompt rows, and for a sequence with room for a whole block: where
- * there has been neither for long, there may never be, and they wait no longer. */
+/* Probes prefer steps without prompt rows and a sequence with room for a whole block; after
+ * MOST_POSTPONED choices they take any. */
 static struct sv_policy_seq *probe_now(struct sv_policy *p, bool beside_prompt)
 {
     struct sv_policy_seq *s = beside_prompt ? NULL : probe_whom(p, 0);
@@ -230,8 +228,8 @@ static struct sv_policy_seq *probe_now(struct sv_policy *p, bool beside_prompt)
     return s || *n < MOST_POSTPONED ? s : probe_whom(p, 2);
 }
 
-/* What it would lose has to be saved up: its time less what its tokens are worth. More of what did
- * well, and the few requests still tried, may run into debt. */
+/* The expected loss must be saved: its time less the value of its tokens. Follow-ups, and the few
+ * requests that still try, may go into debt. */
 void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool beside_prompt)
 {
     struct sv_policy_seq *s = probe_now(p, beside_prompt);
@@ -250,7 +248,7 @@ void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool b
     sv_chance_in_mode(p, mode, alive, s->width - 1, chance);
     for (int32_t j = was.width; j < s->width; j++)
         loss -= (double)chance[j] / rate;
-    /* Good news must not wait for what others have spent on bad news. */
+    /* A success must not wait until the failures of others are paid. */
     double debt = was.record->follow_ups ? GOOD_DEBT : DEBT;
     bool on_credit = !drafting && p->trial.probe_us > -debt * us &&
                      (was.record->follow_ups || (all_unprofitable(p) && !was.record->n_verified));
@@ -269,7 +267,7 @@ void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool b
 
 /* ---------------------------------------------------------------- looks */
 
-/* One that drafts, in turn. */
+/* The next sequence that drafts, in turn. */
 static struct sv_policy_seq *look_at(struct sv_policy *p)
 {
     for (int32_t k = 1; k <= p->n; k++) {
@@ -283,7 +281,7 @@ static struct sv_policy_seq *look_at(struct sv_policy *p)
     return NULL;
 }
 
-/* Whole blocks that the drafter told its confidence of, as long as they count. */
+/* Whole blocks with known confidence, fading. */
 static float looked_at(const struct sv_policy *p)
 {
     float n = 0;
@@ -292,8 +290,8 @@ static float looked_at(const struct sv_policy *p)
     return n;
 }
 
-/* A whole block with its confidence, of which no more is verified than was chosen; or no more masks
- * than rows. */
+/* whole: the masks of a whole block, with its confidence; the width stays. Else as many masks as
+ * rows. */
 static void set_masks(struct sv_policy *p, struct sv_policy_seq *s, bool whole)
 {
     struct sv_load *l = &p->load;

@@ -1,12 +1,11 @@
 /*
- * turns.c - things that are timed again and again while a machine changes its pace: whose turn it
- * is, and which of their times counts.
+ * turns.c - timing shapes in rounds while the machine's pace changes: what is timed next, and which
+ * of the times count.
  *
  * Called by engine/calibrate.c. Other programs and clocks slow a machine down for some hundred
- * milliseconds at a time, by 1.4 to 2.5: what was timed there alone looks that much too expensive
- * beside what was not. So everything has its turn in every round, what is expensive too, and of
- * everybody's times those of the same rounds count, in which the machine was quick. Pure
- * arithmetic; must not read a clock.
+ * milliseconds at a time, by a factor of 1.4 to 2.5; a shape that was timed only then would look
+ * that much too expensive. So each shape has a turn in each round, and the times of the same quick
+ * rounds count for all. Pure arithmetic; must not read a clock.
  */
 #include "policy/cost.h"
 
@@ -14,17 +13,18 @@
 #include <stdlib.h>
 
 enum {
-    QUICK = 3,  /* quick rounds; fewer for anybody are worth some more time */
-    NEAR = 10,  /* what is timed within moments: so many before and as many behind */
-    PLENTY = 15 /* rounds: half the time will do, but not less, or all may lie in one slow phase */
+    QUICK = 3, /* quick rounds; with fewer of any shape the time is extended */
+    NEAR = 10, /* shapes before and behind that count as timed at the same moment */
+    PLENTY =
+        15 /* rounds after which half the time is enough; fewer may all lie in one slow phase */
 };
-/* What takes this long is believed after two rounds. */
+/* Shapes that take this long need two rounds only. */
 static const double LONG_US = 10000;
-/* A round is quick that took up to so many times as long as the quickest one. */
+/* A round is quick up to this multiple of the quickest one. */
 static const double AS_QUICK = 1.2;
 
-/* A third from the least of n times: whatever else a machine does adds time, but a lucky moment
- * that only some have met would make these look cheap. */
+/* The lower third of n times: disturbances add time, but the minimum would favour shapes that met a
+ * lucky moment. */
 static double usual(const float *us, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
@@ -37,7 +37,7 @@ static double usual(const float *us, int32_t n)
     return -1;
 }
 
-/* By the runs of some rounds; quick: NULL = all. */
+/* Typical times over some rounds; quick: NULL = all. */
 static void settle(struct sv_timed *s, const bool *quick)
 {
     for (int what = 0; what < SV_TIMES; what++) {
@@ -66,8 +66,7 @@ static int by_size(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* How slow things around i were in a round, against what they take as usual: the middle one of
- * them. */
+/* Pace of the shapes around i in a round, relative to their typical times: the median. */
 static double pace_of(const struct sv_turns *t, int32_t i, int32_t round)
 {
     double pace[SV_MOST_TIMED];
@@ -80,7 +79,7 @@ static double pace_of(const struct sv_turns *t, int32_t i, int32_t round)
     return n ? pace[n / 2] : HUGE_VAL;
 }
 
-/* Which rounds were quick there; returns how many. */
+/* Finds the rounds that were quick around i; returns their number. */
 static int32_t find_quick(const struct sv_turns *t, int32_t i, bool quick[SV_MOST_RUNS])
 {
     double pace[SV_MOST_RUNS], least = HUGE_VAL;
@@ -94,8 +93,7 @@ static int32_t find_quick(const struct sv_turns *t, int32_t i, bool quick[SV_MOS
     return n;
 }
 
-/* Each by what was timed within moments of it, since its pace changes in the middle of rounds too.
- */
+/* Each by the shapes timed around it, since the pace also changes within rounds. */
 void sv_turns_end(struct sv_turns *t)
 {
     bool quick[SV_MOST_TIMED][SV_MOST_RUNS];
@@ -127,14 +125,14 @@ void sv_turns_begin(struct sv_turns *t, int32_t least, int64_t now_us, int64_t b
     t->last_us = t->end_us + more_us;
 }
 
-/* May be timed once more, when the first round is over. */
+/* Whether it is timed in rounds after the first. */
 static bool goes_on(const struct sv_timed *s)
 {
     return s->n_runs && s->n_runs < SV_MOST_RUNS;
 }
 
-/* There is one more as long as there is time for a whole one; and for longer where the machine was
- * slow in most. */
+/* Begins another round while there is time for a whole one, or more time where most rounds were
+ * slow. */
 static bool begin_round(struct sv_turns *t, int64_t now_us)
 {
     double whole_us = 0;
