@@ -1,9 +1,9 @@
 /*
- * advance.c - stage advance: the results of a step reach the sequences, and what was learnt of it
- * the statistics and the width policy.
+ * advance.c - stage advance: the results of a step go to the sequences, the statistics and the
+ * width policy.
  *
  * Called by step.c once the results are on the host. The plan may be older than the sequences: one
- * that has ended since, or lost its slot, is passed over. Must not: touch the device.
+ * that has ended since, or lost its slot, is skipped. Must not: touch the device.
  */
 #include "engine/engine.h"
 
@@ -15,7 +15,7 @@ enum { ANSWERS_REMEMBERED = 16 };
 static void count_verified(struct sv_engine *e, struct sv_seq *q, const struct sv_plan_seg *g,
                            int32_t n_kept, int32_t n_emit)
 {
-    /* That of repaired drafts is another token's. */
+    /* The confidence of a repaired draft is that of another token. */
     const bool has_confidence = e->plan.confidence && g->n_drafts && !g->repaired;
     const float *confidence =
         has_confidence ? (float *)(void *)e->batch.confidence.host + g->draft_out0 : NULL;
@@ -95,7 +95,7 @@ static void advance_seg(struct sv_engine *e, int32_t s)
     const bool ended = append_tokens(e, q, s);
     const int32_t n_said = q->n_committed < q->n_tokens ? q->n_committed : q->n_tokens;
     sv_cache_publish(&e->cache, g->slot, sv_seq_keys(q), n_said);
-    /* A token that ends the sequence may stand before the snapshot: then that is of another text.
+    /* A token that ends the sequence may stand before the snapshot, which is then of another text.
      */
     if (q->n_committed - e->batch.n_commit.host[s] < g->snapshot_at && g->snapshot_at <= n_said)
         sv_cache_passed(&e->cache, g->slot, g->snapshot_at);
@@ -125,7 +125,7 @@ static void count_reads(struct sv_engine *e, const struct sv_reads *b, int32_t n
         b->published + sv_reads_experts(b, b->experts.published, n_chosen);
 }
 
-/* What the step took: since it began, or since the one before it was read. */
+/* Time of the step: since it began, or since the previous one was read. */
 static void learn_cost(struct sv_engine *e)
 {
     const int64_t now = sv_clock_us(), begin = e->plan.start_us;

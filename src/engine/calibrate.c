@@ -1,12 +1,13 @@
 /*
- * calibrate.c - measures what steps cost on this machine, through the step itself on scratch
+ * calibrate.c - measures the costs of steps on this machine, through the step itself on scratch
  * sequences.
  *
  * Called by engine.c when an engine opens with the width policy; fills struct sv_cost. Every shape
- * is run as a real plan with lengths written straight into the slots; what it leaves in the caches
- * is never read, because a sequence overwrites positions before it sees them, and where the cache
- * holds more than positions, scratch sequences are seated anew for each run. All shapes take turns
- * (policy/turns.c). Must not: advance a sequence, keep a page, or take longer than its budget.
+ * runs as a real plan with lengths written straight into the slots; what it leaves in the caches is
+ * never read, because a sequence overwrites positions before it reads them, and where the cache
+ * holds more than positions, scratch sequences are seated anew for each run. All shapes are timed
+ * in rounds (policy/turns.c). Must not: advance a sequence, keep a page, or take longer than its
+ * budget.
  */
 #include "engine/engine.h"
 
@@ -15,18 +16,18 @@
 #include <string.h>
 
 enum { MAX_POINTS = 2 * SV_CURVE_POINTS, BASE_CONTEXT = 64, MOST_TILES = 8, SEED = 1 };
-/* No more than this goes by between the two passes. */
+/* Upper bound of the time between the two passes. */
 static const double MOST_HALT_US = 100;
-/* Further tokens are no more of a drafting pass. */
+/* Upper bound of the cost of further tokens, as a part of a drafting pass. */
 static const double MOST_OUT = 0.5;
 enum { PLAIN, WIDE, DRAFT_ROWS, THIN, PRUNED };
 
-/* What a cut takes: the host's part of it, which is not run here, and all where nothing was
+/* Cost of pruning: the host's part, which is not run here, and all of it where nothing was
  * measured. */
 enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300, FAR_OUT = 1000 };
 
-/* n segments of n_rows rows (the last one has `last`), each drafting with n_masks rows when not
- * 0. */
+/* n segments of n_rows rows (the last one has `last`), each with n_masks rows in the drafting pass
+ * when not 0. */
 struct shape {
     int kind;
     int32_t n, n_rows, last, n_masks, context;
@@ -37,22 +38,22 @@ struct calibration {
     struct sv_policy *p;
     struct sv_seq scratch;
     int32_t *lens, *anchors; /* (n_slots) */
-    int32_t *slots;          /* (n_slots) in the order of seating: of all parts in turn */
+    int32_t *slots;          /* (n_slots) in the order of seating: the parts in turn */
     int32_t n_runs;          /* of shapes */
     int32_t base;            /* context of all shapes but the far ones */
     int32_t n_backed;        /* slots with pages */
-    int least_runs;          /* of a shape: where passes are replayed, the first ones are not */
-    int32_t most_rows;       /* of one shape */
-    bool at_once;            /* the device computes while it is called */
-    bool reseats;            /* layers slide or have states: what a slot holds is of one context */
+    int least_runs;    /* runs of a shape: where passes are replayed, the first ones are not */
+    int32_t most_rows; /* of one shape */
+    bool at_once;      /* calls return when the device is done */
+    bool reseats;      /* layers slide or have states: a slot is valid at one context only */
     struct shape shape[MAX_POINTS];
     struct sv_timed timed[MAX_POINTS]; /* the same of each run */
     int32_t n_shapes;
     struct sv_err *err;
-    int64_t start_us, whole_us; /* for who waits */
+    int64_t start_us, whole_us; /* progress, for the caller */
 };
 
-/* As sequences without a known beginning are seated: where there is most to spare. */
+/* As sequences without a known prefix are seated: in the part with most free pages. */
 static void deal_slots(struct calibration *c)
 {
     const struct sv_cache *cache = &c->e->cache;
@@ -73,8 +74,7 @@ static void plan_shape(struct calibration *c, const struct shape *s)
     memset(c->lens, 0, (size_t)e->sched.n_slots * sizeof *c->lens);
     for (int32_t i = 0; i < s->n; i++)
         c->lens[c->slots[i]] = s->context;
-    /* Plain steps hold their taps back (deferred_kv.c), which leaves next to nothing of their cost.
-     */
+    /* Plain steps defer their updates (deferred_kv.c), which costs next to nothing. */
     *p = (struct sv_plan){.seg = p->seg,
                           .given = true,
                           .no_taps = s->kind == PLAIN && c->at_once && !e->pads,
@@ -114,8 +114,8 @@ static int32_t divisor(int32_t a, int32_t b)
     return b ? divisor(b, a % b) : a;
 }
 
-/* Rows hold tokens as different as those of a step in use, and others in each run: a mixture of
- * experts routes them to as many experts. */
+/* Rows hold tokens as different as in use, and others in each run: a mixture of experts routes them
+ * to as many experts. */
 static void choose_ids(struct calibration *c)
 {
     struct sv_plan *p = &c->e->plan;
@@ -130,8 +130,7 @@ static void choose_ids(struct calibration *c)
         c->anchors[p->seg[i].slot] = sv_plan_given_id(p, vocab, p->seg[i].row0);
 }
 
-/* Brings a slot to where a sequence with this context is, chunk by chunk, and backs one block
- * more. */
+/* Advances a slot to this context, chunk by chunk, and backs one block more. */
 static bool seat(struct calibration *c, int32_t slot, int32_t context)
 {
     struct sv_cache *cache = &c->e->cache;
@@ -146,13 +145,13 @@ static bool seat(struct calibration *c, int32_t slot, int32_t context)
     return sv_cache_reserve(cache, slot, context + c->p->block);
 }
 
-/* Seats all scratch sequences anew, and has the device know before time is taken. */
+/* Seats all scratch sequences anew and tells the device, outside of the measured time. */
 static int reseat(struct calibration *c, const struct shape *s)
 {
     for (int32_t i = 0; i < c->n_backed; i++)
         sv_cache_release(&c->e->cache, c->slots[i]);
     for (int32_t i = 0; i < c->n_backed; i++)
-        SV_REQUIRE(seat(c, c->slots[i], s->context)); /* a context that reserve found room for */
+        SV_REQUIRE(seat(c, c->slots[i], s->context)); /* reserve found room for this context */
     sv_cache_upload(&c->e->cache);
     return sv_dev_sync(c->e->dev, c->err);
 }
@@ -198,7 +197,7 @@ static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int3
     return true;
 }
 
-/* 1, 2, 3, 4, 6, 8, 12, 16, ...; where counts are padded each kind of step is costlier to run for
+/* 1, 2, 3, 4, 6, 8, 12, 16, ...; where counts are padded each kind of step is expensive to run for
  * the first time, and few sequences cost what one does: 1, 2, 4, 8, 16, ... */
 static int32_t next_count(const struct calibration *c, int32_t n)
 {
@@ -215,16 +214,16 @@ static int32_t padded(int32_t n)
     return sv_batch_bucket(n, INT32_MAX);
 }
 
-/* A drafting step tells two things, since its passes are timed apart: what it costs to draft, and
- * to verify. */
+/* A drafting step gives two times, since its passes are timed apart: of drafting, and of verifying.
+ */
 static void list_count(struct calibration *c, int32_t n)
 {
     const int32_t block = c->p->block;
     const bool drafts = c->p->drafts_on_device;
     const bool power = (n & (n - 1)) == 0;
     add(c, PLAIN, n, 1, 1, 0, c->base);
-    /* Short drafts of many take longer than as many rows in blocks; where counts are padded each
-     * kind has its price. */
+    /* Short drafts of many sequences take longer than as many rows in blocks; where counts are
+     * padded each kind has its own cost. */
     if (drafts && !c->e->pads && block > 2 && n > 1 && 2 * n <= c->most_rows &&
         (power || n == c->n_backed))
         add(c, THIN, n, 2, 2, 2, c->base);
@@ -232,23 +231,23 @@ static void list_count(struct calibration *c, int32_t n)
         return;
     if (n > 1)
         add(c, WIDE, n, block, block, drafts ? block : 0, c->base);
-    /* Where products work by tiles of rows, the first row of the next tile costs as much as all of
-     * it. */
+    /* Where products work by tiles of rows, the first row of the next tile costs as much as the
+     * whole tile. */
     if (!c->e->pads && n <= MOST_TILES && add(c, WIDE, n + 1, block, 1, 0, c->base) && drafts)
         add(c, DRAFT_ROWS, n + 1, 2, 2, n * block / (n + 1) + 1, c->base);
-    /* Products make steps there, where a second pass over the weights begins. */
+    /* Costs have a step where a second pass over the weights begins. */
     for (int32_t m = n + n / 4; c->e->pads && n >= 8 && m < 2 * n && m * block <= 512; m += n / 4)
         if (m % 4 == 0)
             add(c, WIDE, m, block, block, 0, c->base);
     if (drafts && n > 1 && (n == 8 || n * block == c->most_rows / 2 || n == c->n_backed))
         add(c, DRAFT_ROWS, n, 2, 2, block, c->base);
-    /* Where steps run ahead the wait is that of any step; elsewhere it is a matter of the tokens
-     * asked about. */
+    /* Where steps run ahead the wait is that of any step; elsewhere it depends on the number of
+     * tokens. */
     if (drafts && c->p->prunes && (n == 1 || (!c->p->ahead && (n == 4 || n == 16))))
         add(c, PRUNED, n, block, block, block, c->base);
 }
 
-/* In the order of growing work, so that a budget that runs out costs the large shapes. */
+/* By growing work, so that large shapes are left out when the budget ends. */
 static void list_shapes(struct calibration *c)
 {
     const int32_t block = c->p->block;
@@ -291,8 +290,8 @@ static void give_back(struct calibration *c)
 
 /* ---------------------------------------------------------------- measuring */
 
-/* In the order of growing work: large shapes are left out when the time is over, but for plain
- * steps, and the curve's slope goes on. */
+/* By growing work: large shapes are left out when the time is over, except plain steps, and the
+ * curve's slope continues. */
 static int run_rounds(struct calibration *c, int64_t budget_us, int64_t more_us)
 {
     struct sv_turns turns = {.of = c->timed, .n = c->n_shapes};
@@ -321,7 +320,7 @@ static const double *find(const struct calibration *c, int32_t n, int32_t n_rows
     return NULL;
 }
 
-/* What it costs to time the passes of a drafting step apart. */
+/* Overhead of timing the passes of a drafting step apart. */
 static double halt_us(const struct calibration *c)
 {
     const int32_t block = c->p->block;
@@ -330,9 +329,9 @@ static double halt_us(const struct calibration *c)
     return us < 0 ? 0 : us < MOST_HALT_US ? us : MOST_HALT_US;
 }
 
-/* What a step in two parts takes more: where steps run ahead the host's trip between drafting and
- * verifying; elsewhere what it takes the drafter to tell how sure it is, by drafts: a small
- * difference of two passes, so the middle one of all that were measured counts. */
+/* Additional cost of a step in two parts: where steps run ahead the host's round trip between
+ * drafting and verifying; elsewhere the confidence of the drafts, per draft: a small difference of
+ * two passes, so the median of all counts. */
 static void build_trip(const struct calibration *c)
 {
     struct sv_curve *trip = &c->p->cost.trip;
@@ -364,7 +363,7 @@ static void build_trip(const struct calibration *c)
         sv_curve_add(trip, 1, USUAL_TRIP_US);
 }
 
-/* Further tokens of a drafting pass: blocks that want all against blocks that want one. */
+/* Cost of further tokens of a drafting pass: blocks with all tokens against blocks with one. */
 static double out_us(const struct calibration *c, const struct shape *one, const double *us)
 {
     const double *all = find(c, one->n, c->p->block, one->n_masks);
@@ -407,7 +406,7 @@ static void build_curves(struct calibration *c)
                               sv_curve_at(&cost->draft_rows, 2 * c->shape[i].n)));
 }
 
-/* The three shapes that tell segments, rows and drafting apart, at the base context and at a longer
+/* The three shapes that separate segments, rows and drafting, at the base context and at a longer
  * one. */
 enum { ONE, ALL, FEW, N_FAR };
 
@@ -446,7 +445,7 @@ static bool read_contexts(struct calibration *c, int32_t context)
     return true;
 }
 
-/* What longer contexts add, at eightfold steps, over as many sequences as there are pages for (at
+/* Cost of longer contexts, at eightfold steps, over as many sequences as there are pages for (at
  * most 8). */
 static int measure_contexts(struct calibration *c, int64_t budget_us)
 {
@@ -496,7 +495,7 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
         c->reseats |= e->cache.group[i].d.window > 0;
     c->least_runs = e->pads ? 3 : 2;
     p->cost.padded = e->pads ? padded : NULL;
-    c->most_rows = c->at_once ? 512 : 1024; /* far out the last slope goes on */
+    c->most_rows = c->at_once ? 512 : 1024; /* beyond, the last slope continues */
     int64_t budget = c->at_once ? 700000 : 800000;
     c->start_us = start;
     c->whole_us = budget + budget / 3;

@@ -1,31 +1,30 @@
 /*
- * deferred_kv.c - taps of plain steps and of prompts kept back: context K/V of the drafter is made
- * when somebody drafts, and of many rows at once.
+ * deferred_kv.c - the deferred context-KV update: taps of plain steps and of prompts are kept, and
+ * the drafter's context K/V is made of many rows at once when a sequence drafts.
  *
- * Where nobody drafts, the context K/V is needed by nobody yet, and making it costs several percent
- * of a plain step. So under the width policy these taps are collected and worked off before a step
+ * While no sequence drafts the context K/V is not read, and making it costs several percent of a
+ * plain step. So under the width policy these taps are collected, and the update runs before a step
  * drafts with them, when there are too many, or before pages change hands. Where drafting is
- * unprofitable, the oldest are dropped when there are too many, and all where it would not even
- * pay one sequence alone: whose they are drafts no more, until it is computed again (sched.c). So
- * is what a sequence still holds when it ends while nobody drafts: its pages are marked as lacking
- * the draft's part. Called by step.c. Only on devices that compute at once, whose memory is the
- * host's: elsewhere a pass is a graph whose pointers are fixed. Must not: let a step that could
- * read the context K/V come first.
+ * unprofitable, the oldest taps are dropped when there are too many, and all where even a single
+ * sequence would not draft: such a sequence drafts no more until its context K/V is recomputed
+ * (sched.c). Taps of a sequence that ends while none drafts are dropped too: its pages are marked
+ * as lacking the draft's part. Called by step.c. Only on devices that compute at once in host
+ * memory: elsewhere a pass is a graph with fixed pointers. Must not: let a step that could read the
+ * context K/V run before the update.
  */
 #include "engine/engine.h"
 
 #include <math.h>
 #include <string.h>
 
-/* In place of a request: all, and those that draft in the plan at work. */
+/* Instead of a request: all, or those that draft in the current plan. */
 #define ALL 0
 #define DRAFTING UINT64_MAX
-/* Rows worked off at a time; bytes of taps held at most. */
+/* Rows of an update; bytes of taps at most. */
 enum { CHUNK_ROWS = 256, MOST_BYTES = 32 << 20 };
-/* So many sequences' taps are a cost; fewer are held also where drafting is
- * unprofitable. */
+/* The taps of so many sequences are a cost; fewer are kept even where drafting is unprofitable. */
 enum { MANY = 8 };
-/* Plans between two looks at what drafting would bring one sequence alone. */
+/* Plans between two checks whether a single sequence would draft. */
 enum { LOOK = 64 };
 
 static int open_chunk(struct sv_deferred *h, struct sv_dev *dev, struct sv_err *err)
@@ -50,7 +49,7 @@ int sv_deferred_open(struct sv_deferred *h, struct sv_dev *dev, int32_t n_slots,
     n = n < n_positions ? n : n_positions;
     n = n < h->chunk_rows ? h->chunk_rows : n;
     if (n_slots * 2 > n)
-        return SV_OK; /* so many rows a step have nothing to gain */
+        return SV_OK; /* with so many rows a step deferring gains nothing */
     h->cap_rows = (int32_t)n;
     int rc = sv_dev_alloc(dev, &h->taps, (size_t)n * row_bytes, err);
     if (!rc)
@@ -80,14 +79,14 @@ void sv_deferred_close(struct sv_deferred *h, struct sv_dev *dev)
 
 /* ---------------------------------------------------------------- working off */
 
-/* The sequence whose row it is, while it has its pages. */
+/* The sequence of a row, while it has its pages. */
 static const struct sv_seq *owner(const struct sv_engine *e, const struct sv_deferred_row *r)
 {
     const struct sv_seq *q = e->sched.slot[r->slot];
     return q && q->id == r->request && r->base < q->n_committed + q->n_rows_ahead ? q : NULL;
 }
 
-/* One segment a row. */
+/* Updates n rows, one segment each. */
 static void update_chunk(struct sv_engine *e, int32_t n)
 {
     struct sv_deferred *h = &e->deferred;
@@ -109,18 +108,18 @@ static void update_chunk(struct sv_engine *e, int32_t n)
     const int64_t spent = sv_clock_ns() - start;
     double us = (double)spent / 1e3 / n;
     h->work_ns += spent;
-    if (n >= h->chunk_rows / 2 || h->row_us <= 0) /* a few rows take longer each */
+    if (n >= h->chunk_rows / 2 || h->row_us <= 0) /* small chunks cost more per row */
         h->row_us += h->row_us > 0 ? (us - h->row_us) / 8 : us;
 }
 
-/* Takes the rows of a request (or ALL, or DRAFTING) off the list, and makes their context K/V or
- * does not. The rows left move up; their taps stay where they are. Returns the first position that
- * was taken of it, INT32_MAX for none. */
+/* Removes the rows of a request (or ALL, or DRAFTING) from the list, with or without making their
+ * context K/V. The remaining rows move up; their taps stay in place. Returns the first position
+ * removed, INT32_MAX for none. */
 static int32_t take(struct sv_engine *e, uint64_t whose, bool make)
 {
     struct sv_deferred *h = &e->deferred;
     int32_t n = 0, n_left = 0, from = INT32_MAX;
-    if (!e->drafter->n_taps) /* benchmarks take it away */
+    if (!e->drafter->n_taps) /* benchmarks remove the drafter */
         h->n_rows = 0;
     for (int32_t i = 0; i < h->n_rows; i++) {
         const struct sv_deferred_row r = h->row[i];
@@ -159,7 +158,7 @@ void sv_deferred_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_position
 {
     enum { RUNS = 3 };
     struct sv_deferred *h = &e->deferred;
-    /* No two threads write the same place. */
+    /* No two threads write to the same place. */
     const int64_t n_places = (int64_t)n_seqs * n_positions;
     const int32_t n = n_places < h->chunk_rows ? (int32_t)n_places : h->chunk_rows;
     double best = 0;
@@ -167,8 +166,7 @@ void sv_deferred_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_position
         return;
     memset(h->chunk, 0, (size_t)h->chunk_rows * h->row_bytes);
     memset(h->taps, 0,
-           (size_t)h->cap_rows *
-               h->row_bytes); /* else steps would meet each page for the first time */
+           (size_t)h->cap_rows * h->row_bytes); /* page faults belong here and not into steps */
     for (int32_t i = 0; i < n; i++) {
         h->pair[SV_DEFERRED_SLOT].host[i] = i / n_positions;
         h->pair[SV_DEFERRED_POS].host[i] = i % n_positions;
@@ -181,8 +179,8 @@ void sv_deferred_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_position
     h->row_us = best;
 }
 
-/* Taps of one in so many are held on though drafting is unprofitable: what drafts are worth
- * has to be seen to change. Two to four of all that run. */
+/* One sequence in so many keeps its taps although drafting is unprofitable, so that a change is
+ * noticed: two to four of all that run. */
 static uint64_t sample_of(int32_t n_running)
 {
     uint64_t one_in = MANY;
@@ -191,14 +189,14 @@ static uint64_t sample_of(int32_t n_running)
     return one_in;
 }
 
-/* It is no sample, and has not asked for a width. */
+/* Neither a sample nor of a fixed width. */
 static bool may_drop(const struct sv_engine *e, const struct sv_seq *q)
 {
     return q->id % e->deferred.one_in && !q->fixed_width;
 }
 
-/* Context K/V of a sequence's rows will never be made, neither of those held nor from position
- * `from` on: it drafts no more, unless they are computed again. */
+/* Drops a sequence's deferred taps, and gives up its context K/V from position `from` on: it cannot
+ * draft until these are recomputed. */
 static void drop(struct sv_engine *e, struct sv_seq *q, int32_t from)
 {
     const int32_t taken = take(e, q->id, false), first = taken < from ? taken : from;
@@ -208,7 +206,7 @@ static void drop(struct sv_engine *e, struct sv_seq *q, int32_t from)
     sv_sched_lacks(&e->cache, q, first);
 }
 
-/* The plan's, but for samples. */
+/* Drops those of the plan's sequences, except samples. */
 static void drop_most(struct sv_engine *e)
 {
     for (int32_t i = 0; i < e->plan.n_segs; i++) {
@@ -220,8 +218,8 @@ static void drop_most(struct sv_engine *e)
     }
 }
 
-/* Nobody drafts just now: what goes on from these pages can be computed again when somebody
- * does. */
+/* While no sequence drafts the taps are dropped: a sequence that continues these pages can
+ * recompute them. */
 void sv_deferred_end(struct sv_engine *e, struct sv_seq *q)
 {
     const struct sv_policy *p = e->sched.policy;
@@ -233,7 +231,7 @@ void sv_deferred_end(struct sv_engine *e, struct sv_seq *q)
 
 /* ---------------------------------------------------------------- before a step */
 
-/* It begins with pages of another sequence, part of which is held. */
+/* Whether it begins with pages of another sequence whose update is deferred. */
 static bool shares(const struct sv_engine *e, const struct sv_plan_seg *g)
 {
     for (int32_t i = 0; i < e->deferred.n_rows && g->kind == SV_SEG_PREFILL && g->first; i++) {
@@ -245,8 +243,8 @@ static bool shares(const struct sv_engine *e, const struct sv_plan_seg *g)
     return false;
 }
 
-/* Makes what the plan at work is going to read: all where most of those who run draft, or a prompt
- * that comes in begins with others' pages. */
+/* Runs the updates that the current plan needs: all where most of its sequences draft, or where a
+ * prompt begins with pages of others. */
 static void make_what_is_read(struct sv_engine *e)
 {
     const struct sv_plan *p = &e->plan;
@@ -260,14 +258,13 @@ static void make_what_is_read(struct sv_engine *e)
         take(e, all ? ALL : DRAFTING, true);
 }
 
-/* Rows of sequences that may yet draft and whose taps can be held: one of each that decodes; of
- * prompts too in plain steps. 0: none, or what has to be made at once. Sequences that lack context
- * K/V by now are left out. */
+/* The rows whose taps can be deferred: one of each decoding sequence, in plain steps those of
+ * prompts too. 0: none, or an update must run now. Marks sequences that lack context K/V. */
 static int32_t rows_to_defer(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
     const struct sv_policy *policy = e->sched.policy;
-    /* that leaves room for others */
+    /* leaves room for other steps */
     const int32_t most = e->deferred.cap_rows / 4;
     const bool prompts = !policy->trial.drafted && !policy->random;
     bool can = !p->n_draft_segs;
@@ -283,7 +280,7 @@ static int32_t rows_to_defer(struct sv_engine *e)
     return can && n <= most ? n : 0;
 }
 
-/* All that run, with those whose prompts are coming in. */
+/* All seated sequences, those with prompts included. */
 static int32_t n_running(const struct sv_engine *e)
 {
     int32_t n = 0;
@@ -292,8 +289,8 @@ static int32_t n_running(const struct sv_engine *e)
     return n;
 }
 
-/* What the step at work brings fits in, after what is there was made use of or given up: who came
- * first ends first, and others will be few before. */
+/* Makes room for the rows of this step by an update, or by dropping taps: first those of the oldest
+ * sequence, which ends first. */
 static void make_room(struct sv_engine *e, bool unprofitable, int32_t n_seqs)
 {
     const struct sv_policy *p = e->sched.policy;
@@ -307,7 +304,7 @@ static void make_room(struct sv_engine *e, bool unprofitable, int32_t n_seqs)
         sv_deferred_flush(e);
 }
 
-/* Where each row's taps go: side by side behind what is held, whose list grows by them. */
+/* Assigns a place to each row's taps and appends the rows to the list. */
 static void place(struct sv_engine *e)
 {
     struct sv_deferred *h = &e->deferred;
@@ -327,7 +324,7 @@ static void place(struct sv_engine *e)
     sv_dev_upload(e->dev, h->tap_row.dev, h->tap_row.host, (size_t)p->n_rows * sizeof(int32_t));
 }
 
-/* The step about to run: its taps can be held, or what is held has to be worked off first. */
+/* Before a step: decides whether its taps are deferred, and runs the updates that are due. */
 void sv_deferred_plan(struct sv_engine *e)
 {
     struct sv_deferred *h = &e->deferred;
@@ -342,7 +339,7 @@ void sv_deferred_plan(struct sv_engine *e)
     h->one_in = sample_of(n_seqs);
     if (h->n_plans++ % LOOK == 0)
         h->pays_alone = sv_policy_would_draft(policy, 1);
-    /* Where it would not even pay once all others have ended, they are not worth their place. */
+    /* Where even the last sequence left would not draft, the taps are not worth their memory. */
     if (!e->plan.n_draft_segs && !h->pays_alone && unprofitable && n_seqs >= MANY)
         drop_most(e);
     make_what_is_read(e);

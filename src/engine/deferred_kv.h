@@ -1,6 +1,6 @@
 /*
- * deferred_kv.h - taps of plain steps under the width policy, worked off many at a time: the
- * deferred context-KV update.
+ * deferred_kv.h - the deferred context-KV update: taps of plain steps under the width policy,
+ * processed many at a time.
  *
  * Called by the step and by engine.c. Must not: keep taps of a sequence that has released its
  * pages.
@@ -12,41 +12,39 @@
 #include "engine/seq.h"
 
 struct sv_deferred_row {
-    uint64_t request; /* of which sequence */
+    uint64_t request; /* of its sequence */
     int32_t slot, base;
-    int32_t at; /* where its taps lie; of entries behind the last: a free place */
+    int32_t at; /* place of its taps; of entries behind the last: a free place */
 };
-/* What a chunk of rows is made with: numbers, ones, and of each row its slot and position. */
+/* Arrays of a chunk: index, ones, and the slot and position of each row. */
 enum { SV_DEFERRED_INDEX, SV_DEFERRED_ONE, SV_DEFERRED_SLOT, SV_DEFERRED_POS, SV_DEFERRED_PAIRS };
 struct sv_deferred {
-    int32_t cap_rows; /* 0: never */
-    int32_t n_rows;   /* held */
-    bool now;         /* those of the plan at work are */
-    uint64_t one_in;  /* of the running sequences: a sample, see deferred_kv.c */
-    bool pays_alone;  /* one sequence alone would draft, as far as was known lately */
+    int32_t cap_rows; /* 0: never deferred */
+    int32_t n_rows;   /* deferred */
+    bool now;         /* the current plan's are deferred */
+    uint64_t one_in;  /* sampling rate among the running sequences, see deferred_kv.c */
+    bool pays_alone;  /* a single sequence would draft, when last checked */
     uint32_t n_plans;
     size_t row_bytes;
-    double row_us;   /* to make context K/V of one row */
-    int64_t work_ns; /* spent on that so far */
+    double row_us;   /* cost of an update per row */
+    int64_t work_ns; /* time of all updates */
     void *taps;      /* device, (cap_rows, n_taps * hidden) act */
-    /* (max_rows) where the taps of the plan at work go; -1: nowhere */
+    /* (max_rows) places of the current plan's taps; -1: none */
     struct sv_i32_pair tap_row;
-    struct sv_deferred_row *row; /* host, (cap_rows), in the order of their coming */
+    struct sv_deferred_row *row; /* host, (cap_rows), in order of arrival */
     int32_t chunk_rows;
-    void *chunk; /* device, (chunk_rows, n_taps * hidden): worked off together */
+    void *chunk; /* device, (chunk_rows, n_taps * hidden): taps of an update */
     struct sv_i32_pair pair[SV_DEFERRED_PAIRS];
 };
 struct sv_engine;
 int sv_deferred_open(struct sv_deferred *h, struct sv_dev *dev, int32_t n_slots, int32_t max_rows,
                      int64_t n_positions, size_t row_bytes, struct sv_err *err);
 void sv_deferred_close(struct sv_deferred *h, struct sv_dev *dev);
-void sv_deferred_plan(struct sv_engine *e); /* before the plan at work is enqueued */
-/* What a row takes to be worked off: before anything runs, over the pages of the first n_seqs
- * slots, below n_positions. */
+void sv_deferred_plan(struct sv_engine *e); /* before the current plan is enqueued */
+/* Measures the cost per row, before anything runs, on the pages of the first n_seqs slots below
+ * n_positions. */
 void sv_deferred_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_positions);
-void sv_deferred_flush(
-    struct sv_engine *e); /* before a sequence gives its pages back, to come back to them */
-void sv_deferred_end(struct sv_engine *e,
-                     struct sv_seq *q); /* before it gives them back for good */
+void sv_deferred_flush(struct sv_engine *e);                 /* before a sequence is preempted */
+void sv_deferred_end(struct sv_engine *e, struct sv_seq *q); /* before a sequence ends */
 
 #endif

@@ -96,7 +96,7 @@ static int32_t walk(struct sv_engine *e, int32_t s, int32_t *ids)
     return n_ids > 0 ? n_ids : 0;
 }
 
-/* What is asked of the device in a round. */
+/* Arrays of a round on the device. */
 struct round {
     int32_t n, n_ids;
 };

@@ -14,15 +14,15 @@ struct sv_engine;
 struct sv_draft_repair {
     int32_t n_slots;
     struct sv_i32_pair up;   /* rows (n_slots), where their tokens begin (n_slots + 1), tokens */
-    struct sv_i32_pair down; /* (n_slots) tokens, then as many floats: their shares */
+    struct sv_i32_pair down; /* (n_slots) tokens, then as many floats: their probabilities */
     float *logits;           /* device */
-    int32_t *at;   /* (n_slots) by segment: drafts before it have been seen to; -1: all have */
-    int32_t *asks; /* (n_slots) whose rows they are */
+    int32_t *at;             /* (n_slots) by segment: drafts before it are done; -1: all are */
+    int32_t *asks;           /* (n_slots) the segment of each row */
 };
 int sv_draft_repair_open(struct sv_draft_repair *t, struct sv_dev *dev, int32_t n_slots,
                          struct sv_err *err);
 void sv_draft_repair_close(struct sv_draft_repair *t, struct sv_dev *dev);
-/* The drafts of the step at work are on the host. */
+/* The drafts of the current step are on the host. */
 int sv_draft_repair_plan(struct sv_engine *e, struct sv_err *err);
 
 #endif

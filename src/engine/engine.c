@@ -17,8 +17,8 @@ enum { LOGIT_CHUNK = 64, GPU_LOGIT_CHUNK = 128 };
 enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 16 };
 enum { USUAL_ANSWER = 128 }; /* tokens, before any was seen */
 
-/* Positions beyond the context that rows may stand at: the masks of a last block, and one block
- * more when a step is planned before the host knows that the one in flight was the last. */
+/* Positions beyond the context that rows may have: the masks of a last block, and one block more
+ * when a step is planned before the host knows that the one in flight was the last. */
 enum { SLACK = 2 * SV_MAX_BLOCK };
 
 /* Options with their defaults resolved. */
@@ -33,7 +33,7 @@ struct resolved {
     const struct sv_engine_tuning *tuning;
 };
 
-/* Where the time until the engine is open goes. */
+/* Time by stage of opening. */
 struct stages {
     int64_t begin_us, last_us;
     char text[256];
@@ -109,13 +109,13 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
     return rc;
 }
 
-/* The rank that is driven; alone: it is. */
+/* Whether it is the driven rank, or alone. */
 static bool is_first(const struct sv_engine *e)
 {
     return !e->ranks || e->ranks->world.ranks.rank == 0;
 }
 
-/* Ranks that have sequences of their own. */
+/* Ranks with sequences of their own. */
 static int32_t n_parts(const struct sv_engine *e)
 {
     const struct sv_ranks r = sv_dev_ranks(e->dev);
@@ -171,7 +171,7 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
     return rc;
 }
 
-/* What DP attention has not been made for is refused. */
+/* Refuses what DP attention does not support. */
 static int check_dp_attention(const struct sv_engine_options *o, const struct sv_config *cfg,
                               struct sv_err *err)
 {
@@ -259,9 +259,8 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     return sv_ranks_tell(e, &e->depth, sizeof e->depth, err);
 }
 
-/* From now on the checkpoints' files may change: a device with memory of its own has copied what it
- * needs of them, and the CPU, which uses weights in place, gets copies of them when that is asked
- * for. */
+/* From here on the checkpoints' files may change: a device with memory of its own has copied what
+ * it needs, and the CPU, which uses weights in place, gets copies with --copy-weights. */
 static int detach_files(struct sv_engine *e, bool copy, struct sv_err *err)
 {
     int64_t n_free, n_total;
@@ -294,7 +293,7 @@ static int open_text(struct sv_engine *e, const char *dir, struct sv_err *err)
     return SV_OK;
 }
 
-/* After the buffers: the pools get what is left, or what was asked for. */
+/* After the buffers: the pools get what is left, or what was requested. */
 static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_err *err)
 {
     struct sv_cache_group_desc desc[SV_MAX_GROUPS] = {{0}};
@@ -467,21 +466,21 @@ static int warm_up(struct sv_engine *e, struct sv_err *err)
     return rc;
 }
 
-/* Taps held of a sequence that is about to lose its pages: its full pages stay for others to find,
- * and with them the draft's K/V, which must be there; and rows held across its return would be
- * written into nothing. */
+/* Deferred updates of a sequence that is about to be preempted run now: its full pages stay in the
+ * prefix cache, together with the draft's K/V, and rows that are deferred beyond its return would
+ * have no pages. */
 static void flush_deferred(void *e)
 {
     sv_deferred_flush(e);
 }
 
-/* In a context so short that a block hardly fits there is no policy. */
+/* In a context too short for a block there is no policy. */
 static bool wants_policy(const struct sv_engine *e, const struct sv_engine_options *o)
 {
     return o->auto_width && e->width >= 2 && e->context >= 2 * e->width;
 }
 
-/* Under the policy every drafting pass tells how sure it is, where the device can. */
+/* Under the policy every drafting pass returns the draft confidence, where the device can. */
 static int open_prune(struct sv_engine *e, const struct sv_engine_options *o, struct sv_err *err)
 {
     if (e->drafter->block_size < 2)
@@ -494,7 +493,7 @@ static int open_prune(struct sv_engine *e, const struct sv_engine_options *o, st
     return rc;
 }
 
-/* The width policy, with what steps cost here. */
+/* The width policy, with the step costs of this machine. */
 static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, struct sv_err *err)
 {
     if (!wants_policy(e, o))
@@ -505,8 +504,8 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
         e->policy->ahead = e->pads || e->depth;
         e->policy->confidence_free = e->drafter->confidence == SV_CONFIDENCE_FREE;
     }
-    /* Held taps outlive pages that slide away, pointers of graphs are fixed, and followers are not
-     * told of what the host moves. */
+    /* Not with deferred taps that outlive sliding pages, with graphs, whose pointers are fixed, or
+     * with followers, which do not see what the host moves. */
     bool hold = !e->pads && !e->depth && e->drafter->n_taps && !e->ranks;
     for (int32_t i = 0; i < e->cache.n_groups; i++)
         hold &= !e->cache.group[i].d.window;

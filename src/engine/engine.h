@@ -79,7 +79,7 @@ struct sv_engine {
     struct sv_gen_config gen;          /* checked at open; what a server offers as its defaults */
     const struct sv_step_hooks *hooks; /* benchmarks, while nothing is in flight; NULL = none */
     struct sv_err failed;              /* the device did, with a code then: nothing runs any more */
-    bool closing;                      /* its last events are told: nothing new is taken */
+    bool closing;                      /* its last events are delivered: no new requests */
 };
 
 /* What tests and benchmarks set and options do not. Zeros: as a user gets it. */
@@ -92,7 +92,7 @@ struct sv_engine_tuning {
     int64_t rank_timeout_us;        /* 0 = by the options */
     bool compare_ranks;             /* an error when not all have the same bits after a pass */
     bool one_gpu;                   /* all ranks on one GPU, eagerly */
-    const struct sv_replay *replay; /* a record is going to be run; NULL */
+    const struct sv_replay *replay; /* a record will be replayed; NULL */
 };
 
 /* engine.c: opts as in salvo.h; drafter, when given, is used instead of opts->draft_dir (tests,
@@ -112,9 +112,9 @@ int sv_engine_follow(const struct sv_engine_options *opts, struct sv_err *err);
 void sv_engine_close(struct sv_engine *e);
 int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *id,
                      struct sv_err *err);
-/* How many tokens of a request's prompt, given as ids, the prefix cache would spare it just now; up
- * to its first image at most, as no other image is known before it is prepared. Any thread may ask,
- * from open to close. */
+/* How many tokens of a request's prompt, given as ids, the prefix cache has at the moment; up to
+ * its first image at most, as no later image is known before it is prepared. Callable from any
+ * thread while the engine is open. */
 int32_t sv_engine_known(const struct sv_engine *e, const struct sv_request *r);
 
 /* Another drafter from the next step on, NULL = none (benchmarks); nothing may be in flight. */
@@ -127,10 +127,10 @@ int sv_engine_step(struct sv_engine *e, struct sv_err *err);
 int sv_engine_failed(const struct sv_engine *e, struct sv_err *err);
 /* Reads the steps in flight. */
 int sv_engine_settle(struct sv_engine *e, struct sv_err *err);
-/* calibrate.c: measures what steps cost, through the step on scratch sequences. Before anything was
- * submitted. */
+/* calibrate.c: measures step costs, through the step on scratch sequences. Before the first submit.
+ */
 int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *policy, struct sv_err *err);
-/* Tells who opens the engine how far it is (engine.c). */
+/* Reports the progress of opening to the caller (engine.c). */
 void sv_engine_progress(struct sv_engine *e, enum sv_open_stage stage, double share);
 /* Delivers events and frees finished sequences; outside the step, so callbacks may allocate. */
 void sv_engine_deliver(struct sv_engine *e);

@@ -1,5 +1,5 @@
 /*
- * fill.c - stage fill: the plan becomes host arrays, and these go to the device in one upload.
+ * fill.c - stage fill: the plan becomes host arrays, which go to the device in one upload.
  *
  * Called by step.c. Only what the device cannot know is filled: lengths, anchors and positions are
  * its own. Where the host reads the drafts before the target's pass (plan.two_parts), the drafting
@@ -52,8 +52,8 @@ static void fill_draft_seg(struct sv_engine *e, const struct sv_plan_seg *g, int
     }
 }
 
-/* What sequences that have just got their slots bring along. One that resumes has an anchor
- * already; a fresh prompt's last chunk makes one. */
+/* State of newly seated sequences. One that resumes has an anchor already; a fresh prompt's last
+ * chunk makes one. */
 static void fill_new_slots(struct sv_engine *e)
 {
     for (int32_t slot = 0; slot < e->sched.n_slots; slot++) {

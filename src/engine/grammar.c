@@ -1,5 +1,5 @@
 /*
- * grammar.c - a grammar from what a request says of it: a kind and a text.
+ * grammar.c - a grammar from a request's fields: a kind and a text.
  *
  * Called by api.c and when a request is submitted. Must not: run in a step.
  */

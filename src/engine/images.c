@@ -1,9 +1,9 @@
 /*
  * images.c - see images.h.
  *
- * Called by engine.c (open, submit), seq.c, sched.c, fill.c and, before each step, step.c. The
- * index of a token is what pages, chunks and states go by; only the rotation knows positions of
- * images. Must not: let a row depend on when its image was made.
+ * Called by engine.c (open, submit), seq.c, sched.c, fill.c and, before each step, step.c. Pages,
+ * chunks and states are indexed by token; only the rotation uses the positions of images. Must not:
+ * let a row depend on when its image was made.
  */
 #include "engine/images.h"
 
@@ -35,7 +35,7 @@ int sv_images_open(struct sv_engine *e, const char *dir, struct sv_err *err)
     struct sv_err why = {0};
     if (e->model.no_tower)
         return refuse(m, e->model.no_tower);
-    if (e->ranks) /* what the tower makes is told to nothing else */
+    if (e->ranks) /* followers do not get the tower's rows */
         return refuse(m, "a record of plans has no images");
     const struct sv_vision_config *v = &e->model.tower->cfg;
     if (sv_vision_prep_load(dir, &m->prep, &why))
@@ -290,7 +290,7 @@ static int make_rows(struct sv_engine *e, struct sv_picture *shown)
     return SV_OK;
 }
 
-/* One image at a time, so that other sequences wait for one at most between two of their steps. */
+/* One image at a time, so that other sequences wait for one at most between two steps. */
 void sv_images_prepare(struct sv_engine *e)
 {
     const int64_t start_us = sv_clock_us();
@@ -320,7 +320,7 @@ static void fill_rows(struct sv_image_intake *to, const struct sv_images *m,
                       to_row = stop < end ? stop : end;
         if (from >= to_row)
             continue;
-        SV_REQUIRE(k->shown->rows); /* the plan has left it out otherwise */
+        SV_REQUIRE(k->shown->rows); /* else the plan has left it out */
         to->rows[to->n_rows++] = (struct sv_image_rows){.row0 = g->row0 + from - g->first,
                                                         .n_rows = to_row - from,
                                                         .rows = (const char *)k->shown->rows +

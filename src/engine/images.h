@@ -1,8 +1,8 @@
 /*
- * images.h - the images of requests: where their rows stand, what they are rotated by, what stands
- * for them in the index of prefixes, and when the vision tower makes them.
+ * images.h - the images of requests: where their rows stand, their rotary positions, their keys in
+ * the index of prefixes, and when the vision tower makes them.
  *
- * Included by engine.h; seq.c, sched.c and fill.c ask it about a sequence. docs/images.md. Must
+ * Included by engine.h; called by seq.c, sched.c and fill.c for a sequence. docs/images.md. Must
  * not: run the tower within a step, where nothing is allocated.
  */
 #ifndef SV_ENGINE_IMAGES_H
@@ -16,16 +16,16 @@ struct sv_engine;
 struct sv_seq;
 struct sv_plan_seg;
 
-/* An engine's: how images are prepared, and the keys that stand for them. */
+/* Of an engine: how images are prepared, and their keys. */
 struct sv_image_intake {
     bool open;
-    char refusal[480]; /* why not */
+    char refusal[480]; /* reason for refusing images */
     struct sv_vision_prep prep;
     struct sv_image_key {
         uint64_t hash[2];
         int32_t key;              /* below 0, as no token is; 0: none yet */
         struct sv_picture *shown; /* NULL: no request shows it */
-    } * known; /* (SV_KNOWN_IMAGES) the newest of those that have the same place */
+    } * known;                    /* (SV_KNOWN_IMAGES) the newest image of each entry */
     int32_t last_key;
     struct sv_image_rows *rows; /* (max_rows) those of the step being filled */
     int32_t n_rows;
@@ -54,8 +54,8 @@ struct sv_images {
         int32_t key;
         int32_t first, n_rows; /* in the prompt */
         int32_t per_line;      /* rows that stand side by side in the image */
-        int32_t position;      /* by which its first row is rotated */
-        int32_t behind;        /* what later rows' positions are less than their index, below 0 */
+        int32_t position;      /* rotary position of its first row */
+        int32_t behind;        /* position minus index of later rows, below 0 */
         size_t plane_bytes;    /* of n_rows */
     } image[];
 };
@@ -63,13 +63,13 @@ int sv_images_new(struct sv_images **images, struct sv_engine *e, const struct s
                   struct sv_err *err);
 void sv_images_free(struct sv_images *images); /* NULL is fine */
 /* Finds the images' places among a prompt's ids; *n becomes the number of its tokens with each
- * image's rows. Then writes these n, and what the index of prefixes has instead of them. */
+ * image's rows. Then writes these n, and their keys for the index of prefixes. */
 int sv_images_place(struct sv_images *images, const int32_t *ids, int32_t *n, struct sv_err *err);
 void sv_images_expand(const struct sv_images *images, const int32_t *ids, int32_t n,
                       int32_t *tokens, int32_t *keys);
 /* Rows from `from` on may run up to here: rows of the next image are not there yet. */
 int32_t sv_images_ready(const struct sv_images *images, int32_t from);
-/* What the three positions that rotate a row differ by from its index. */
+/* The differences between a row's three rotary positions and its index. */
 void sv_images_shift(const struct sv_images *images, int32_t index, int32_t shift[3]);
 
 /* Before a step: runs the tower for the first image that a prompt waits for. Where there is no

@@ -2,7 +2,7 @@
  * launch.c - how the passes of a step are launched: the counts that kernels get, padded up where
  * passes are replayed as graphs, and the key of each graph.
  *
- * Called by step.c. Everything that launches bake in besides fixed pointers is in the key: counts
+ * Called by step.c. Everything that a launch fixes besides constant pointers is in the key: counts
  * and flags (tests/engine/test_keys.c). Must not: look at tokens, or know what a stage does.
  */
 #include "engine/engine.h"
@@ -13,7 +13,7 @@ static int32_t max_segs(const struct sv_engine *e, int32_t n_rows)
     return n_rows < e->sched.n_slots ? n_rows : e->sched.n_slots;
 }
 
-/* The chunks of a prompt come in too many sizes for graphs; a last chunk of one row looks like a
+/* The chunks of a prompt have too many sizes for graphs; a last chunk of one row looks like a
  * verify block. */
 static void pad_target(struct sv_engine *e)
 {
@@ -44,7 +44,7 @@ static void tell_most(struct sv_engine *e)
         p->most = p->n_rows == p->n_segs ? 1 : p->replays ? e->width : 0;
 }
 
-/* Counts that are there already are those of a warm-up on padding alone. */
+/* Counts that are set already are those of a warm-up on padding alone. */
 void sv_launch_counts(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
@@ -192,7 +192,7 @@ void sv_launch_draft(struct sv_engine *e, sv_stage_fn *const stage[])
 void sv_launch_target(struct sv_engine *e, sv_stage_fn *const stage[])
 {
     const int64_t context_us = e->stats.context_us;
-    /* Where rows of images come from, and where they go, is in no key. */
+    /* The source and the places of rows of images are in no key. */
     run(e, SV_PASS_TARGET, stage, e->plan.replays && !e->images.n_rows, target_key(e));
     e->stats.forward_us +=
         sv_step_lap(e, SV_PHASE_TARGET) / 1000 - (e->stats.context_us - context_us);

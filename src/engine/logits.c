@@ -1,11 +1,11 @@
 /*
  * logits.c - the part of the step that needs whole rows of logits: masks, rules (bias, bans,
- * penalties), sampling, log probabilities. Greedy rows without any of these never get here.
+ * penalties), sampling, log probabilities. Greedy rows without any of these are not handled here.
  *
- * Called by step.c, one function a line of the step, and by engine.c (open, close). What requests
- * ask for is on the device by slot, uploaded when a slot is taken, so that nothing waits for the
- * host. Logits exist for a bounded number of rows at a time. Must not: allocate after open, or let
- * a rule see a later draft.
+ * Called by step.c, one function a line of the step, and by engine.c (open, close). The parameters
+ * of requests are on the device by slot, uploaded when a slot is taken, so that nothing waits for
+ * the host. Logits exist for a bounded number of rows at a time. Must not: allocate after open, or
+ * let a rule see a later draft.
  */
 #include "engine/engine.h"
 
@@ -96,14 +96,14 @@ void sv_logits_seat(struct sv_engine *e, int32_t slot)
     struct sv_logit_rules sent = *r;
     const size_t at = (size_t)slot, id = sizeof(int32_t);
     SV_REQUIRE(q->n_tokens <= lg->history_stride);
-    if (q->matcher) /* its masks see to these */
+    if (q->matcher) /* its masks include these */
         sent.n_ban = sent.n_words = sent.n_allowed = 0;
     sv_dev_upload(e->dev, lg->slot_rules + at, &sent, sizeof sent);
     sv_dev_upload(e->dev, lg->bias_ids + at * SV_MAX_BIAS, q->bias_ids, (size_t)r->n_bias * id);
     sv_dev_upload(e->dev, lg->bias + at * SV_MAX_BIAS, q->bias, (size_t)r->n_bias * sizeof(float));
     sv_dev_upload(e->dev, lg->ban_ids + at * SV_MAX_BAN, q->ban_ids, (size_t)r->n_ban * id);
     sv_dev_upload(e->dev, lg->listed + at * SV_MAX_LISTED, q->listed, (size_t)q->n_listed * id);
-    /* All of it, since what a prefix cache holds never stands in a row. */
+    /* All of it, since positions from the prefix cache are in no row. */
     if (sv_rules_need_history(r))
         sv_dev_upload(e->dev, lg->history + at * (size_t)lg->history_stride, q->tokens,
                       (size_t)q->n_tokens * id);
@@ -137,13 +137,13 @@ void sv_logits_fill(struct sv_engine *e)
     sv_token_logprobs_fill(e);
 }
 
-/* Next token of logit rows [i, i + n), whose logits are there. */
+/* Next token of logit rows [i, i + n), whose logits exist now. */
 static void choose_rows(struct sv_engine *e, int32_t i, int32_t n)
 {
     const struct sv_batch *b = &e->batch;
     const struct sv_logits *lg = &e->logits;
     const struct sv_plan *p = &e->plan;
-    /* Log probabilities are the model's own: what is changed is a copy then. */
+    /* Log probabilities are of the model's own logits: rules change a copy. */
     float *ruled = p->logprobs && (p->masked || p->ruled) ? lg->ruled : lg->logits;
     if (p->masked)
         sv_op_logit_mask(e->dev, &(struct sv_p_logit_mask){.n_rows = n,

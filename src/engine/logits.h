@@ -10,8 +10,7 @@
 #include "backend/ops_tokens.h"
 #include "base/base.h"
 
-/* token_logprobs.c: log probabilities of tokens that requests name; opened by the first that does.
- */
+/* token_logprobs.c: requested log probabilities; opened by the first request with some. */
 struct sv_token_logprobs {
     struct sv_logit_rules *rules; /* device, (1) the token's own number alone */
     /* (2, n_requested, rows of the step) tokens; then 0, or -1 where a row has fewer */
@@ -19,15 +18,15 @@ struct sv_token_logprobs {
     struct sv_logprob_row *dev_rows, *host_rows; /* (n_requested, rows of the step) */
 };
 struct sv_engine;
-int sv_token_logprobs_open(struct sv_engine *e,
-                           struct sv_err *err); /* at a submit; again is fine */
+int sv_token_logprobs_open(struct sv_engine *e, struct sv_err *err); /* at a submit; repeatable */
 void sv_token_logprobs_close(struct sv_token_logprobs *a, struct sv_dev *dev);
 void sv_token_logprobs_plan(struct sv_engine *e); /* once n_prompt_logits are known, */
-void sv_token_logprobs_fill(struct sv_engine *e); /* and whose they are */
-/* Of logit rows [i, i + n), whose logits are there. */
+void sv_token_logprobs_fill(struct sv_engine *e); /* and the rows' sequences */
+/* Of logit rows [i, i + n), whose logits exist now. */
 void sv_token_logprobs_report(struct sv_engine *e, int32_t i, int32_t n);
 void sv_token_logprobs_fetch(struct sv_engine *e);
-/* Of logit row i once it is fetched: the first one's; the others' are *ld behind each other. */
+/* Of logit row i after fetch: that of the first token; those of the others are *ld behind each
+ * other. */
 const struct sv_logprob_row *sv_token_logprobs_row(const struct sv_engine *e, int32_t i,
                                                    int32_t *ld);
 
@@ -44,13 +43,13 @@ struct sv_logits {
     float *bias;
     struct sv_logprob_row *dev_rows, *host_rows; /* (max_rows) log probabilities by logit row */
     int32_t *host_next; /* (max_rows) the prompt's next token of a prompt logit row */
-    int32_t *prompt_slot, *prompt_index; /* host, (max_rows) whose, and which token of the prompt */
+    int32_t *prompt_slot, *prompt_index; /* host, (max_rows) slot, index of the prompt token */
     struct sv_token_logprobs token;
 };
 int sv_logits_open(struct sv_logits *lg, struct sv_dev *dev, int32_t n_slots, int32_t n_positions,
                    int32_t vocab, int32_t chunk, int32_t max_rows, struct sv_err *err);
 void sv_logits_close(struct sv_logits *lg, struct sv_dev *dev);
-/* The lines of the step it stands for: */
+/* The lines of the step, by stage: */
 void sv_logits_plan(struct sv_engine *e);
 void sv_logits_seat(struct sv_engine *e,
                     int32_t slot); /* a sequence took the slot: before the upload */

@@ -1,9 +1,9 @@
 /*
- * memory.c - how much memory the cache pools get, and the table that says where all of it went.
+ * memory.c - the sizes of the cache pools, and the table of the memory's use.
  *
- * Called by engine.c once weights and buffers are in place, so that what is left is known and not
- * guessed. sv_memory_pages is plain arithmetic, testable without a device. Must not: take memory
- * other than the pools'.
+ * Called by engine.c once weights and buffers are in place, so that the remaining memory is known.
+ * sv_memory_pages is plain arithmetic, testable without a device. Must not: take memory other than
+ * the pools'.
  */
 #define _POSIX_C_SOURCE 200809L /* sysconf */
 
@@ -17,7 +17,7 @@ enum { SNAPSHOT_SHARE = 4 };
 /* Sliding groups keep one page in so many behind the windows. */
 enum { INSIDE_SHARE = 8 };
 
-/* Beside what is asked for: graphs, and what the driver takes as it likes. */
+/* Beside the requested part: graphs, and what the driver takes. */
 #define RESERVE_BYTES ((int64_t)256 << 20)
 
 static long long mib(int64_t n_bytes)
@@ -43,8 +43,8 @@ static int32_t pages_for(const struct sv_memory_ask *a, int64_t n_positions)
 }
 
 /* Pages of a group beside n pages of the groups that keep all positions, where a sequence has `one`
- * of these: as many sequences have their windows in a sliding group, and beside them there is what
- * the steps in flight may add, and something for prefixes that end inside of others. */
+ * of these: a sliding group holds the windows of as many sequences, what the steps in flight may
+ * add, and some pages for prefixes that end inside of others. */
 static int64_t pages_beside(const struct sv_memory_ask *a, const struct sv_cache_group_desc *d,
                             int64_t n, int64_t one)
 {
@@ -153,8 +153,8 @@ int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
         sv_log(SV_LOG_INFO, "cache: room for %lld of %lld tokens of %d full sequences",
                (long long)(fit * n_parts(a) * a->page_size),
                (long long)(want * n_parts(a) * a->page_size), a->n_slots);
-    /* Who names a size wants all of it; else prefixes get a few times what runs, where the device
-     * lies idle. */
+    /* An explicit size is used in full; else prefixes get a few times the running sequences' share,
+     * so that memory is not filled for nothing. */
     bool asked = a->cache_bytes || a->most_pages || (a->n_total && a->share > 0);
     int64_t most = !a->keep_prefixes ? want
                    : asked           ? (want > MOST_PAGES ? want : MOST_PAGES)
@@ -217,7 +217,7 @@ int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes,
     sv_dev_memory(e->dev, &n_free, &n_total);
     for (int k = 0; k < SV_MEM_KINDS; k++)
         held[k] = sv_dev_held(e->dev, (enum sv_mem)k);
-    /* Where nothing is counted: as published, and as they are read. */
+    /* Where the backend does not count: as published, and as they are read. */
     const int64_t draft = e->drafter->weight_bytes, published = e->model.weights.n_bytes;
     const int64_t tower_bytes = !n_total && e->model.tower ? e->model.tower->weights.n_bytes : 0;
     const int64_t kept = sv_weights_kept_bytes(&e->model.weights);
@@ -251,8 +251,7 @@ int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes,
     return n;
 }
 
-/* One line each. Where memory is the device's own, or of several ranks, it is worth a look; else it
- * is for who asks. */
+/* One line each; at a level that is shown where memory is the device's own, or of several ranks. */
 void sv_memory_log(const struct sv_engine *e, int64_t target_bytes)
 {
     struct sv_memory_row row[SV_MEMORY_ROWS];
@@ -269,7 +268,7 @@ void sv_memory_log(const struct sv_engine *e, int64_t target_bytes)
         sv_log(level, "memory%s: %s %lld MiB%s", rank, row[i].name, mib(row[i].n_bytes),
                row[i].note);
     }
-    /* The library does not tell whose the rest is. */
+    /* The library does not tell the owner of the rest. */
     if (n_total)
         sv_log(level,
                "memory%s: %lld MiB in all; the driver, code of kernels and other programs hold "

@@ -1,5 +1,5 @@
 /*
- * memory.h - how much memory the page pools get, and who holds what of a device's memory.
+ * memory.h - the sizes of the page pools, and the owners of a device's memory.
  *
  * Called by engine.c when an engine opens.
  */
@@ -11,26 +11,26 @@
 
 struct sv_engine;
 
-/* memory.c: what decides the size of the pools. Bytes; n_total 0: the device shares the host's
+/* memory.c: what determines the size of the pools. Bytes; n_total 0: the device shares the host's
  * memory. */
 struct sv_memory_ask {
     int64_t n_free, n_total, ram_bytes;
     int64_t later_bytes; /* taken after the pools */
     double share;        /* of n_total; 0 = 0.9 */
-    int64_t cache_bytes; /* asked for by the user; 0 = not */
+    int64_t cache_bytes; /* the user's option; 0 = not set */
     int32_t page_size, n_slots, context;
     int32_t n_positions; /* a sequence may need pages for: more than the context */
     int32_t step_rows;   /* that the steps in flight may add to all sequences together */
     int32_t most_pages;  /* of every pool, tests: 0 = by bytes */
     int32_t n_parts;     /* of the slots, each with a pool (sv_cache_group_desc); 0 = 1 */
     bool keep_prefixes;
-    bool quiet;                        /* another rank says what there is to say */
+    bool quiet;                        /* another rank prints the messages */
     struct sv_cache_group_desc *group; /* (n_groups) all of page_size; their n_pages are set */
     int32_t n_groups;
 };
-/* Pages of each pool: groups that keep all positions get the same number, sliding ones what the
- * windows of as many sequences take, states the slots' and a share for snapshots. Refuses, and says
- * what would fit, when one full sequence does not. */
+/* Pages of each pool: groups that keep all positions get the same number, sliding ones the windows
+ * of as many sequences, states the slots' and a share for snapshots. Refuses, with the context that
+ * would fit, when one full sequence does not. */
 int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err);
 /* Before weights of n_bytes, those of all ranks, are loaded onto a device with memory of its own:
  * does its rank's part fit at all? */

@@ -1,6 +1,6 @@
 /*
- * places.c - the table that is logged at start where there are several ranks or replicas: who
- * computes where, on which NUMA node, and how a rank reaches the others.
+ * places.c - the table that is logged at start where there are several ranks or replicas: the
+ * device and NUMA node of each rank, and how a rank reaches the others.
  *
  * Called by engine.c once the windows of all ranks are open. Rank 0 of each replica logs the rows
  * of its ranks. Must not: decide anything by what it finds.

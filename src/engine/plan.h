@@ -13,25 +13,25 @@
 
 /* One segment of the step to come. Plain numbers: comparable, loggable, sendable. */
 struct sv_plan_seg {
-    uint64_t request;         /* whose: the slot may have changed hands when the results are read */
-    int32_t slot, kind;       /* enum sv_seg_kind */
-    int32_t row0, n_rows;     /* rows in the target's batch */
-    int32_t logit0, n_logits; /* rows whose next token is wanted */
-    int32_t first;            /* position of the first row as the host knows it */
-    int32_t draft_row0, n_draft_rows; /* rows of the drafting pass, 0 when it sits out */
+    uint64_t request; /* of the sequence: the slot may have another one when the results are read */
+    int32_t slot, kind;               /* enum sv_seg_kind */
+    int32_t row0, n_rows;             /* rows in the target's batch */
+    int32_t logit0, n_logits;         /* rows whose next token is wanted */
+    int32_t first;                    /* position of the first row as the host knows it */
+    int32_t draft_row0, n_draft_rows; /* rows of the drafting pass, 0: not in it */
     int32_t draft_out0;
-    int32_t decode; /* its number among the decode segments, which is the policy's; -1: a chunk */
+    int32_t decode; /* its index among the decode segments, as in the policy; -1: a chunk */
     bool filled;    /* its proposals were made on the host */
-    bool probe;     /* by the width policy, to learn from it */
-    /* proposals that the drafting pass was asked for: those past the rows go nowhere */
+    bool probe;     /* a probe of the width policy */
+    /* proposals of the drafting pass: those past the rows are not used */
     int32_t n_drafts;
-    bool disabled; /* it cannot draft: its context K/V is not read any more */
+    bool disabled; /* it cannot draft: its context K/V is not read */
     bool refused;  /* its rows end where its grammar forbids a draft */
-    bool repaired; /* a grammar forbade some of the drafter's choices: other drafts stand there */
-    int32_t mask0; /* under a grammar: the mask of its first logit row, -1: there is none */
-    int32_t snapshot_at; /* a snapshot of its slot's states if its rows pass this position; or 0 */
+    bool repaired; /* some drafts were replaced since the grammar forbade the drafter's choices */
+    int32_t mask0; /* under a grammar: the mask of its first logit row, -1: none */
+    int32_t snapshot_at; /* position of a snapshot of its slot's states if its rows pass it; or 0 */
 };
-/* How much of everything a step has: of the target's pass, and of the drafting pass before it. */
+/* Counts of a step: of the target's pass, and of the drafting pass before it. */
 struct sv_counts {
     int32_t n_segs, n_rows, n_logits;                /* n_logits: rows whose next token is wanted */
     int32_t n_draft_segs, n_draft_rows, n_draft_out; /* n_draft_out: rows that propose a token */
@@ -41,17 +41,17 @@ struct sv_plan {
     int32_t n_segs, n_rows, n_logits;
     int32_t n_draft_segs, n_draft_rows, n_draft_out;
     struct sv_counts launch; /* counts that kernels are launched with: the plan's, or padded up */
-    bool timed;   /* the device is waited for between the two passes: what they cost is measured */
-    bool replays; /* launch counts are padded: the target's pass may be a graph */
-    int32_t most; /* rows of a segment, at most, for models with states; 0: not known */
-    bool sampled; /* some logit row needs its logits, not just their argmax */
-    bool confidence; /* the drafting pass tells the drafter's confidence, */
-    bool prunes;     /* and drafts of too little are not verified */
-    bool masked;     /* some logit row is under a grammar */
+    bool timed;              /* the two passes are timed apart, with a wait in between */
+    bool replays;            /* launch counts are padded: the target's pass may be a graph */
+    int32_t most;            /* rows of a segment, at most, for models with states; 0: not known */
+    bool sampled;            /* some logit row needs its logits, not just their argmax */
+    bool confidence;         /* the drafting pass returns the confidence of the drafts, */
+    bool prunes;             /* and drafts of low confidence are not verified */
+    bool masked;             /* some logit row is under a grammar */
     bool two_parts; /* the host reads the drafts before the target's pass: to prune, or for masks */
-    bool given;     /* by calibration or warm-up: not planned anew, and its results are dropped */
+    bool given;     /* by calibration or warm-up: its results are dropped */
     int32_t id0, id_step;     /* given: the tokens of its rows (sv_plan_given_id) */
-    double expected_accepted; /* with pruning: drafts that are to be accepted */
+    double expected_accepted; /* with pruning: number of drafts that count as accepted */
     int64_t start_us;         /* when its step began */
     bool no_taps;             /* no sequence's context K/V is updated */
     /* some segment's sequence has logit rules, rules that look back on its tokens, log
@@ -60,7 +60,7 @@ struct sv_plan {
     /* logit rows after the n_logits: prompt rows whose log probability is wanted */
     int32_t n_prompt_logits;
     int32_t n_requested; /* requested logprobs of the segment with most of them */
-    struct sv_load load; /* what the width policy expects of it */
+    struct sv_load load; /* the time that the width policy expects */
     /* DP attention: rank r's rows and segments begin here and end where those of r + 1 begin */
     int32_t own_row0[SV_MAX_RANKS + 1], own_seg0[SV_MAX_RANKS + 1];
     /* (max_sequences) decode segments, then prefill chunks; with DP attention of one rank after the

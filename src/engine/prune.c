@@ -1,12 +1,12 @@
 /*
- * prune.c - between drafting and verifying: the host reads the drafts and takes rows off the plan:
- * behind a draft that a grammar forbids, and drafts the drafter is not sure enough of.
+ * prune.c - between drafting and verifying: the host reads the drafts and removes rows from the
+ * plan, behind a draft that a grammar forbids, and of drafts with low confidence.
  *
- * Called by step.c when a sequence is under a grammar, and under the width policy, which says what
- * pays. The target's rows are filled and uploaded after it, and its graph is that of the rows left.
- * On a device with a queue the step before may still be unread: the drafting pass stands behind it,
- * and this is the one place where a step waits before it is enqueued. Must not: touch a prompt's
- * rows, or a sequence that another step could have ended meanwhile.
+ * Called by step.c for sequences under a grammar, and under the width policy, which decides what
+ * pays. The target's rows are filled and uploaded afterwards, and its graph is that of the
+ * remaining rows. On a device with a queue the step before may still be unread: the drafting pass
+ * is queued behind it, and this is the only place where a step waits before it is enqueued. Must
+ * not: touch a prompt's rows, or a sequence that another step could have ended meanwhile.
  */
 #include "engine/engine.h"
 
@@ -30,7 +30,7 @@ void sv_prune_fill(struct sv_engine *e)
         const struct sv_seq *q = e->sched.slot[g->slot];
         if (g->kind != SV_SEG_VERIFY || g->n_rows < 2)
             continue;
-        if (!g->n_draft_rows) /* else it has its place among those of the drafting pass */
+        if (!g->n_draft_rows) /* else its place is that in the drafting pass */
             g->draft_out0 = n;
         const int32_t n_ids = g->n_drafts > g->n_rows - 1 ? g->n_drafts : g->n_rows - 1;
         n += n_ids;
@@ -67,7 +67,7 @@ static void keep_rows(struct sv_engine *e, struct sv_plan_seg *g, int32_t n)
     g->n_rows = g->n_logits = n;
 }
 
-/* Drafts of segment s from row n on are not verified. They count as never asked for. */
+/* Drafts of segment s from row n on are not verified. They count as not proposed. */
 static void refuse(struct sv_engine *e, int32_t s, int32_t n)
 {
     struct sv_plan_seg *g = &e->plan.seg[s];
@@ -81,7 +81,7 @@ static void refuse(struct sv_engine *e, int32_t s, int32_t n)
         sv_policy_narrow(e->sched.policy, g->decode, n);
 }
 
-/* A draft that its grammar forbids cannot be kept, nor can what follows it. */
+/* A draft that its grammar forbids cannot be accepted, nor can those behind it. */
 static void prune_illegal(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
@@ -94,7 +94,7 @@ static void prune_illegal(struct sv_engine *e)
     }
 }
 
-/* Nor is there a row to verify where its mask would be too expensive, which is rare. */
+/* Nor is a row verified whose mask would be too expensive, which is rare. */
 static void make_masks(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
@@ -135,7 +135,7 @@ int sv_prune_plan(struct sv_engine *e, struct sv_err *err)
         return rc;
     if (p->masked)
         prune_illegal(e);
-    if (p->prunes && e->sched.policy) /* without: the cost of steps is being measured */
+    if (p->prunes && e->sched.policy) /* without: step costs are being measured */
         prune_by_confidence(e);
     if (p->masked)
         make_masks(e);

@@ -1,13 +1,13 @@
 /*
- * sched.c - which sequences run next and with which rows; who gets pages and who gives them back.
+ * sched.c - which sequences run next and with which rows; allocation and release of pages.
  *
  * Called by step.c and engine.c. Pure host code over the lists in struct sv_sched: testable without
  * a device. First come, first served: every decoding sequence runs in every step; prompts share the
- * rows left over. Pages grow with a sequence. When they run out, what is kept for reuse goes first,
- * then the sequence that arrived last gives its pages back and waits; its tokens stay, and it
- * resumes by computing them again as if they were a prompt, which gives the same bits. So the
- * oldest sequence always runs on. Where the cache has parts (DP attention), a sequence belongs to
- * that of its slot: it takes and loses pages there, and a step's rows are sorted by parts. Must not
+ * remaining rows. Pages grow with a sequence. When they run out, cached prefixes are evicted first,
+ * then the sequence that arrived last is preempted: it releases its pages, keeps its tokens and
+ * waits; it resumes by computing them again as a prompt, which gives the same bits. So the oldest
+ * sequence always runs. Where the cache has parts (DP attention), a sequence belongs to the part of
+ * its slot: it takes and loses pages there, and a step's rows are sorted by parts. Must not
  * allocate, and must not look at token values.
  */
 #include "engine/sched.h"
@@ -61,7 +61,7 @@ void sv_sched_lacks(struct sv_cache *cache, struct sv_seq *q, int32_t from)
     sv_cache_invalidate(cache, q->slot, cache->owned[SV_CACHE_DRAFT], from);
 }
 
-/* Off its slot, to compute all that is not known again when it is back. */
+/* Takes it off its slot; when it is back, all that the cache does not have is computed again. */
 static void put_back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
 {
     SV_REQUIRE(q->n_rows_ahead == 0);
@@ -100,7 +100,7 @@ static struct sv_seq *youngest(const struct sv_sched *s, const struct sv_cache *
     return best;
 }
 
-/* Backs n positions of a running sequence, at the cost of younger ones of its part. False: it was
+/* Backs n positions of a running sequence, preempting younger ones of its part. False: it was
  * preempted itself, or a preemption is needed and a step is in flight. */
 static bool back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t n,
                  bool in_flight)
@@ -116,7 +116,7 @@ static bool back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, i
     return true;
 }
 
-/* Pages a sequence in this slot will want until its prompt is in and it decodes. */
+/* Pages that a sequence in this slot needs until it decodes. */
 static void add_need(const struct sv_sched *s, const struct sv_cache *cache, const struct sv_seq *q,
                      int32_t slot, struct sv_cache_need *need)
 {
@@ -133,8 +133,8 @@ static int32_t n_seated(const struct sv_sched *s)
     return n;
 }
 
-/* Is it worth computing n_rows again, up to this context, so that the next so many tokens can be
- * drafted? */
+/* Whether computing n_rows again, up to this context, is worth it to draft the next so many tokens.
+ */
 static bool worth_restoring(const struct sv_sched *s, int32_t n_rows, int32_t context,
                             double n_tokens)
 {
@@ -143,11 +143,11 @@ static bool worth_restoring(const struct sv_sched *s, int32_t n_rows, int32_t co
            sv_policy_restore_us(s->policy, n_rows, context);
 }
 
-/* Gives a sequence the pages that are known for its beginning. Where the gain is worth it, those
- * that lack the draft's K/V are left out, and computed again as a part of the prompt. */
+/* Attaches the known pages of a sequence's beginning. Where the gain is worth it, pages that lack
+ * the draft's K/V are left out and computed again as a part of the prompt. */
 static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t slot)
 {
-    /* A fresh prompt computes its last token in any case: somebody has to say what comes next. */
+    /* A fresh prompt always computes its last token, whose row chooses the next one. */
     const int32_t most = q->n_tokens > q->n_prompt ? q->n_prefill : q->n_prefill - 1;
     const double left = q->cap_tokens - q->n_tokens,
                  expected = left < s->usual_answer ? left : s->usual_answer;
@@ -166,7 +166,7 @@ static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_s
     q->n_committed = sv_cache_attach(cache, slot, sv_seq_keys(q), most, draft);
 }
 
-/* What the running sequences of a part will want. */
+/* Pages that the running sequences of a part need. */
 static struct sv_cache_need owed_in(const struct sv_sched *s, const struct sv_cache *cache,
                                     int32_t part)
 {
@@ -177,7 +177,7 @@ static struct sv_cache_need owed_in(const struct sv_sched *s, const struct sv_ca
     return owed;
 }
 
-/* Pages that are known for the beginning, and a promise of the rest; or nothing. */
+/* Attaches known pages and reserves the remaining ones; or nothing. */
 static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q,
                        int32_t slot)
 {
@@ -194,8 +194,8 @@ static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct 
     return false;
 }
 
-/* Of the parts that have a free slot and were not tried, the one that knows most of the beginning;
- * among equals that with the most pages to spare. -1: there is none. */
+/* Of the parts with a free slot that were not tried, the one that knows most of the beginning;
+ * among equals the one with most free pages. -1: none. */
 static int32_t best_part(const struct sv_sched *s, const struct sv_cache *cache,
                          const struct sv_seq *q, uint32_t tried)
 {
@@ -220,7 +220,7 @@ static int32_t best_part(const struct sv_sched *s, const struct sv_cache *cache,
     return best;
 }
 
-/* A slot with pages; -1: there is none. */
+/* A slot with pages; -1: none. */
 static int32_t find_seat(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
 {
     uint32_t tried = 0;
@@ -232,9 +232,8 @@ static int32_t find_seat(const struct sv_sched *s, struct sv_cache *cache, struc
     return -1;
 }
 
-/* Seats waiting sequences in order of arrival while the prompts of all that run still fit: with
- * less, two long prompts would take turns at throwing each other out. Answers grow into what is
- * left. */
+/* Seats waiting sequences in order of arrival while the prompts of all running ones fit: otherwise
+ * two long prompts would preempt each other in turn. Answers grow into the rest. */
 static void admit(struct sv_sched *s, struct sv_cache *cache)
 {
     for (struct sv_seq *q = s->head; q; q = q->next) {
@@ -261,7 +260,7 @@ static void admit(struct sv_sched *s, struct sv_cache *cache)
 
 /* ---------------------------------------------------------------- prompt rows */
 
-/* Up to the rows of an image that are not there yet: they come between steps. */
+/* Up to the rows of an image that are not there yet: they are made between steps. */
 static int32_t prompt_left(const struct sv_seq *q)
 {
     const int32_t ready = sv_images_ready(q->images, reach(q));
@@ -284,8 +283,8 @@ static struct sv_seq *least_left(const struct sv_sched *s)
     return best;
 }
 
-/* Half of the rows go to the prompt that came first, so that nothing starves a long one; the rest
- * to whoever has the least left, so that a long one does not hold up short ones. */
+/* Half of the rows go to the oldest prompt, so that a long one makes progress; the rest to the
+ * prompt with the fewest rows left, so that short ones do not wait for a long one. */
 static void grant_rows(struct sv_sched *s)
 {
     int32_t room = s->prefill_rows;
@@ -300,9 +299,9 @@ static void grant_rows(struct sv_sched *s)
     }
 }
 
-/* A prefix with recurrent states is known where there is a snapshot of them: where the sequence
- * parts from others, and at the last boundary before the end of what it computes as a prompt. The
- * first of these from position `from` on; 0: nowhere. */
+/* A prefix with recurrent states is known where there is a snapshot: where the sequence diverges
+ * from others, and at the last boundary before the end of what it computes as a prompt. The first
+ * of these from position `from` on; 0: none. */
 static int32_t snapshot_at(const struct sv_cache *cache, const struct sv_seq *q, int32_t from)
 {
     const int32_t step = cache->has_state && cache->prefix[0] ? sv_cache_boundary(cache) : 0;
@@ -321,10 +320,10 @@ static void cut_at_snapshots(struct sv_sched *s, const struct sv_cache *cache)
     }
 }
 
-/* An answer's states are worth a copy every so many positions, or at every boundary. */
+/* Positions between snapshots of an answer, or every boundary. */
 enum { ANSWER_STEP = 64 };
 
-/* Where an answer's next snapshot is due, if the rows planned for it may pass there; else 0. */
+/* The position of an answer's next snapshot, if the planned rows may pass it; else 0. */
 static int32_t answer_snapshot_at(struct sv_cache *cache, const struct sv_seq *q)
 {
     if (!cache->has_state || !cache->prefix[0])
@@ -360,7 +359,7 @@ static struct sv_plan_seg *add_seg(const struct sv_cache *cache, struct sv_plan 
     return g;
 }
 
-/* A step in flight may bring more than it surely will: then some of these rows are for nothing. */
+/* A step in flight may yield more than its least: then some of these rows are wasted. */
 static int32_t widest(const struct sv_seq *q)
 {
     return sv_width_pick(q->width, q->cap_tokens - q->n_tokens - q->n_tokens_ahead);
@@ -376,21 +375,20 @@ static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct
     g->probe = chosen && chosen->probe;
     if (chosen && !chosen->fixed && q->record.disabled) {
         g->disabled = true;
-        /* Where steps in flight end is not known, but all of the prompt's rows are planned. */
+        /* The end of the steps in flight is not known, but all rows of the prompt are planned. */
         sv_sched_lacks(cache, q, q->n_committed > q->n_prefill ? q->n_committed : q->n_prefill);
     }
     if (w < 2 || s->block < 2)
         return;
-    /* The draft always sees the whole block it is asked to work with, also when the last tokens of
-     * a request need fewer: fewer masks would change its predictions. Only the policy may weigh
-     * that. */
+    /* The draft always sees the whole block, even when the last tokens of a request need fewer
+     * rows: fewer masks would change its predictions. Only the policy may choose fewer. */
     g->n_draft_rows = chosen ? chosen->draft_rows : q->width;
     p->n_draft_segs++;
     p->n_draft_rows += g->n_draft_rows;
     p->n_draft_out += g->n_drafts = chosen ? chosen->n_drafts : w - 1;
 }
 
-/* Something a step can still bring a decoding sequence. */
+/* Whether a step can yield further tokens of a decoding sequence. */
 static bool wants_step(const struct sv_seq *q)
 {
     return decodes(q) && q->n_tokens + q->n_tokens_ahead < q->cap_tokens;
@@ -404,8 +402,8 @@ static bool nobody_drafts(const struct sv_plan *p)
     return p->n_segs > 0;
 }
 
-/* Asks the width policy about all sequences that decode, in the order of their slots. False: all go
- * on plainly, nobody had to be asked. */
+/* Has the width policy choose for all decoding sequences, in the order of their slots. False: all
+ * continue plainly without a choice. */
 static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, struct sv_plan *p)
 {
     bool sampled = false, asked = false;
@@ -426,7 +424,7 @@ static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, stru
         struct sv_seq *q = s->slot[i];
         if (!q || !wants_step(q))
             continue;
-        /* What it would propose over pages that lack the draft's part is not worth much. */
+        /* Without the context K/V of its pages its proposals are not worth much. */
         q->record.lacks = sv_sched_lacks_draft(cache, q);
         sv_policy_add(s->policy, (struct sv_policy_seq){.fixed = q->fixed_width ? q->width : 0,
                                                         .block = q->width,
@@ -442,7 +440,7 @@ static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, stru
     return true;
 }
 
-/* Pages for all that the step may write, oldest sequence first. */
+/* Reserves pages for all that the step may write, oldest sequence first. */
 static bool back_all(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
 {
     for (struct sv_seq *q = s->head; q; q = q->next) {
@@ -454,9 +452,8 @@ static bool back_all(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
 }
 
 /* A sequence that cannot draft for lack of context K/V, and has lost as much time by that as
- * computing it again would take, does compute it again: as if it had lost its pages. If its drafts
- * do not do well after that, it waits twice as long the next time. False: it would have to be now,
- * and a step is in flight. */
+ * recomputing it would take, recomputes it as if it had been preempted. If its drafts are not worth
+ * that, it waits twice as long the next time. False: this is due, and a step is in flight. */
 static bool restore(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
 {
     for (int32_t i = 0; i < s->n_slots; i++) {
@@ -482,8 +479,8 @@ static bool anybody_waits(const struct sv_sched *s)
     return s->n_unfinished > n_seated(s);
 }
 
-/* The segments of one part: those that decode, in the order of their slots, and then chunks. n:
- * sequences that decode, of the parts so far. */
+/* The segments of one part: decoding ones in the order of their slots, then chunks. n: decoding
+ * sequences of the parts so far. */
 static void plan_part(const struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p,
                       int32_t part, bool chosen, int32_t *n)
 {
@@ -511,7 +508,7 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
 {
     struct sv_plan_seg *seg = p->seg;
     *p = (struct sv_plan){.seg = seg};
-    /* Who runs comes before who waits: seats are taken from what is left. */
+    /* Running sequences come before waiting ones, which get what is left. */
     for (struct sv_seq *q = s->head; q; q = q->next)
         q->grant = 0;
     if (s->policy && !anybody_waits(s) && !restore(s, cache, in_flight))

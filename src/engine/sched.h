@@ -20,26 +20,26 @@ struct sv_sched {
     struct sv_seq *head, *tail;    /* all unfinished sequences by submission */
     int32_t n_unfinished;
     int64_t n_preemptions;
-    double usual_answer;                   /* tokens of an answer, lately, */
-    double usual_prompt;                   /* and of its prompt those that were computed */
+    double usual_answer;                   /* mean tokens of recent answers, */
+    double usual_prompt;                   /* and computed tokens of their prompts */
     int64_t n_cache_queries, n_cache_hits; /* prompt tokens looked up and found */
     void (*before_preempt)(void *user);    /* a sequence is about to lose its pages; may be NULL */
     void *user;
 };
 void sv_sched_push(struct sv_sched *s, struct sv_seq *seq);
 /* Seats waiting sequences, backs what the next step may write, chooses its segments and rows. False
- * and nothing planned when pages are short and a step is in flight: read that one, then plan again.
- */
+ * and nothing planned when pages are short and a step is in flight: read that step, then plan
+ * again. */
 bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *plan,
                    bool in_flight);
-/* Positions of a seated sequence below it have the draft's context K/V; INT32_MAX: all. From there
- * on it cannot draft. */
+/* Positions of a seated sequence below this have the draft's context K/V; INT32_MAX: all. Beyond,
+ * it cannot draft. */
 int32_t sv_sched_draft_end(const struct sv_cache *cache, const struct sv_seq *q);
-/* Some position has none. */
+/* Whether some position has none. */
 bool sv_sched_lacks_draft(const struct sv_cache *cache, const struct sv_seq *q);
-/* The draft's context K/V of a seated sequence will lack positions >= from. */
+/* Marks positions >= from of a seated sequence as lacking the draft's context K/V. */
 void sv_sched_lacks(struct sv_cache *cache, struct sv_seq *q, int32_t from);
-/* Takes a sequence off its slot: pages back, seat free. Its tokens stay. */
+/* Takes a sequence off its slot and releases its pages. Its tokens stay. */
 void sv_sched_unseat(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *seq);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * seq.c - one request while it lives: its tokens, stop conditions, text and events.
+ * seq.c - one request: its tokens, stop conditions, text and events.
  *
- * Called by engine.c (new, deliver, free) and step.c (append, finish). All memory a sequence needs
- * is taken in sv_seq_new; append runs inside the step and must not allocate. Must not know slots,
+ * Called by engine.c (new, deliver, free) and step.c (append, finish). All memory of a sequence is
+ * taken in sv_seq_new; append runs inside the step and must not allocate. Must not know slots,
  * pages or batches.
  */
 #include "engine/seq.h"
@@ -37,7 +37,7 @@ static int take_prompt(struct sv_seq *q, const struct sv_request *r,
     }
     if (q->n_prompt < 1)
         return sv_fail(err, SV_EINVAL, -1, "the prompt is empty");
-    /* Text too: a tokenizer may have added tokens that the model has no embedding for. */
+    /* Also its text: a tokenizer may have added tokens that the model has no embedding for. */
     const int32_t *id = r->prompt_ids ? r->prompt_ids : ids->id;
     for (int32_t i = 0; i < q->n_prompt; i++) {
         if (id[i] < 0 || id[i] >= lim->cfg->vocab_size)
@@ -189,7 +189,7 @@ static int take_shown(struct sv_seq *q, const struct sv_request *r, struct sv_er
     return keep(q, &q->detok.shown, r->shown_ids, (size_t)r->n_shown_ids * sizeof(int32_t), err);
 }
 
-/* A grammar that is made already, or by kind and text. */
+/* A grammar that is given, or made from kind and text. */
 static int take_grammar(struct sv_seq *q, const struct sv_request *r,
                         const struct sv_seq_limits *lim, struct sv_err *err)
 {
@@ -210,8 +210,8 @@ static int take_grammar(struct sv_seq *q, const struct sv_request *r,
     return rc;
 }
 
-/* After the tokens, the stop conditions and the grammar: what may not come before min_tokens is
- * what would end it. */
+/* After the tokens, the stop conditions and the grammar: min_tokens forbids the tokens that would
+ * end the answer. */
 static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
                       struct sv_err *err)
 {
@@ -320,7 +320,7 @@ void sv_seq_free(struct sv_seq *q)
 }
 
 /* Where the first stop string that ends in the new bytes begins, or -1; *which is its index, the
- * lowest of those that begin there. old_len: bytes known before. */
+ * lowest of those that begin there. old_len: bytes searched before. */
 static int64_t find_stop(const struct sv_seq *q, size_t old_len, int32_t *which)
 {
     int64_t best = -1;
@@ -364,7 +364,7 @@ static bool is_stop_id(const struct sv_seq *q, int32_t token, const struct sv_co
     return false;
 }
 
-/* The token moves the matcher on. True: that ends the sequence. */
+/* Advances the matcher by the token. True: that ends the sequence. */
 static bool follow_grammar(struct sv_seq *q, int32_t token)
 {
     if (sv_matcher_advance(q->matcher, token)) {
@@ -380,8 +380,8 @@ static bool follow_grammar(struct sv_seq *q, int32_t token)
     return true;
 }
 
-/* The token's text. True: that ends the sequence, if it may end. What is looked for is looked for
- * after each token, in all of the text so far, and stays in it. */
+/* Appends the token's text. True: that ends the sequence, if it may end. stop_regex is searched
+ * after each token in the whole text so far; a match stays in it. */
 static bool append_text(struct sv_seq *q, int32_t token, bool may_end)
 {
     const size_t old_len = q->text.len;

@@ -16,15 +16,15 @@
 
 enum sv_seq_state { SV_SEQ_WAITING, SV_SEQ_PREFILL, SV_SEQ_DECODE, SV_SEQ_FINISHED };
 
-/* A request while it lives. Everything it will need is allocated when it is submitted. */
+/* A request. Everything it will need is allocated when it is submitted. */
 struct sv_images;
 struct sv_seq {
     uint64_t id;
     enum sv_seq_state state;
     enum sv_finish_reason finish;
     const char *message;   /* static or engine-owned, with SV_FINISH_ERROR */
-    bool drafts_now;       /* in the plan at work */
-    bool cancel;           /* asked for; honoured by the next plan */
+    bool drafts_now;       /* in the current plan */
+    bool cancel;           /* requested; honoured by the next plan */
     struct sv_seq *next;   /* in the engine's list, by submission */
     struct sv_arena arena; /* owns the arrays below */
 
@@ -32,37 +32,38 @@ struct sv_seq {
     int32_t *tokens; /* (cap_tokens) prompt, then output */
     int32_t n_tokens, n_prompt, cap_tokens;
     struct sv_images *images; /* NULL: none */
-    int32_t *keys; /* (cap_tokens) tokens, and for rows of images what they show. NULL: tokens */
-    /* positions whose K/V is valid; the anchor is at n_committed once decoding */
+    int32_t *keys; /* (cap_tokens) keys of prefixes: tokens, and other ids for rows of images. NULL:
+                      tokens */
+    /* positions with valid K/V; while decoding the anchor is at n_committed */
     int32_t n_committed;
-    /* positions to compute before it decodes: the prompt, or, after it lost its pages, all but the
-     * last token */
+    /* positions to compute before it decodes: the prompt, or after a preemption all but the last
+     * token */
     int32_t n_prefill;
     /* rows enqueued in steps not read yet: at most these many more are committed */
     int32_t n_rows_ahead;
-    int32_t n_tokens_ahead; /* and at least these many tokens will come of them */
+    int32_t n_tokens_ahead; /* least number of tokens they will yield */
     int32_t grant;          /* prompt rows of the step being planned */
     int32_t n_cached;       /* prompt positions found in the prefix cache when first seated */
     int32_t n_preemptions;
 
     int32_t width; /* verify width, already limited by the engine's; the widest with the policy */
-    bool fixed_width;        /* the request asked for it: the policy leaves it alone */
-    struct sv_record record; /* how its drafts did, for the policy */
-    bool restores;           /* what it lacks is being computed again */
+    bool fixed_width;        /* the request fixed it: the policy does not choose */
+    struct sv_record record; /* acceptance of its drafts, for the policy */
+    bool restores;           /* its missing context K/V is being recomputed */
     struct sv_sampling sampling;
     struct sv_logit_rules rules;
     int32_t *bias_ids; /* (rules.n_bias) */
     float *bias;
-    /* (n_ban) what min_tokens holds off: the model's end tokens, n_ban_ends of them, then stop ids
-     */
+    /* (n_ban) tokens that min_tokens forbids: the model's end tokens, n_ban_ends of them, then stop
+     * ids */
     int32_t *ban_ids;
     int32_t n_ban, n_ban_ends;
     int32_t *listed; /* (n_listed) words and allowed tokens, as struct sv_logit_rules has them */
     int32_t n_listed;
-    struct sv_matcher *matcher; /* of a grammar: stands behind its last token. NULL = any text */
+    struct sv_matcher *matcher; /* of a grammar, advanced to its last token. NULL = any text */
     /* not greedy, or rules, or log probabilities: the head's argmax is not enough */
     bool needs_logits;
-    bool wants_prompt_logits; /* until its prompt is through: every prompt row must run */
+    bool wants_prompt_logits; /* until its prompt is computed: every prompt row must run */
     bool wants_logprobs;      /* of the answer */
     int32_t min_tokens;
     bool ignore_eos;
@@ -73,10 +74,10 @@ struct sv_seq {
     int32_t n_stop;
     size_t max_stop; /* longest */
     bool include_stop;
-    uint64_t cache_salt[2];      /* shares prefixes with those of the same */
-    struct sv_search *search;    /* what ends it when it is found, or NULL; */
-    int32_t *search_at;          /* and where the text stands in it */
-    int32_t stop_id, stop_index; /* what ended it; -1 */
+    uint64_t cache_salt[2];      /* prefixes are shared within one salt */
+    struct sv_search *search;    /* expressions that end the answer, or NULL; */
+    int32_t *search_at;          /* state of their automata */
+    int32_t stop_id, stop_index; /* index of the one that was found; -1 */
 
     struct sv_detok detok;
     struct sv_buf text;    /* decoded and not yet delivered; reserved once, never grows in a step */
@@ -110,7 +111,7 @@ struct sv_seq_limits {
     int32_t context, width;
     size_t max_token_bytes;
 };
-/* What the index of prefixes knows a sequence by. */
+/* The ids by which the index of prefixes knows a sequence. */
 static inline const int32_t *sv_seq_keys(const struct sv_seq *q)
 {
     return q->keys ? q->keys : q->tokens;
@@ -118,24 +119,23 @@ static inline const int32_t *sv_seq_keys(const struct sv_seq *q)
 /* A grammar from a request's text (grammar.c); n_bytes 0 = strlen. Errors name the field. */
 int sv_engine_grammar(struct sv_grammar **g, enum sv_grammar_kind kind, const char *text,
                       size_t n_bytes, struct sv_err *err);
-/* images: the request's, or NULL; the sequence's from then on, also when it fails. */
+/* images: the request's, or NULL; owned by the sequence from then on, also when it fails. */
 int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
                const struct sv_seq_limits *lim, struct sv_images *images, struct sv_err *err);
 void sv_seq_free(struct sv_seq *seq);
 /* Tokens whose log probabilities wait for delivery, at most. */
 #define SV_LOGPROBS_HELD (4 * SV_MAX_BLOCK)
-/* Keeps the log probabilities of the token appended last, or of the prompt's token at index. asked:
- * the row of the first requested token, those of the others ld rows behind each other.
+/* Keeps the log probabilities of the token appended last, or of the prompt's token at index.
+ * requested: the row of the first requested token, those of the others ld rows behind each other.
  */
 void sv_seq_take_logprob(struct sv_seq *seq, const struct sv_logprob_row *row,
                          const struct sv_logprob_row *requested, int32_t ld);
 void sv_seq_take_prompt_logprob(struct sv_seq *seq, int32_t index, const struct sv_logprob_row *row,
                                 const struct sv_logprob_row *requested, int32_t ld);
-/* Appends one token of the target's choosing: stop conditions, text. True when the sequence
- * ended. */
+/* Appends one token that the target chose: stop conditions, text. True when the sequence ended. */
 bool sv_seq_append(struct sv_seq *seq, int32_t token, const struct sv_config *cfg);
 void sv_seq_finish(struct sv_seq *seq, enum sv_finish_reason reason, const char *message);
-/* Hands out what is ready and shifts the text buffer. */
+/* Delivers what is ready and shifts the text buffer. */
 void sv_seq_deliver(struct sv_seq *seq);
 
 #endif

@@ -4,19 +4,19 @@
  * Called by sv_step_engine, and by calibration and warm-up with plans of their own. sv_engine_step
  * is the whole story: nine stages in order, and the wrappers around them. Everything from fill to
  * fetch is enqueued without waiting: lengths, anchors, ids and accept counts live in device memory,
- * so a step can be planned and enqueued before the one before it is read. The host then plans by
- * what it knows: a sequence may turn out to have ended, and what the next step brings for it is
- * dropped. Plain decoding is the same step with width 1. Must not: allocate, wait outside fetch and
- * prune, or branch on whether there is a drafter other than by calling it.
+ * so a step can be planned and enqueued before the previous one is read. The host then plans by
+ * bounds: a sequence may turn out to have ended, and its results of the next step are dropped.
+ * Plain decoding is the same step with width 1. Must not: allocate, wait outside fetch and prune,
+ * or branch on whether there is a drafter other than by calling it.
  */
 #include "engine/engine.h"
 
 /* The stages. fill is in fill.c, advance in advance.c. */
 static bool plan(struct sv_engine *e);           /* host: which sequences, rows and pages */
 static void propose(struct sv_engine *e);        /* the drafting pass: draft ids */
-static void forward(struct sv_engine *e);        /* the target's pass: all rows; taps on the way, */
-static void verify(struct sv_engine *e);         /* accepted lengths and next tokens, */
-static void commit(struct sv_engine *e);         /* lengths and anchors move, */
+static void forward(struct sv_engine *e);        /* the target's pass: all rows, with taps */
+static void verify(struct sv_engine *e);         /* accepted lengths and next tokens */
+static void commit(struct sv_engine *e);         /* lengths and anchors move */
 static void update_context(struct sv_engine *e); /* taps become the drafter's context K/V */
 static int fetch(struct sv_engine *e, struct sv_err *err); /* host: results of the oldest step */
 /* The wrappers. Graphs are in launch.c, deferred context-KV updates in deferred_kv.c, rows of
@@ -107,7 +107,7 @@ int sv_engine_failed(const struct sv_engine *e, struct sv_err *err)
     return sv_fail(err, e->failed.code, -1, "the device failed earlier: %s", e->failed.msg);
 }
 
-/* After a device failure nothing of the running sequences can be trusted. */
+/* After a device failure no state of the running sequences can be trusted. */
 static int fail_all(struct sv_engine *e, const struct sv_err *reason, struct sv_err *err)
 {
     e->failed = *reason;
@@ -219,7 +219,7 @@ static void forward(struct sv_engine *e)
                                        .n_chosen = (uint32_t *)(void *)b->n_chosen.dev});
 }
 
-/* What the target says comes after every row, and how many drafts agree. */
+/* The target's choice behind every row, and how many drafts agree. */
 static void verify(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
@@ -255,7 +255,7 @@ static void commit(struct sv_engine *e)
                                                      .slot_anchor = e->slot_anchor});
 }
 
-/* By the taps of committed rows; where the update is deferred they are kept (deferred_kv.c). */
+/* From the taps of committed rows; where the update is deferred they are kept (deferred_kv.c). */
 static void update_context(struct sv_engine *e)
 {
     const int64_t start_us = sv_clock_us();
@@ -272,8 +272,7 @@ static void update_context(struct sv_engine *e)
 /* ---------------------------------------------------------------- steps in two parts */
 
 /* The host waits for the drafting pass, behind the step in flight. Drafts that a grammar forbids or
- * the drafter is not sure enough of are not verified: the target's pass is that of the rows
- * left. */
+ * that have low confidence are not verified: the target's pass has the remaining rows. */
 static int prune(struct sv_engine *e, struct sv_err *err)
 {
     struct sv_err reason;
@@ -340,10 +339,10 @@ static bool any_running(const struct sv_engine *e)
     return false;
 }
 
-/* Whether a step in flight is read before the call ends. One may stay behind a step that runs. But
- * log probabilities have one set of host arrays, and the next token masks follow from the tokens of
- * this step, so these are read at once; and while no sequence runs, a step in flight would only
- * delay the next call. */
+/* Whether a step in flight is read before the call ends. One may stay behind a running step. But
+ * log probabilities have one set of host arrays, and the next token masks depend on this step's
+ * tokens, so these are read at once; and while no sequence runs, a step in flight would only delay
+ * the next call. */
 static bool must_read(const struct sv_engine *e, bool runs)
 {
     if (!e->n_flight)

@@ -13,8 +13,7 @@
 
 struct sv_engine;
 
-/* Where a step's time goes on the host. Copies and launches are calls there; the device works on
- * them later. */
+/* Where a step's time goes on the host. Copies and launches are only calls there. */
 enum sv_phase {
     SV_PHASE_PLAN,
     SV_PHASE_FILL,   /* host arrays and their upload */
@@ -26,7 +25,7 @@ enum sv_phase {
     SV_PHASES
 };
 
-/* What a benchmark does within a step (simulated acceptance: src/bench/accept.c). */
+/* Hooks of a benchmark within a step (simulated acceptance: src/bench/accept.c). */
 struct sv_step_hooks {
     void *user;
     void (*drafted)(void *user); /* behind the drafting pass, outside of graphs */
@@ -35,11 +34,10 @@ struct sv_step_hooks {
 
 /* step.c: adds the time since the last call to the phase; returns it in ns. */
 int64_t sv_step_lap(struct sv_engine *e, enum sv_phase phase);
-/* The rows of the plan at work, as kernels see them. */
+/* The rows of the current plan, as kernels see them. */
 struct sv_rows sv_engine_rows(const struct sv_engine *e);
-/* With DP attention where a part's rows stand as a batch by themselves, and how many a pass runs
- * over: as many as there are, or in passes that are replayed what follows from the launch's rows.
- */
+/* With DP attention: where a part's rows stand as a batch of their own, and how many a pass runs
+ * over: the actual number, or in replayed passes the one that follows from the launch's rows. */
 struct sv_own_place {
     int32_t row0, n_rows, seg0, n_segs;
 };
@@ -47,16 +45,16 @@ struct sv_own_place sv_engine_own_place(const struct sv_engine *e, int32_t part)
 /* Those of this rank. False: all are. */
 bool sv_engine_own_rows(const struct sv_engine *e, struct sv_own_rows *own);
 
-/* fill.c: stage fill. Everything at once, or the drafting pass's part alone where the drafts are
- * read before the target's pass; then the target's part follows. */
+/* fill.c: stage fill. All at once, or the drafting pass's part alone where the drafts are read
+ * before the target's pass; then the target's part follows. */
 void sv_step_fill(struct sv_engine *e);
 void sv_step_fill_target(struct sv_engine *e);
 
-/* launch.c: the counts that kernels are launched with; again for the target's pass after rows were
- * pruned. */
+/* launch.c: the counts that kernels are launched with; again for the target's pass after pruning.
+ */
 void sv_launch_counts(struct sv_engine *e);
 void sv_launch_recount(struct sv_engine *e);
-/* Enqueues the stages of a pass, up to the NULL, or replays the graph that was captured of them. */
+/* Enqueues the stages of a pass, up to the NULL, or replays their captured graph. */
 typedef void sv_stage_fn(struct sv_engine *e);
 void sv_launch_draft(struct sv_engine *e, sv_stage_fn *const stage[]);
 void sv_launch_target(struct sv_engine *e, sv_stage_fn *const stage[]);

@@ -1,11 +1,11 @@
 /*
- * token_logprobs.c - log probabilities of the tokens that a request names, at each place of its
- * answer and its prompt.
+ * token_logprobs.c - requested log probabilities: of the tokens that a request names, at each place
+ * of its answer and its prompt.
  *
  * Called by logits.c as parts of its own lines of the step, and by engine.c when a request with
- * such tokens is submitted. The op that reports a row's chosen token reports each of these, once
- * more for each, so that a token has the same bits whichever way it is asked for. Steps in which
- * nobody asks are as they were. Must not: allocate in a step.
+ * such tokens is submitted. The op that reports a row's chosen token runs once more for each of
+ * these, so that a token has the same bits either way. Steps without such requests do not change.
+ * Must not: allocate in a step.
  */
 #include "engine/engine.h"
 

@@ -1,14 +1,14 @@
 /*
- * token_mask.c - what grammars allow: where a block of drafts stops being legal, and a mask over
- * the logits of every row of a sequence that has a grammar.
+ * token_mask.c - token masks of grammars: where a block of drafts stops being legal, and a mask
+ * over the logits of every row of a sequence under a grammar.
  *
  * Called by prune.c and step.c, between drafting and the target's pass. A sequence's matcher stands
  * behind its last token; drafts are tried and taken back, so row j of a block gets the mask of the
- * text up to its j-th draft, as plain decoding would. A matcher that gives up on a draft ends the
- * block before it, and no more than that. What else forbids tokens of such a sequence
- * (min_tokens, ignore_eos, bad and allowed tokens) is done here too, not by the device's rules:
- * only here is known whether anything would be left. Where nothing would be, the grammar wins. Must
- * not: allocate after open, or leave a matcher anywhere but behind the last token.
+ * text up to its j-th draft, as plain decoding would. A matcher that fails on a draft ends the
+ * block before it, and no more than that. Other bans of such a sequence (min_tokens, ignore_eos,
+ * bad and allowed tokens) are applied here too, not by the device's rules: only here is known
+ * whether any token would be left. Where none would be, the grammar wins. Must not: allocate after
+ * open, or leave a matcher anywhere but behind the last token.
  */
 #include "engine/engine.h"
 
@@ -99,7 +99,7 @@ static bool ends_in(const struct answer *a, const int32_t *ids, int32_t n)
     return true;
 }
 
-/* Words that never come, and a list of tokens that alone may (struct sv_logit_rules). */
+/* Words that are forbidden, and a list of the only tokens allowed (struct sv_logit_rules). */
 static void apply_lists(const struct answer *a, uint32_t *words, uint32_t *scratch, int32_t n_words)
 {
     const struct sv_seq *q = a->q;
@@ -121,7 +121,7 @@ static void apply_lists(const struct answer *a, uint32_t *words, uint32_t *scrat
     memcpy(words, scratch, (size_t)n_words * sizeof *scratch);
 }
 
-/* What may come next where the matcher stands. */
+/* The tokens allowed at the matcher's place. */
 static void mask_row(const struct sv_token_masks *k, const struct answer *a, uint32_t *words)
 {
     const struct sv_seq *q = a->q;
@@ -144,7 +144,7 @@ const uint32_t *sv_token_mask_try(struct sv_engine *e, const struct sv_seq *q,
     return e->token_masks.host;
 }
 
-/* The mask of the next row. False: the matcher gave up. */
+/* The mask of the next row. False: the matcher failed. */
 static bool make_row(struct sv_token_masks *k, const struct answer *a)
 {
     uint32_t *words = k->host + (size_t)k->n * (size_t)k->n_words;
@@ -156,8 +156,8 @@ static bool make_row(struct sv_token_masks *k, const struct answer *a)
     return true;
 }
 
-/* A row that is reached whatever the drafts are is made for good: without a mask its token ends the
- * request (seq.c), as it would without drafts. Those behind drafts are only tried. */
+/* The mask of a row that does not depend on drafts is computed in full: if that fails, its token
+ * ends the request (seq.c), as it would without drafts. Rows behind drafts are only tried. */
 int32_t sv_token_mask_make(struct sv_engine *e, struct sv_plan_seg *g)
 {
     const struct sv_seq *q = e->sched.slot[g->slot];

@@ -12,11 +12,11 @@
 
 struct sv_engine;
 
-/* token_mask.c: which tokens may come, row by row, for sequences under a grammar. One set of host
+/* token_mask.c: the tokens allowed, row by row, for sequences under a grammar. One set of host
  * arrays: a step with masks is read at once. host has one mask more, of scratch. */
 struct sv_token_masks {
     int32_t n_words, cap;   /* words of a mask; masks */
-    int32_t n;              /* made for the step at work */
+    int32_t n;              /* made for the current step */
     struct sv_i32_pair row; /* (cap) by logit row: its mask; -1: none */
     uint32_t *host, *dev;   /* (cap, n_words) */
 };
@@ -29,14 +29,14 @@ int32_t sv_token_mask_legal(const struct sv_engine *e, const struct sv_plan_seg 
                             int32_t n_drafts);
 /* Whether a token ends the answer: as a draft it is left to the row before it. */
 bool sv_token_mask_is_end(const struct sv_seq *q, int32_t id);
-/* What may come where the matcher stands, n drafts behind the last token. Before masks are made;
+/* The tokens allowed at the matcher's place, n drafts behind the last token. Before masks are made;
  * until the next call. */
 const uint32_t *sv_token_mask_try(struct sv_engine *e, const struct sv_seq *q,
                                   const int32_t *drafts, int32_t n);
-/* Makes the masks of a segment under a grammar, whose drafts are legal; returns for how many of its
- * logit rows there are some, or 1. */
+/* Makes the masks of a segment under a grammar, whose drafts are legal; returns the number of its
+ * logit rows with masks, or 1. */
 int32_t sv_token_mask_make(struct sv_engine *e, struct sv_plan_seg *g);
-/* Which row has which, on their way to the device. */
+/* Uploads masks and the rows they belong to. */
 void sv_token_mask_fill(struct sv_engine *e);
 
 #endif
