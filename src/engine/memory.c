@@ -93,11 +93,16 @@ static int64_t most_that_fit(const struct sv_memory_ask *a, int64_t n_bytes, int
     return lo;
 }
 
-static int refuse(const struct sv_memory_ask *a, int64_t bytes, int64_t one, struct sv_err *err)
+/* bytes: for pages, of all that are allowed. */
+static int refuse(const struct sv_memory_ask *a, int64_t all, int64_t bytes, int64_t one,
+                  struct sv_err *err)
 {
     const int64_t need = bytes_of(a, one, one);
     const int64_t fit = most_that_fit(a, bytes, 0) * a->page_size - (a->n_positions - a->context);
-    char what[160];
+    char what[160], states[96] = "";
+    if (bytes < all)
+        snprintf(states, sizeof states, " beside %lld MiB for recurrent states of %d sequences,",
+                 mib(all - bytes), a->n_slots);
     if (fit > 0)
         snprintf(what, sizeof what, "a context of %lld would fit", (long long)fit);
     else
@@ -106,14 +111,14 @@ static int refuse(const struct sv_memory_ask *a, int64_t bytes, int64_t one, str
     if (!a->n_total || a->cache_bytes)
         return sv_fail(
             err, SV_ENOMEM, -1,
-            "one sequence of %d tokens needs %lld MiB of cache and %lld MiB are allowed; %s",
-            a->context, mib(need), mib(bytes > 0 ? bytes : 0), what);
+            "one sequence of %d tokens needs %lld MiB of cache%s and %lld MiB are allowed; %s",
+            a->context, mib(need), states, mib(all > 0 ? all : 0), what);
     return sv_fail(
         err, SV_ENOMEM, -1,
-        "one sequence of %d tokens needs %lld MiB of cache; of the device's %lld MiB weights, "
+        "one sequence of %d tokens needs %lld MiB of cache%s; of the device's %lld MiB weights, "
         "buffers and other programs hold %lld, and %lld are left of the share of %.2f; %s",
-        a->context, mib(need), mib(a->n_total), mib(a->n_total - a->n_free),
-        mib(bytes > 0 ? bytes : 0), a->share > 0 ? a->share : 0.9, what);
+        a->context, mib(need), states, mib(a->n_total), mib(a->n_total - a->n_free),
+        mib(all > 0 ? all : 0), a->share > 0 ? a->share : 0.9, what);
 }
 
 /* States of all slots, and snapshots of them from a share of what is left. Returns the bytes left
@@ -143,12 +148,12 @@ int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
     /* Of the part with the most slots. */
     const int64_t one = pages_for(a, a->n_positions),
                   want = one * ((a->n_slots + n_parts(a) - 1) / n_parts(a));
-    const int64_t bytes = size_states(a, allowed(a));
+    const int64_t all = allowed(a), bytes = size_states(a, all);
     int64_t fit = bytes > 0 ? most_that_fit(a, bytes, one) : 0;
     if (a->most_pages && fit > a->most_pages)
         fit = a->most_pages;
     if (fit < one)
-        return refuse(a, bytes, one, err);
+        return refuse(a, all, bytes, one, err);
     if (fit < want && !a->quiet)
         sv_log(SV_LOG_INFO, "cache: room for %lld of %lld tokens of %d full sequences",
                (long long)(fit * n_parts(a) * a->page_size),

@@ -202,7 +202,8 @@ static void states_and_snapshots(void **state)
     assert_int_equal(sv_memory_pages(&a, &err), SV_ENOMEM);
     a.cache_bytes = 20 << 20;
     assert_int_equal(sv_memory_pages(&a, &err), SV_ENOMEM);
-    assert_non_null(strstr(err.msg, "no context would fit"));
+    assert_non_null(strstr(err.msg, "beside 96 MiB for recurrent states of 4 sequences, and 20 MiB "
+                                    "are allowed; no context would fit"));
 }
 
 /* ---------------------------------------------------------------- the table */
