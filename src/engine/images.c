@@ -83,16 +83,19 @@ static struct sv_image_key *place_of(struct sv_engine *e, const uint64_t hash[2]
 /* ---------------------------------------------------------------- a request */
 
 /* That of another request that shows the same, or a new one, which takes the pixels. */
-static struct sv_picture *picture_at(struct sv_image_key *place, struct sv_pixels *px)
+static struct sv_picture *picture_at(struct sv_image_key *place, const uint64_t salt[2],
+                                     struct sv_pixels *px)
 {
-    struct sv_picture *p = place->shown ? place->shown : sv_calloc(1, sizeof *p);
-    if (p && !place->shown) {
-        *p = (struct sv_picture){.place = place, .pixels = *px};
+    struct sv_picture *p = place->shown;
+    if (!p || memcmp(p->salt, salt, sizeof p->salt) != 0) {
+        p = sv_calloc(1, sizeof *p);
+        if (!p)
+            return NULL;
+        *p = (struct sv_picture){.salt = {salt[0], salt[1]}, .place = place, .pixels = *px};
         px->rgb = NULL;
         place->shown = p;
     }
-    if (p)
-        p->n_users++;
+    p->n_users++;
     return p;
 }
 
@@ -108,7 +111,7 @@ static void leave_picture(struct sv_picture *p, struct sv_dev *dev)
 }
 
 static int make_one(struct sv_seq_image *to, struct sv_engine *e, const struct sv_image *from,
-                    struct sv_err *err)
+                    const uint64_t salt[2], struct sv_err *err)
 {
     const struct sv_tower *t = e->model.tower;
     if (!from->rgb || from->width < 1 || from->height < 1)
@@ -129,7 +132,7 @@ static int make_one(struct sv_seq_image *to, struct sv_engine *e, const struct s
     uint64_t hash[2];
     sv_pixels_hash(&px, &e->images.prep, hash);
     struct sv_image_key *place = place_of(e, hash);
-    to->shown = picture_at(place, &px);
+    to->shown = picture_at(place, salt, &px);
     sv_pixels_free(&px);
     if (!to->shown)
         return sv_fail(err, SV_ENOMEM, -1, "out of memory");
@@ -163,7 +166,7 @@ int sv_images_new(struct sv_images **images, struct sv_engine *e, const struct s
     m->n_deep = e->model.tower->cfg.n_deep;
     int rc = SV_OK;
     while (!rc && m->n < r->n_images) {
-        rc = make_one(&m->image[m->n], e, &r->images[m->n], err);
+        rc = make_one(&m->image[m->n], e, &r->images[m->n], r->cache_salt, err);
         if (rc)
             sv_err_prefix(err, "image %d", m->n);
         m->n++;

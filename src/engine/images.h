@@ -35,10 +35,11 @@ int sv_images_open(struct sv_engine *e, const char *dir, struct sv_err *err);
 /* Of the device, for the largest image: a pass of the tower, and its rows. */
 int64_t sv_images_bytes(const struct sv_engine *e);
 
-/* What all requests that show the same image have of it, as long as there is one: its pixels until
- * a prompt gets there, then its rows. */
+/* What all requests that show the same image, and may share prefixes, have of it, as long as there
+ * is one: its pixels until a prompt gets there, then its rows. */
 struct sv_picture {
     int32_t n_users;
+    uint64_t salt[2];           /* of these requests: another's time to its rows tells nothing */
     struct sv_image_key *place; /* where it was put; may be another's by now */
     struct sv_pixels pixels;    /* resized; rgb NULL once there are rows */
     void *rows; /* device: n_rows of the language model and n_deep times as many, or NULL */

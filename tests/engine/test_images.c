@@ -424,7 +424,7 @@ static void shared(void **state)
         .target_dir = dir_of(names[0]), .max_sequences = 2, .no_prefix_cache = true};
     struct sv_engine *e = run_open(&o, NULL);
     const struct sv_image images[2] = {picture(11), picture(11)};
-    struct run_told told[3] = {{0}};
+    struct run_told told[4] = {{0}};
     struct sv_request r = sv_default_request(e);
     struct sv_err err;
     r.prompt_ids = ids;
@@ -433,21 +433,26 @@ static void shared(void **state)
     r.n_images = 2;
     r.ignore_eos = true;
     r.on_event = run_listen;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         r.user = &told[i];
         r.max_tokens = i ? 3 : 1;
+        r.cache_salt[1] = i == 3; /* of another client */
         assert_int_equal(sv_engine_submit(e, &r, NULL, &err), SV_OK);
     }
     const struct sv_picture *only = e->sched.head->images->image[0].shown;
     for (const struct sv_seq *q = e->sched.head; q; q = q->next)
-        assert_true(q->images->image[0].shown == only && q->images->image[1].shown == only);
+        for (int i = 0; i < 2; i++)
+            assert_true((q->images->image[i].shown == only) == (q != e->sched.tail));
     assert_true(only->n_users == 6 && only->pixels.rgb && !only->rows);
     while (!only->rows)
         assert_true(sv_step_engine(e, NULL, 0) > 0);
     assert_null(only->pixels.rgb);
-    while (sv_step_engine(e, NULL, 0) > 0)
-        assert_int_equal(only->n_users, 2 * e->sched.n_unfinished);
-    for (int i = 1; i < 3; i++)
+    assert_null(e->sched.tail->images->image[0].shown->rows);
+    while (sv_step_engine(e, NULL, 0) > 1)
+        assert_int_equal(only->n_users, 2 * (e->sched.n_unfinished - 1));
+    while (sv_step_engine(e, NULL, 0) > 0) {
+    }
+    for (int i = 1; i < 4; i++)
         assert_true(told[i].finish == SV_FINISH_LENGTH && told[i].n_tokens == 3);
     for (int32_t i = 0; i < SV_KNOWN_IMAGES; i++)
         assert_null(e->images.known[i].shown);
