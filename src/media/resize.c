@@ -142,12 +142,17 @@ int sv_pixels_resize(const uint8_t *rgb, int32_t width, int32_t height, int32_t 
                      int32_t to_height, struct sv_pixels *out, struct sv_err *err)
 {
     const size_t n_row = 3 * (size_t)to_width;
+    const bool same = width == to_width && height == to_height; /* all weights are 0 and 1 */
     struct axis across = {.first = NULL}, down = {.first = NULL};
-    uint8_t *half = sv_alloc(n_row * (size_t)height); /* its rows are done */
-    int32_t *sums = sv_alloc(n_row * sizeof *sums);
+    uint8_t *half = same ? NULL : sv_alloc(n_row * (size_t)height); /* its rows are done */
+    int32_t *sums = same ? NULL : sv_alloc(n_row * sizeof *sums);
 
     SV_REQUIRE(width > 0 && height > 0 && to_width > 0 && to_height > 0);
     *out = (struct sv_pixels){sv_alloc(n_row * (size_t)to_height), to_width, to_height};
+    if (same && out->rgb) {
+        memcpy(out->rgb, rgb, n_row * (size_t)height);
+        return SV_OK;
+    }
     const bool fits = half && sums && out->rgb && !axis_init(&across, width, to_width) &&
                       !axis_init(&down, height, to_height);
     for (int32_t y = 0; y < height && fits; y++)

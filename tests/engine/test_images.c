@@ -425,6 +425,7 @@ static void shared(void **state)
     struct sv_engine *e = run_open(&o, NULL);
     const struct sv_image images[2] = {picture(11), picture(11)};
     struct run_told told[4] = {{0}};
+    int64_t n_allocated[4];
     struct sv_request r = sv_default_request(e);
     struct sv_err err;
     r.prompt_ids = ids;
@@ -437,8 +438,13 @@ static void shared(void **state)
         r.user = &told[i];
         r.max_tokens = i ? 3 : 1;
         r.cache_salt[1] = i == 3; /* of another client */
+        sv_fault_arm(INT64_MAX);
         assert_int_equal(sv_engine_submit(e, &r, NULL, &err), SV_OK);
+        n_allocated[i] = sv_fault_calls();
+        sv_fault_arm(0);
     }
+    /* A choice of the same prompt: no image of it is copied or hashed. */
+    assert_true(n_allocated[1] == n_allocated[2] && n_allocated[1] == n_allocated[0] - 3);
     const struct sv_picture *only = e->sched.head->images->image[0].shown;
     for (const struct sv_seq *q = e->sched.head; q; q = q->next)
         for (int i = 0; i < 2; i++)
