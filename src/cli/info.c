@@ -363,7 +363,7 @@ int sv_cli_info(int argc, char **argv)
 
     if (code >= 0)
         return code;
-    if (n != 1)
+    if (n != 1 || !*argv[1]) /* "": a variable that is not set */
         return sv_cli_usage("info", "which directory?");
     if (sv_model_dir(argv[1], dir, sizeof dir, &err))
         return sv_cli_fail("%s", err.msg);

@@ -99,6 +99,24 @@ static int take_ids(const json_t *list, const char *name, int32_t vocab_size, in
     return SV_OK;
 }
 
+/* A message's text, or a list of texts: an image would be left out of the prompt, or be a token
+ * without pixels. */
+static int check_parts(const json_t *content, size_t message, struct sv_err *err)
+{
+    size_t i;
+    const json_t *part;
+
+    json_array_foreach(content, i, part) {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (json_is_object(part) && type && strcmp(type, "text") != 0)
+            return sv_fail(err, SV_EUNSUPPORTED, (int64_t)i,
+                           "field 'messages[%zu].content[%zu]': type '%.40s' is not supported in "
+                           "a line, 'text' is",
+                           message, i, type);
+    }
+    return SV_OK;
+}
+
 static int take_messages(struct sv_cli_request *q, json_t *list,
                          const struct sv_chat_template *chat, struct sv_err *err)
 {
@@ -111,6 +129,8 @@ static int take_messages(struct sv_cli_request *q, json_t *list,
         if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")))
             return sv_fail(err, SV_EINVAL, (int64_t)i,
                            "field 'messages[%zu]' must be an object with a role", i);
+        if (check_parts(json_object_get(m, "content"), i, err))
+            return err->code;
     }
     if (!chat)
         return sv_fail(err, SV_EINVAL, -1,

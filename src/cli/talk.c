@@ -107,6 +107,18 @@ static int open_chat(struct sv_cli_talk *t, bool conversation)
     return SV_CLI_OK;
 }
 
+static int check_tokenizer(const struct sv_cli_talk *t)
+{
+    int32_t *ids = NULL, n;
+    const int rc = sv_encode_text(t->engine, "", 0, &ids, &n, NULL, 0);
+
+    sv_free_ids(ids);
+    return rc ? sv_cli_fail("%s: no tokenizer.json, nor tokens in a GGUF file; `salvo generate` "
+                            "answers prompts of token ids",
+                            t->dir)
+              : SV_CLI_OK;
+}
+
 int sv_cli_talk_open(struct sv_cli_talk *t, bool conversation)
 {
     const char *why = "";
@@ -117,7 +129,9 @@ int sv_cli_talk_open(struct sv_cli_talk *t, bool conversation)
     sv_cli_parts_init(&t->parts, &t->painter, t->colour);
     t->answer.painter = &t->painter;
     t->end_id = -1;
-    code = open_chat(t, conversation);
+    code = check_tokenizer(t);
+    if (code == SV_CLI_OK)
+        code = open_chat(t, conversation);
     open_reasoning(t);
     if (code == SV_CLI_OK && t->system && !t->chat)
         code = sv_cli_fail("--system needs a model with a chat template");

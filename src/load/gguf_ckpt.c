@@ -265,6 +265,10 @@ static int open_shard(struct sv_gguf_file *f, const char *path, struct sv_gguf *
         rc = sv_gguf_int_opt(g, "split.count", 1, MAX_SHARDS, count, err);
     if (!rc)
         rc = sv_gguf_int_opt(g, "split.no", 0, MAX_SHARDS - 1, &no, err);
+    if (!rc && no > 0 && !expected)
+        rc = sv_fail(err, SV_EMISMATCH, -1,
+                     "%s: 'split.no' is %lld: name the model's first file, of %lld", path,
+                     (long long)no, (long long)*count);
     if (!rc && no != expected)
         rc = sv_fail(err, SV_EMISMATCH, -1, "%s: 'split.no' is %lld, %d was expected", path,
                      (long long)no, expected);

@@ -34,4 +34,8 @@ run 1 serve -m "$tmp/cut.gguf" -p 0
 err_says 'cut.gguf: byte'
 run 1 serve -m "$PWD/tests/golden/gguf/llama_mix.gguf" -p 0
 err_says 'no tokenizer.json, nor tokens in a GGUF file'
+run 1 run -m "$PWD/tests/golden/gguf/llama_mix.gguf" -p hi
+err_says 'llama_mix.gguf: no tokenizer.json, nor tokens in a GGUF file; `salvo generate`'
+run 1 run -m "$PWD/tests/golden/gguf/llama_f32-00002-of-00002.gguf" -p hi
+err_says "00002-of-00002.gguf: 'split.no' is 1: name the model's first file, of 2"
 finish

@@ -118,6 +118,9 @@ static void refusals_name_the_field(void **state)
         {"{\"id\":1,\"messages\":[]}", "'messages' must be a list"},
         {"{\"id\":1,\"messages\":[{\"role\":\"user\"},7]}", "'messages[1]' must be an object"},
         {"{\"id\":1,\"messages\":[{\"content\":\"x\"}]}", "'messages[0]'"},
+        {"{\"id\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"},"
+         "{\"type\":\"image_url\"}]}]}",
+         "'messages[0].content[1]': type 'image_url' is not supported"},
         {"{\"id\":1,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "no chat template"},
         {"{\"id\":1,\"prompt\":\"x\",\"min_tokens\":-1}", "'min_tokens'"},
         {"{\"id\":1,\"prompt\":\"x\",\"json\":1}", "'json': must be true or false"},

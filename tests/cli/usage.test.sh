@@ -94,6 +94,8 @@ for n in 0 513; do
     err_says "option --repeat: $n is not in [1, 512]"
 done
 run 2 info
+run 2 info ''
+err_says 'which directory?'
 run 2 info a b
 run 2 check -m "$target" --prompts x
 err_says "--prompts"
