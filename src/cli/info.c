@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "load/load.h"
 #include "jinja/jinja.h"
+#include "media/media.h"
 #include "token/token.h"
 
 #include <string.h>
@@ -115,16 +116,20 @@ static void show_vision(const struct sv_config *c)
 }
 
 /* Why a tower that the configuration describes has no use, as an engine says it. */
-static void show_images(const struct sv_config *c, const struct sv_ckpt *files)
+static void show_images(const char *dir, const struct sv_config *c, const struct sv_ckpt *files)
 {
+    struct sv_vision_prep prep;
+    struct sv_err err = {0};
+
     if (!c->vision.depth)
         return;
+    const char *why = !sv_vision_is_in(files)     ? "the files have no tensors of the vision tower"
+                      : c->vision.image_token < 0 ? "'image_token_id' is outside the vocabulary"
+                      : !c->mrope_section[0]      ? "the configuration has no 'mrope_section'"
+                      : sv_vision_prep_load(dir, &prep, &err) ? err.msg
+                                                              : NULL;
     putchar('\n');
-    line("images", "%s",
-         !sv_vision_is_in(files)     ? "none: the files have no tensors of the vision tower"
-         : c->vision.image_token < 0 ? "none: 'image_token_id' is outside the vocabulary"
-         : !c->mrope_section[0]      ? "none: the configuration has no 'mrope_section'"
-                                     : "yes");
+    line("images", "%s%s", why ? "none: " : "yes", why ? why : "");
 }
 
 static void show_config(const struct sv_config *c)
@@ -346,7 +351,7 @@ static int info(const char *dir)
     if (show_tensors(&c) != SV_CLI_OK)
         code = SV_CLI_FAIL;
     if (!draft)
-        show_images(&d.base, &c);
+        show_images(dir, &d.base, &c);
     rc = draft ? sv_ckpt_check_draft(&c, &d, &err) : sv_ckpt_check_target(&c, &d.base, &err);
     if (rc)
         code = sv_cli_fail("%s", err.msg);

@@ -40,10 +40,10 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
                "a Jinja template instead of the model's own");
     sv_cli_opt(o, "tool-parser", 0, SV_OPT_STRING, &s->tool_parser, "NAME",
                "how the model calls tools: hermes, qwen3_coder, llama3_json, mistral, deepseek_v3, "
-               "none (default: by the chat template)");
+               "harmony, none (default: by the chat template)");
     sv_cli_opt(o, "reasoning-parser", 0, SV_OPT_STRING, &s->reasoning_parser, "NAME",
-               "how it marks what it thinks: think, mistral, seed_oss, none (default: by the chat "
-               "template)");
+               "how it marks what it thinks: think, mistral, seed_oss, harmony, none (default: by "
+               "the chat template)");
     sv_cli_opt(o, "reasoning-field", 0, SV_OPT_STRING, &s->reasoning_field, "NAME",
                "what answers call that: reasoning_content (default), reasoning or both");
     sv_cli_opt(o, "media-dir", 0, SV_OPT_STRING, &s->media_dir, "DIR",

@@ -291,7 +291,10 @@ static const char *const others[] = {"generation_config.json",
                                      "preprocessor_config.json",
                                      "video_preprocessor_config.json",
                                      "chat_template.jinja",
-                                     "chat_template.json"};
+                                     "chat_template.json",
+                                     "preprocessor_config.json",
+                                     "processor_config.json",
+                                     "video_preprocessor_config.json"};
 
 static int copy_file(const char *dir, const char *to, const char *name, struct sv_err *err)
 {

@@ -280,11 +280,9 @@ static int open_template(struct sv_serve *s, struct sv_err *err)
         return SV_OK;
     sv_buf_init(&text);
     int rc = sv_file_read_stream(&text, s->o.chat_template, (size_t)4 << 20, err);
-    if (!rc)
-        rc = sv_model_chat_template(&s->chat, s->o.engine.target_dir, text.data ? text.data : "",
-                                    text.len, err);
-    if (rc)
-        sv_err_prefix(err, "%s", s->o.chat_template);
+    if (!rc && sv_model_chat_template(&s->chat, s->o.engine.target_dir, text.data ? text.data : "",
+                                      text.len, err))
+        rc = sv_err_prefix(err, "%s", s->o.chat_template);
     sv_buf_fini(&text);
     return rc;
 }

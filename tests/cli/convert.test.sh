@@ -34,6 +34,15 @@ run 0 convert -m "$draft" --to fp8 --out "$tmp/draft" --prompts "$tmp/in.jsonl" 
 out_says 'greedy: 2 of 2 answers are the same'
 out_says 'accept length: '
 run 0 check -m "$target" -d "$tmp/draft" -t 1
+# Images are read as before: their processor is part of the model.
+run 0 convert -m "$tiny/qwen3_vl_bf16" --to fp8 --out "$tmp/vl"
+run 0 info "$tmp/vl"
+out_says 'images            yes'
+rm "$tmp/vl/preprocessor_config.json"
+run 0 info "$tmp/vl"
+out_says "images            none: $tmp/vl has no preprocessor_config.json"
+run 0 convert -m "$tiny/deepseek_bf16" --to fp8 --out "$tmp/deepseek"
+run 0 check -m "$tmp/deepseek" -t 1
 run 0 convert -m "$tiny/qwen3_tied_bf16" --to q4 --out "$tmp/tied.gguf" --prompts "$tmp/in.jsonl" -n 16 -t 1
 out_says '4.50'
 out_says 'of 2 answers are the same'

@@ -175,6 +175,8 @@ done <<END
 --reasoning-field parrot
 --spec-metrics parrot
 END
+run 1 serve -m "$target" --chat-template /no/such.jinja
+equal "$err" 'salvo: /no/such.jinja: cannot open: No such file or directory'
 run 2 serve -m "$target" --unix ''
 err_says "option --unix: the path is empty"
 run 2 serve -m "$target" --dp 2 --record-plan "$tmp/plans"
