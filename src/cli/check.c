@@ -231,7 +231,23 @@ static int judge(const struct sv_cli_pair_results *r, const struct sv_engine_sta
     return SV_CLI_OK;
 }
 
-static int probe(const struct sv_engine_options *eo, const char *path, bool has_chat,
+/* tower: the configuration has one, so that images are expected to be read. */
+static void say_opened(const struct sv_engine *e, bool tower)
+{
+    struct sv_engine_info info;
+    const char *why = "";
+
+    sv_get_engine_info(e, &info);
+    ok("opened: %s, %s", info.device, info.dtype);
+    if (!tower)
+        return;
+    if (sv_engine_takes_images(e, &why))
+        ok("images: read");
+    else
+        warn("images are refused: %s", why);
+}
+
+static int probe(const struct sv_engine_options *eo, const char *path, bool has_chat, bool tower,
                  const struct sv_request *defaults)
 {
     struct sv_engine *engine[2] = {NULL, NULL};
@@ -248,7 +264,7 @@ static int probe(const struct sv_engine_options *eo, const char *path, bool has_
         goto out;
     sv_cli_catch_interrupt(); /* until here Ctrl-C ends the program: loading looks at no flag */
     sv_get_engine_info(engine[1], &info);
-    ok("opened: %s, %s", info.device, info.dtype);
+    say_opened(engine[1], tower);
     int rc =
         path ? sv_cli_prompts_load(&prompts, path, eo->target_dir, defaults, info.vocab_size, &err)
              : load_probes(&prompts, has_chat, defaults, info.vocab_size, &err);
@@ -269,16 +285,13 @@ out:
 }
 
 /* Whether it can be run at all: memory, context and kernels are looked at when an engine opens. */
-static int try_open(const struct sv_engine_options *eo)
+static int try_open(const struct sv_engine_options *eo, bool tower)
 {
     struct sv_engine *engine = NULL;
-    struct sv_engine_info info;
     int code = sv_cli_engine_open(&engine, eo);
 
-    if (code == SV_CLI_OK) {
-        sv_get_engine_info(engine, &info);
-        ok("opened: %s, %s", info.device, info.dtype);
-    }
+    if (code == SV_CLI_OK)
+        say_opened(engine, tower);
     sv_close_engine(engine);
     return code;
 }
@@ -290,7 +303,7 @@ static int check(const struct sv_engine_options *eo, const char *prompts,
 {
     struct sv_config *cfg = sv_calloc(1, sizeof *cfg);
     struct sv_draft_config *draft = sv_calloc(1, sizeof *draft);
-    bool has_tokenizer = false, has_chat = false;
+    bool has_tokenizer = false, has_chat = false, tower;
     struct sv_err err = {0};
     int rc = cfg && draft ? SV_OK : sv_fail(&err, SV_ENOMEM, -1, "out of memory");
     int code;
@@ -301,6 +314,7 @@ static int check(const struct sv_engine_options *eo, const char *prompts,
         rc = check_tokenizer(eo->target_dir, cfg, &has_tokenizer, &has_chat, &err);
     if (!rc && eo->draft_dir)
         rc = check_draft(eo->draft_dir, cfg, draft, &err);
+    tower = !rc && cfg->vision.depth;
     sv_free(cfg);
     sv_free(draft);
     if (rc) {
@@ -308,8 +322,8 @@ static int check(const struct sv_engine_options *eo, const char *prompts,
         return sv_cli_fail("%s", err.msg);
     }
     if (eo->draft_dir && (has_tokenizer || prompts))
-        return probe(eo, prompts, has_chat, defaults);
-    code = try_open(eo);
+        return probe(eo, prompts, has_chat, tower, defaults);
+    code = try_open(eo, tower);
     if (code == SV_CLI_OK && eo->draft_dir)
         warn("acceptance was not probed: without a tokenizer, give prompts of token ids");
     return code;

@@ -38,9 +38,13 @@ run 0 check -m "$target" -d "$tmp/draft" -t 1
 run 0 convert -m "$tiny/qwen3_vl_bf16" --to fp8 --out "$tmp/vl"
 run 0 info "$tmp/vl"
 out_says 'images            yes'
+run 0 check -m "$tmp/vl" -t 1
+out_says 'ok    images: read'
 rm "$tmp/vl/preprocessor_config.json"
 run 0 info "$tmp/vl"
 out_says "images            none: $tmp/vl has no preprocessor_config.json"
+run 0 check -m "$tmp/vl" -t 1
+err_says "warning: images are refused: $tmp/vl has no preprocessor_config.json"
 run 0 convert -m "$tiny/deepseek_bf16" --to fp8 --out "$tmp/deepseek"
 run 0 check -m "$tmp/deepseek" -t 1
 run 0 convert -m "$tiny/qwen3_tied_bf16" --to q4 --out "$tmp/tied.gguf" --prompts "$tmp/in.jsonl" -n 16 -t 1
