@@ -60,23 +60,22 @@ static int read_prompt(struct sv_buf *b, const char *text, const char *file)
     return sv_cli_read_stdin(b);
 }
 
-static int answer_once(struct sv_cli_talk *t, const char *text, const char *file)
+/* -1 to go on, else the exit code. */
+static int take_prompt(struct sv_buf *prompt, struct sv_cli_talk *t, const char *text,
+                       const char *file)
 {
-    struct sv_buf prompt;
-    int code;
+    t->source = text ? "option --prompt" : file && strcmp(file, "-") != 0 ? file : "standard input";
+    if (read_prompt(prompt, text, file) != SV_CLI_OK)
+        return SV_CLI_FAIL;
+    /* Most likely a pipe or a variable without what was meant. */
+    return prompt->len ? -1 : sv_cli_fail("%s: the prompt is empty", t->source);
+}
 
-    sv_buf_init(&prompt);
-    code = read_prompt(&prompt, text, file);
-    if (code == SV_CLI_OK) {
-        t->source = text                             ? "option --prompt"
-                    : file && strcmp(file, "-") != 0 ? file
-                                                     : "standard input";
-        /* Most likely a pipe or a variable without what was meant. */
-        code = prompt.len ? sv_cli_talk_turn(t, prompt.data, prompt.len)
-                          : sv_cli_fail("%s: the prompt is empty", t->source);
-        sv_cli_talk_summary(t);
-    }
-    sv_buf_fini(&prompt);
+static int answer_once(struct sv_cli_talk *t, const struct sv_buf *prompt)
+{
+    const int code = sv_cli_talk_turn(t, prompt->data, prompt->len);
+
+    sv_cli_talk_summary(t);
     return code;
 }
 
@@ -93,6 +92,7 @@ int sv_cli_run(int argc, char **argv)
     const struct sv_cli_list image_list = {"image",           "FILE",   "name", images,
                                            SV_CLI_MAX_IMAGES, &n_images};
     bool no_draft = false, converse;
+    struct sv_buf prompt = {0};
     int code;
 
     sv_cli_opt(&opts, "prompt", 'p', SV_OPT_STRING, &text, "TEXT", "the prompt");
@@ -154,16 +154,23 @@ int sv_cli_run(int argc, char **argv)
     for (int32_t i = 0; i < n_images && code < 0; i++)
         if (sv_cli_talk_image(&talk, images[i]) != SV_CLI_OK)
             code = SV_CLI_FAIL;
+    converse = !text && !file && isatty(STDIN_FILENO);
+    if (code < 0 && (text || file) && !piped) /* before minutes of loading and not after */
+        code = take_prompt(&prompt, &talk, text, file);
     if (code < 0 && sv_cli_engine_open(&talk.engine, &eo) != SV_CLI_OK)
         code = SV_CLI_FAIL;
-    converse = !text && !file && isatty(STDIN_FILENO);
     talk.dir = eo.target_dir;
     if (code < 0)
         code = sv_cli_talk_open(&talk, converse);
-    if (code == SV_CLI_OK) {
+    if (code == SV_CLI_OK)
         sv_cli_catch_interrupt();
-        code = converse ? sv_cli_talk_converse(&talk) : answer_once(&talk, text, file);
+    if (code == SV_CLI_OK && piped) {
+        code = take_prompt(&prompt, &talk, NULL, NULL);
+        code = code < 0 ? SV_CLI_OK : code;
     }
+    if (code == SV_CLI_OK)
+        code = converse ? sv_cli_talk_converse(&talk) : answer_once(&talk, &prompt);
+    sv_buf_fini(&prompt);
     sv_cli_talk_close(&talk);
     sv_free_grammar(g.made);
     return code;

@@ -287,6 +287,11 @@ run 1 run -m "$target" -d /nonexistent -p hi
 err_says "/nonexistent"
 run 1 run -m "$target" -f /nonexistent/prompt
 err_says "/nonexistent/prompt"
+# Before the model is loaded.
+run 1 run -m "$tmp" -f /nonexistent/prompt
+err_says "/nonexistent/prompt"
+run 1 run -m "$tmp" -p ''
+err_says "option --prompt: the prompt is empty"
 # A directory of the hub cache stands for its snapshot, of which refs/main has the name.
 hub=$tmp/models--Demo--Pair
 run 1 info "$hub"
