@@ -8,6 +8,7 @@
  */
 #include "load/gguf.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -299,19 +300,32 @@ static int cmp_name(const void *a, const void *b)
                   (*(const struct sv_gguf_tensor *const *)b)->name);
 }
 
-static int check_places(const struct reader *r, const struct sv_gguf *g)
+/* They tile the data section from its start on, each on the next place that is aligned: a tensor
+ * that leaves a gap has another type or shape than the table says. */
+static int check_places(const struct reader *r, const struct sv_gguf *g, uint64_t start,
+                        uint64_t step)
 {
     const struct sv_gguf_tensor **by = sv_calloc((size_t)g->n_tensors, sizeof *by);
+    const uint8_t *end = r->data + start;
+    const char *before = "the table";
     int rc = by ? SV_OK : no_memory(r);
     for (int32_t i = 0; !rc && i < g->n_tensors; i++)
         by[i] = &g->tensors[i];
     if (!rc)
         qsort(by, (size_t)g->n_tensors, sizeof *by, cmp_place);
-    for (int32_t i = 1; !rc && i < g->n_tensors; i++)
-        if (by[i]->data < by[i - 1]->data + by[i - 1]->n_bytes)
-            rc = sv_fail(r->err, SV_EFORMAT, by[i]->data - r->data,
+    for (int32_t i = 0; !rc && i < g->n_tensors; i++) {
+        const struct sv_gguf_tensor *t = by[i];
+        if (t->data < end)
+            rc = sv_fail(r->err, SV_EFORMAT, t->data - r->data,
                          "%s: byte %lld: data of tensor '%.120s' overlaps '%.120s'", r->file,
-                         (long long)(by[i]->data - r->data), by[i]->name, by[i - 1]->name);
+                         (long long)(t->data - r->data), t->name, before);
+        else if ((uint64_t)(t->data - end) >= step)
+            rc = sv_fail(r->err, SV_EFORMAT, end - r->data,
+                         "%s: byte %lld: a gap between '%.120s' and the data of tensor '%.120s'",
+                         r->file, (long long)(end - r->data), before, t->name);
+        end = t->data + t->n_bytes;
+        before = t->name;
+    }
     if (!rc)
         qsort(by, (size_t)g->n_tensors, sizeof *by, cmp_name);
     for (int32_t i = 1; !rc && i < g->n_tensors; i++)
@@ -347,7 +361,7 @@ static int place(const struct reader *r, struct sv_gguf *g, const uint64_t *offs
                            r->file, t->name, r->n);
         t->data = r->data + start + offsets[i];
     }
-    return check_places(r, g);
+    return check_places(r, g, start, step);
 }
 
 static int take_tensors(struct reader *r, struct sv_gguf *g, uint64_t count)
@@ -441,12 +455,14 @@ int sv_gguf_num_opt(const struct sv_gguf *g, const char *key, double *out, struc
         return SV_OK;
     if (v->is_array || (v->type != SV_GGUF_F32 && v->type != SV_GGUF_F64))
         return wrong(g, key, "a number", err);
-    if (v->type == SV_GGUF_F64) {
-        memcpy(out, v->at, 8);
-        return SV_OK;
-    }
-    memcpy(&f, v->at, 4);
-    *out = f;
+    double d;
+    if (v->type == SV_GGUF_F64)
+        memcpy(&d, v->at, 8);
+    else
+        memcpy(&f, v->at, 4), d = f;
+    if (!isfinite(d))
+        return wrong(g, key, "a finite number", err);
+    *out = d;
     return SV_OK;
 }
 

@@ -630,7 +630,9 @@ static int fill(const struct maker *m)
     if (!rc)
         rc =
             sv_gguf_num_opt(m->g, key_of(m, "attention.layer_norm_rms_epsilon", key), &eps, m->err);
-    return rc || !(eps > 0) ? rc : set(m, m->root, "rms_norm_eps", json_real(eps));
+    if (!rc && sv_gguf_find(m->g, key)) /* held to what config.json may say */
+        rc = set(m, m->root, "rms_norm_eps", json_real(eps));
+    return rc;
 }
 
 /* The architecture outside, the rest in text_config, as files with images have it. */

@@ -2,6 +2,8 @@
  * test_gguf.c - GGUF files: what a good one gives, and that every bad one is refused with file, key
  * or tensor, and byte.
  */
+#define _GNU_SOURCE /* memmem */
+
 #include "testing.h"
 
 #include "load/fake.h"
@@ -205,6 +207,8 @@ static const struct {
     {WITH(.offset = 100), SV_EFORMAT, "no multiple of the alignment"},
     {WITH(.offset = 64), SV_EFORMAT, "'blk.0.attn_v.weight' overlaps 'output_norm.weight'"},
     {WITH(.offset = 128), SV_EFORMAT, "truncated?"},
+    {WITH(.offset = 128, .d0 = 32), SV_EFORMAT,
+     "byte 432: a gap between 'output_norm.weight' and the data of tensor 'blk.0.attn_v.weight'"},
     {WITH(.offset = 1ull << 63), SV_EFORMAT, "truncated?"},
     {WITH(.cut = 1), SV_EFORMAT, "'blk.0.attn_v.weight' goes beyond the end"},
 };
@@ -548,9 +552,73 @@ static void every_fault_is_survived(void **state)
     }
 }
 
+/* A golden file with some bytes behind a text, or of a tensor's data, replaced. */
+static int patched(const char *after, size_t skip, const void *bytes, size_t n, struct sv_err *err)
+{
+    struct sv_buf b;
+    struct sv_config cfg;
+    struct sv_ckpt c;
+    const char *path = sv_test_path("tests/golden/gguf/qwen3_q8.gguf"),
+               *out = sv_test_tmp("p.gguf");
+    sv_buf_init(&b);
+    assert_int_equal(sv_file_read(&b, path, 1 << 20, err), SV_OK);
+    if (*after) {
+        char *at = memmem(b.data, b.len, after, strlen(after));
+        assert_non_null(at);
+        memcpy(at + strlen(after) + skip, bytes, n);
+    } else { /* where a matrix is */
+        assert_int_equal(sv_ckpt_open(&c, path, err), SV_OK);
+        const struct sv_host_tensor *t = sv_ckpt_find(&c, "layers.1.mlp.up_proj.weight");
+        memcpy(b.data + ((const char *)t->data - (const char *)c.maps[0].data) + skip, bytes, n);
+        sv_ckpt_close(&c);
+    }
+    assert_int_equal(sv_file_write(out, b.data, b.len, err), SV_OK);
+    sv_buf_fini(&b);
+    int rc = sv_config_load(&cfg, out, err);
+    if (rc)
+        return rc;
+    rc = sv_ckpt_open(&c, out, err);
+    if (!rc)
+        rc = sv_ckpt_check_target(&c, &cfg, err);
+    sv_ckpt_close(&c);
+    return rc;
+}
+
+static void values_that_are_none(void **state)
+{
+    static const uint8_t nan[] = {0, 0, 0xc0, 0x7f}, inf[] = {0, 0, 0x80, 0x7f}, zero[4] = {0},
+                         minus[] = {0, 0, 0x80, 0xbf}, two[] = {2, 0, 0, 0}, half_nan[] = {0, 0x7e},
+                         half_inf[] = {0, 0xfc}, largest[] = {0xff, 0x7b};
+    static const struct {
+        const char *after;
+        size_t skip; /* the type of a key, or to a block of a tensor */
+        const uint8_t *bytes;
+        size_t n;
+        int code;
+        const char *part;
+    } cases[] = {
+        {"qwen3.attention.layer_norm_rms_epsilon", 4, nan, 4, SV_EFORMAT,
+         "must be a finite number"},
+        {"qwen3.attention.layer_norm_rms_epsilon", 4, zero, 4, SV_EINVAL, "rms_norm_eps"},
+        {"qwen3.attention.layer_norm_rms_epsilon", 4, minus, 4, SV_EINVAL, "rms_norm_eps"},
+        {"qwen3.rope.freq_base", 4, inf, 4, SV_EFORMAT, "'qwen3.rope.freq_base' must be a finite"},
+        {"qwen3.block_count", 4, two, 4, SV_EMISMATCH, "'layers.2."},
+        {"", 0, half_nan, 2, SV_EFORMAT, "'blk.1.ffn_up.weight' holds a block whose scale is no"},
+        {"", 95 * 68 + 34, half_inf, 2, SV_EFORMAT, "no finite number"},
+        {"", 34, largest, 2, SV_OK, ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sv_err err = {0};
+        const int rc = patched(cases[i].after, cases[i].skip, cases[i].bytes, cases[i].n, &err);
+        fake_expect(rc, cases[i].code, &err, cases[i].part, cases[i].after);
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(a_good_file_gives_its_values),
              cmocka_unit_test(bad_files_are_refused_with_the_place),
-             cmocka_unit_test(every_truncation_is_refused),
+             cmocka_unit_test(values_that_are_none), cmocka_unit_test(every_truncation_is_refused),
              cmocka_unit_test(random_damage_never_reads_outside), cmocka_unit_test(names_are_ours),
              cmocka_unit_test(shards_must_belong_together),
              cmocka_unit_test(configuration_and_tensors_fit),
