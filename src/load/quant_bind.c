@@ -272,6 +272,18 @@ static int bind_words(struct layer *l)
     return !rc && l->scheme->permuted ? take_indices(l, "weight_g_idx") : rc;
 }
 
+/* AWQ's `zero_point: false`: the middle, whether it is stored or nothing is. */
+static int check_no_zeros(const struct layer *l, const struct sv_host_tensor *t)
+{
+    int rc = t ? expect_type(l, t, SV_I32, SV_I32) : SV_OK;
+    for (int64_t i = 0; t && !rc && i < t->n_elements; i++) {
+        const uint32_t word = ((const uint32_t *)t->data)[i];
+        if (word && word != 0x88888888)
+            rc = disagree(l, t, "holds zero points, which 'zero_point' says there are none of");
+    }
+    return rc;
+}
+
 /* AWQ and GPTQ: inputs first. */
 static int bind_columns(struct layer *l)
 {
@@ -293,7 +305,7 @@ static int bind_columns(struct layer *l)
     if (!rc && l->scheme->zeros)
         rc = take_zeros(l, "qzeros", groups, l->rows / per_word);
     else if (!rc)
-        part(l, "qzeros", false);
+        rc = check_no_zeros(l, part(l, "qzeros", false));
     l->quant.zero_add = l->b->q.zero_is_less_one;
     return !rc && l->scheme->permuted ? take_indices(l, "g_idx") : rc;
 }

@@ -127,7 +127,7 @@ static int scheme_of_int(struct sv_quant_config *q, int64_t bits, const char *st
                         : SV_CODE_INT8,
             is(strategy, "tensor") ? 0 : 1, is(strategy, "group") ? (int32_t)group : 0);
     s->zeros = !symmetric;
-    s->permuted = is(order, "group");
+    s->permuted = is(order, "group") || json_is_true(json_object_get(w, "actorder"));
     return SV_OK;
 }
 
@@ -507,17 +507,20 @@ int sv_quant_config_scheme(const struct sv_quant_config *q, const char *layer,
     }
     if (q->layers)
         return scheme_of_layer(q, layer, scheme, why, err);
+    /* names and expressions come before the class that all linear layers are of */
+    for (int32_t i = 0; i < q->n_schemes && !*scheme; i++) {
+        rc = list_matches(q, q->targets[i], layer, &entry, err);
+        if (rc)
+            return rc;
+        if (entry)
+            *scheme = &q->scheme[i];
+    }
     for (int32_t i = 0; i < q->n_schemes && !*scheme; i++) {
         const json_t *list = q->targets[i];
         bool all = !list;
         for (size_t k = 0; k < json_array_size(list); k++)
             all = all || is(json_string_value(json_array_get(list, k)), "Linear");
-        entry = NULL;
-        if (!all)
-            rc = list_matches(q, list, layer, &entry, err);
-        if (rc)
-            return rc;
-        if (all || entry)
+        if (all)
             *scheme = &q->scheme[i];
     }
     return SV_OK;

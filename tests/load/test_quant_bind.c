@@ -204,6 +204,31 @@ static const struct {
      "up_proj.weight_packee",
      SV_EMISMATCH,
      {"up_proj.weight'", "missing"}},
+    {"awq",
+     "{\"quantization_config\": {\"zero_point\": false}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"'layers.0.mlp.down_proj.qzeros' holds zero points", "'zero_point'"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"config_groups\": {\"group_0\": {\"weights\": "
+     "{\"actorder\": true}}}}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"weight_g_idx' is missing", "int4"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"config_groups\": {\"group_0\": {\"targets\": [\"re:nothing\"]}}}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"'layers.0.mlp.down_proj.weight_packed' holds i32", "not quantized"}},
+    {"ct_int4",
+     "{}",
+     "\"shape\":[96,2]",
+     "\"shape\":[2,96]",
+     SV_EMISMATCH,
+     {"weight_scale' has not the shape [96, 2]", "int4"}},
     /* modelopt: an algorithm for each layer */
     {"modelopt_nvfp4",
      MODELOPT "\"MIXED_PRECISION\", \"quantized_layers\": {\"model.layers.0.mlp.up_proj\": "
@@ -357,6 +382,19 @@ static void caches_in_8_bit_floats_are_accepted(void **state)
         "{\"quantization_config\": {\"kv_cache_scheme\": {\"num_bits\": 8, \"type\": \"float\"}}}",
         "", "");
     fake_expect(open_target(dir, &err), SV_OK, &err, "", "kv_cache_scheme");
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+/* Whatever the order of the groups is. */
+static void a_named_layer_is_of_its_group(void **state)
+{
+    (void)state;
+    struct sv_err err = {0};
+    const char *dir = variant(
+        "ct_mixed",
+        "{\"quantization_config\": {\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"]}}}}",
+        "", "");
+    fake_expect(open_target(dir, &err), SV_OK, &err, "", "Linear first");
     assert_int_equal(sv_alloc_live(), 0);
 }
 
@@ -520,5 +558,5 @@ static void every_fault_is_survived(void **state)
 SV_TEST_MAIN(cmocka_unit_test(good_ones_hold_what_the_configuration_implies),
              cmocka_unit_test(both_sides_are_named),
              cmocka_unit_test(caches_in_8_bit_floats_are_accepted),
-             cmocka_unit_test(modelopt_by_layer), cmocka_unit_test(values_must_exist),
-             cmocka_unit_test(every_fault_is_survived))
+             cmocka_unit_test(modelopt_by_layer), cmocka_unit_test(a_named_layer_is_of_its_group),
+             cmocka_unit_test(values_must_exist), cmocka_unit_test(every_fault_is_survived))
