@@ -171,8 +171,7 @@ struct from {
     const struct sv_config *c;
     const struct sv_ckpt *ckpt;
     bool tiled, shifted, both; /* both: gate and up of layer 0 in one tensor */
-    bool q8;
-    bool by_head; /* attn_k_b and attn_v_b in place of attn_kv_b */
+    bool by_head;              /* attn_k_b and attn_v_b in place of attn_kv_b */
 };
 
 static float number(const struct sv_host_tensor *t, int64_t i)
@@ -303,41 +302,9 @@ static void put_numbers(const struct from *f, const char *to, const char *name,
     free(x);
 }
 
-/* Towards 0, of positive numbers; what is too small becomes 0. */
-static uint16_t to_f16(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return u < 113u << 23 ? 0 : (uint16_t)((u >> 13) - (112u << 10));
-}
-
-/* Blocks of 32: an f16 scale, then the codes. */
-static void put_q8(const struct from *f, const char *to, const struct sv_host_tensor *t)
-{
-    struct sv_buf b;
-    sv_buf_init(&b);
-    for (int64_t i = 0; i < t->n_elements; i += 32) {
-        float top = 0;
-        for (int k = 0; k < 32; k++)
-            top = fmaxf(top, fabsf(number(t, i + k)));
-        const uint16_t d = to_f16(top / 127);
-        put(&b, d, 2);
-        for (int k = 0; k < 32; k++) {
-            const float x = d ? rintf(number(t, i + k) / sv_f16_to_f32(d)) : 0;
-            put(&b, (uint8_t)(int8_t)(x > 127 ? 127 : x < -127 ? -127 : x), 1);
-        }
-    }
-    gguf_tensor(f->g, to, GGUF_Q8_0, 2, t->dim, b.data, b.len);
-    sv_buf_fini(&b);
-}
-
 static void put_matrix(const struct from *f, const char *to, const char *name,
                        const struct sv_host_tensor *t)
 {
-    if (f->q8 && t->dim[1] % 32 == 0) {
-        put_q8(f, to, t);
-        return;
-    }
     const struct sv_config *c = f->c;
     const size_t row = t->n_bytes / (size_t)t->dim[0], elem = sv_dtype_bytes(t->dtype);
     const size_t head = (size_t)c->gdn_v_dim, keys = 2 * (size_t)(c->gdn_k_heads * c->gdn_k_dim);
@@ -645,7 +612,7 @@ static const char *arch_of(const char *architecture)
     return NULL;
 }
 
-static const char *write_dir(const char *dir, bool q8, bool old)
+static const char *write_dir(const char *dir, bool old)
 {
     static int number;
     struct sv_draft_config d;
@@ -667,7 +634,6 @@ static const char *write_dir(const char *dir, bool q8, bool old)
                            .tiled = moe35,
                            .shifted = d.base.gdn_k_heads > 0,
                            .both = moe35,
-                           .q8 = q8,
                            .by_head = by_head};
     gguf_init(&g, a);
     put_config(&g, &d.base, a, extra);
@@ -698,17 +664,12 @@ static const char *write_dir(const char *dir, bool q8, bool old)
 
 const char *gguf_of_dir(const char *dir)
 {
-    return write_dir(dir, false, false);
-}
-
-const char *gguf_of_dir_q8(const char *dir)
-{
-    return write_dir(dir, true, false);
+    return write_dir(dir, false);
 }
 
 const char *gguf_of_dir_old(const char *dir)
 {
-    return write_dir(dir, false, true);
+    return write_dir(dir, true);
 }
 
 /* ---------------------------------------------------------------- random models */

@@ -33,8 +33,6 @@ void gguf_tokenizer(struct gguf_out *g, const char *json_path, const char *pre, 
 /* A target's or a draft's directory as one file in the test's temporary directory: matrices as they
  * are, the rest in F32. The path is kept for the process's life. */
 const char *gguf_of_dir(const char *dir);
-/* The same with matrices in Q8_0 where their rows are whole blocks. */
-const char *gguf_of_dir_q8(const char *dir);
 /* As older converters wrote it: latent attention with kv_b in one tensor. */
 const char *gguf_of_dir_old(const char *dir);
 /* A random model of a config.json: matrices in these types in turn, in Q8_0 where their rows are no

@@ -71,36 +71,6 @@ static void yarn(void **state)
     compare("gptoss_bf16", "gptoss_draft_random_b10");
 }
 
-/* In Q8_0 a draft proposes nearly the same, and the text is the target's. */
-static void quantized(void **state)
-{
-    (void)state;
-    enum { N = 40 };
-    const char *dir = run_dir("tests/golden/tiny/pair_draft_full_b16");
-    const char *drafts[] = {NULL, dir, gguf_of_dir_q8(dir)};
-    struct run_case *c = run_cases(N, 130, 60, 40, 11);
-    struct run_out *out[3];
-    int64_t n_accepted[3];
-    for (int k = 0; k < 3; k++) {
-        const struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/pair_target"),
-                                            .draft_dir = drafts[k],
-                                            .dtype = SV_TYPE_F32,
-                                            .n_threads = 2,
-                                            .width = k ? 16 : 0};
-        struct sv_engine *e = run_open(&o, NULL);
-        out[k] = run_all(e, c, N);
-        n_accepted[k] = e->accept.n_accepted;
-        sv_engine_close(e);
-        run_same(out[0], out[k], N, "a draft in Q8_0");
-    }
-    print_message("%lld drafts accepted, %lld in Q8_0\n", (long long)n_accepted[1],
-                  (long long)n_accepted[2]);
-    assert_true(10 * n_accepted[2] > 9 * n_accepted[1]);
-    for (int k = 0; k < 3; k++)
-        run_out_free(out[k], N);
-    run_cases_free(c, N);
-}
-
 /* A file with the keys of a small draft, but for one. */
 static void refused(const char *without, const char *with, int code, const char *message)
 {
@@ -140,5 +110,4 @@ static void files_that_lack_a_key(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(full), cmocka_unit_test(with_biases), cmocka_unit_test(sliding),
-             cmocka_unit_test(quantized), cmocka_unit_test(yarn),
-             cmocka_unit_test(files_that_lack_a_key))
+             cmocka_unit_test(yarn), cmocka_unit_test(files_that_lack_a_key))
