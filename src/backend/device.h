@@ -94,6 +94,7 @@ struct sv_p_snapshot;
 struct sv_p_draft_context_kv;
 struct sv_p_embed;
 struct sv_p_gather_logits;
+struct sv_p_share_rows;
 struct sv_p_gemm;
 struct sv_p_gemm_act_mul;
 struct sv_p_head_among;
@@ -185,6 +186,7 @@ struct sv_backend {
     void (*act_mul)(struct sv_dev *, const struct sv_p_act_mul *);
     void (*head_argmax)(struct sv_dev *, const struct sv_p_head_argmax *);
     void (*gather_logits)(struct sv_dev *, const struct sv_p_gather_logits *);
+    void (*share_rows)(struct sv_dev *, const struct sv_p_share_rows *); /* NULL: none are dealt */
     void (*logit_pos)(struct sv_dev *, const struct sv_p_logit_pos *);
     void (*sample)(struct sv_dev *, const struct sv_p_sample *);
     void (*argmax_confidence)(struct sv_dev *,

@@ -494,7 +494,32 @@ void sv_op_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p)
     SV_REQUIRE(p->n_rows >= 0 && p->logits && p->first[0] == 0 && p->ld >= p->first[dev->ranks.n]);
     for (int32_t r = 0; r < dev->ranks.n; r++)
         SV_REQUIRE(p->first[r] <= p->first[r + 1]);
+    q.deal = p->deal && dev->be->share_rows;
     dev->be->gather_logits(dev, &q);
+}
+
+struct sv_slice sv_rank_rows(int32_t n_rows, int32_t rank, int32_t n_ranks)
+{
+    const int32_t first = (int32_t)((int64_t)n_rows * rank / n_ranks);
+    return (struct sv_slice){first, (int32_t)((int64_t)n_rows * (rank + 1) / n_ranks) - first};
+}
+
+struct sv_slice sv_dealt_rows(const struct sv_dev *dev, int32_t n_rows)
+{
+    return dev->ranks.n > 1 && dev->be->share_rows
+               ? sv_rank_rows(n_rows, dev->ranks.rank, dev->ranks.n)
+               : (struct sv_slice){0, n_rows};
+}
+
+void sv_op_share_rows(struct sv_dev *dev, const struct sv_p_share_rows *p)
+{
+    if (dev->ranks.n == 1 || !dev->be->share_rows)
+        return;
+    begin_join(dev, SV_JOIN_ROWS);
+    SV_REQUIRE(p->n_rows >= 0 && p->n_arrays > 0 && p->n_arrays <= SV_SHARED_ARRAYS);
+    for (int32_t i = 0; i < p->n_arrays; i++)
+        SV_REQUIRE(p->array[i].rows && p->array[i].row_bytes && p->array[i].n > 0);
+    dev->be->share_rows(dev, p);
 }
 
 void sv_op_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p)

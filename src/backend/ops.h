@@ -17,6 +17,7 @@
 #define SV_OPS_H
 
 #include "backend/device.h"
+#include "backend/ops_ranks.h"
 
 /* ---------------------------------------------------------------- batches, as kernels see them */
 
@@ -229,15 +230,6 @@ struct sv_p_head_argmax {
     int32_t first_id;
 };
 
-/* Each rank has columns [first[rank], first[rank + 1]) of the logits; all get the whole rows. */
-struct sv_p_gather_logits {
-    int32_t n_rows;
-    float *logits; /* (n_rows, ld) */
-    int64_t ld;
-    int32_t first[SV_MAX_RANKS + 1];
-    enum sv_join join; /* the wrapper's: SV_JOIN_LOGITS_A or _B */
-};
-
 /* out[i] = the best of row i's tokens by x[row[i]] . w, the first in its list among equals;
  * confidence[i] = its share of the softmax over these. For guesses: sums are in any order. NaN
  * never wins while there is another. */
@@ -289,7 +281,6 @@ void sv_op_sigmoid_mul(struct sv_dev *dev, const struct sv_p_sigmoid_mul *p);
 void sv_op_add_gated(struct sv_dev *dev, const struct sv_p_add_gated *p);
 void sv_op_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);
 void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
-void sv_op_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p);
 void sv_op_head_among(struct sv_dev *dev, const struct sv_p_head_among *p);
 void sv_op_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
 

@@ -7,7 +7,8 @@
 
 const char *sv_join_name(enum sv_join kind)
 {
-    static const char *const name[] = {"none", "mixer", "ffn", "taps", "best", "logits", "logits"};
+    static const char *const name[] = {"none", "mixer",  "ffn",    "taps",
+                                       "best", "logits", "logits", "rows"};
     return (unsigned)kind < SV_JOINS ? name[kind] : "unknown";
 }
 

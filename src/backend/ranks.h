@@ -36,6 +36,7 @@ enum sv_join {
     SV_JOIN_BEST,     /* each row's best token */
     SV_JOIN_LOGITS_A, /* whole rows of logits; two, as some rows follow others at once */
     SV_JOIN_LOGITS_B,
+    SV_JOIN_ROWS, /* what ranks made of rows of logits that were dealt to them */
     SV_JOINS
 };
 const char *sv_join_name(enum sv_join kind);

@@ -122,6 +122,7 @@ PLAIN(sigmoid_mul)
 PLAIN(act_mul)
 PLAIN(head_argmax)
 PLAIN(gather_logits)
+PLAIN(share_rows)
 PLAIN(logit_pos)
 PLAIN(sample)
 PLAIN(head_among)
@@ -242,6 +243,8 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
     t->be.head_argmax = trace_head_argmax;
     if (t->be.gather_logits)
         t->be.gather_logits = trace_gather_logits;
+    if (t->be.share_rows)
+        t->be.share_rows = trace_share_rows;
     t->be.logit_pos = trace_logit_pos;
     t->be.sample = trace_sample;
     t->be.head_among = trace_head_among;

@@ -137,18 +137,20 @@ void sv_logits_fill(struct sv_engine *e)
     sv_token_logprobs_fill(e);
 }
 
-/* Next token of logit rows [i, i + n), whose logits exist now. */
-static void choose_rows(struct sv_engine *e, int32_t i, int32_t n)
+/* Next token of logit rows [i, i + n), whose logits are those from row `at` on. */
+static void choose_rows(struct sv_engine *e, int32_t i, int32_t n, int32_t at)
 {
     const struct sv_batch *b = &e->batch;
     const struct sv_logits *lg = &e->logits;
     const struct sv_plan *p = &e->plan;
+    const size_t cells = (size_t)at * (size_t)lg->vocab;
+    float *const logits = lg->logits + cells;
     /* Log probabilities are of the model's own logits: rules change a copy. */
-    float *ruled = p->logprobs && (p->masked || p->ruled) ? lg->ruled : lg->logits;
+    float *ruled = p->logprobs && (p->masked || p->ruled) ? lg->ruled + cells : logits;
     if (p->masked)
         sv_op_logit_mask(e->dev, &(struct sv_p_logit_mask){.n_rows = n,
                                                            .vocab = lg->vocab,
-                                                           .src = lg->logits,
+                                                           .src = logits,
                                                            .dst = ruled,
                                                            .ld = lg->vocab,
                                                            .row_mask = e->token_masks.row.dev + i,
@@ -157,7 +159,7 @@ static void choose_rows(struct sv_engine *e, int32_t i, int32_t n)
         sv_op_logit_rules(e->dev, &(struct sv_p_logit_rules){.rows = sv_engine_rows(e),
                                                              .n_logit_rows = n,
                                                              .vocab = lg->vocab,
-                                                             .src = p->masked ? ruled : lg->logits,
+                                                             .src = p->masked ? ruled : logits,
                                                              .dst = ruled,
                                                              .ld = lg->vocab,
                                                              .logit_row = b->logit_row.dev + i,
@@ -180,20 +182,36 @@ static void choose_rows(struct sv_engine *e, int32_t i, int32_t n)
                                                .out = b->chosen + i});
 }
 
-static void report_rows(struct sv_engine *e, int32_t i, int32_t n)
+static void report_rows(struct sv_engine *e, int32_t i, int32_t n, int32_t at)
 {
     const struct sv_batch *b = &e->batch;
     const struct sv_logits *lg = &e->logits;
+    const float *const logits = lg->logits + (size_t)at * (size_t)lg->vocab;
     sv_op_logprobs(e->dev, &(struct sv_p_logprobs){.n_rows = n,
                                                    .vocab = lg->vocab,
-                                                   .logits = lg->logits,
+                                                   .logits = logits,
                                                    .ld = lg->vocab,
                                                    .row_slot = b->sample_slot + i,
                                                    .slot_rules = lg->slot_rules,
                                                    .token = b->chosen + i,
                                                    .out = lg->dev_rows + i});
     if (e->plan.n_requested)
-        sv_token_logprobs_report(e, i, n);
+        sv_token_logprobs_report(e, i, n, logits);
+}
+
+/* What each rank made of its rows of [i, i + n) goes to all. */
+static void share_rows(struct sv_engine *e, int32_t i, int32_t n)
+{
+    const struct sv_logits *lg = &e->logits;
+    const struct sv_plan *p = &e->plan;
+    struct sv_p_share_rows share = {.n_rows = n,
+                                    .n_arrays = 1,
+                                    .array = {{e->batch.chosen + i, sizeof *e->batch.chosen, 0, 1},
+                                              {lg->dev_rows + i, sizeof *lg->dev_rows, 0, 1}}};
+    share.n_arrays += p->logprobs;
+    if (p->n_requested)
+        share.array[share.n_arrays++] = sv_token_logprobs_rows(e, i);
+    sv_op_share_rows(e->dev, &share);
 }
 
 void sv_logits_choose(struct sv_engine *e)
@@ -210,12 +228,15 @@ void sv_logits_choose(struct sv_engine *e)
                                                      .row_pos = b->sample_pos});
     for (int32_t i = 0; i < end; i += chunk) {
         const int32_t n = end - i < chunk ? end - i : chunk;
-        const int32_t n_choose = n_logits - i < n ? n_logits - i : n;
+        const struct sv_slice own = sv_dealt_rows(e->dev, n);
+        const int32_t first = i + own.first;
+        const int32_t n_choose = n_logits - first < own.n ? n_logits - first : own.n;
         sv_model_logits(&e->model, n, (const char *)e->out + (size_t)i * row, e->logits.logits);
         if (n_choose > 0)
-            choose_rows(e, i, n_choose);
-        if (p->logprobs)
-            report_rows(e, i, n);
+            choose_rows(e, first, n_choose, own.first);
+        if (p->logprobs && own.n)
+            report_rows(e, first, own.n, own.first);
+        share_rows(e, i, n);
     }
 }
 

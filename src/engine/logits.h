@@ -22,8 +22,9 @@ int sv_token_logprobs_open(struct sv_engine *e, struct sv_err *err); /* at a sub
 void sv_token_logprobs_close(struct sv_token_logprobs *a, struct sv_dev *dev);
 void sv_token_logprobs_plan(struct sv_engine *e); /* once n_prompt_logits are known, */
 void sv_token_logprobs_fill(struct sv_engine *e); /* and the rows' sequences */
-/* Of logit rows [i, i + n), whose logits exist now. */
-void sv_token_logprobs_report(struct sv_engine *e, int32_t i, int32_t n);
+/* Of logit rows [i, i + n), whose logits these are; what ranks share of rows from i on. */
+void sv_token_logprobs_report(struct sv_engine *e, int32_t i, int32_t n, const float *logits);
+struct sv_shared_array sv_token_logprobs_rows(const struct sv_engine *e, int32_t i);
 void sv_token_logprobs_fetch(struct sv_engine *e);
 /* Of logit row i after fetch: that of the first token; those of the others are *ld behind each
  * other. */

@@ -88,7 +88,7 @@ void sv_token_logprobs_fill(struct sv_engine *e)
                   2 * (size_t)p->n_requested * (size_t)rows * sizeof *a->host);
 }
 
-void sv_token_logprobs_report(struct sv_engine *e, int32_t i, int32_t n)
+void sv_token_logprobs_report(struct sv_engine *e, int32_t i, int32_t n, const float *logits)
 {
     const struct sv_logits *lg = &e->logits;
     const struct sv_token_logprobs *a = &lg->token;
@@ -97,13 +97,20 @@ void sv_token_logprobs_report(struct sv_engine *e, int32_t i, int32_t n)
         const size_t at = k * rows + (size_t)i;
         sv_op_logprobs(e->dev, &(struct sv_p_logprobs){.n_rows = n,
                                                        .vocab = lg->vocab,
-                                                       .logits = lg->logits,
+                                                       .logits = logits,
                                                        .ld = lg->vocab,
                                                        .row_slot = a->dev + n_requested * rows + at,
                                                        .slot_rules = a->rules,
                                                        .token = a->dev + at,
                                                        .out = a->dev_rows + at});
     }
+}
+
+struct sv_shared_array sv_token_logprobs_rows(const struct sv_engine *e, int32_t i)
+{
+    const struct sv_token_logprobs *a = &e->logits.token;
+    return (struct sv_shared_array){a->dev_rows + i, sizeof *a->dev_rows,
+                                    (size_t)n_rows(e) * sizeof *a->dev_rows, e->plan.n_requested};
 }
 
 void sv_token_logprobs_fetch(struct sv_engine *e)

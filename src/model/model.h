@@ -289,9 +289,9 @@ void sv_model_forward(const struct sv_model *m, const struct sv_acts *a, const i
  * or out[out_index[i]] when out_index (n) is given (< 0: nowhere). */
 void sv_model_argmax(const struct sv_model *m, int32_t n, const void *x, const int32_t *out_index,
                      int32_t *out);
-/* logits (n, vocab) of n rows of final-norm output x (n, hidden) act. */
+/* logits (n, vocab) of rows of final-norm output x (n, hidden) act; of a rank, of dealt rows. */
 void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, float *logits);
-/* The same by a copy of the head, and with confidence or NULL (sv_p_head_argmax). */
+/* The same by a copy of the head, with confidence or NULL (sv_p_head_argmax), all rows whole. */
 void sv_model_argmax_by(const struct sv_model *m, const struct sv_weight *head, int32_t n,
                         const void *x, const int32_t *out_index, int32_t *out, float *confidence);
 void sv_model_logits_by(const struct sv_model *m, const struct sv_weight *head, int32_t n,

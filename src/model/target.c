@@ -185,8 +185,8 @@ void sv_model_argmax(const struct sv_model *m, int32_t n, const void *x, const i
     sv_model_argmax_by(m, &m->head, n, x, out_index, out, NULL);
 }
 
-void sv_model_logits_by(const struct sv_model *m, const struct sv_weight *head, int32_t n,
-                        const void *x, float *logits)
+static void logits_by(const struct sv_model *m, const struct sv_weight *head, int32_t n,
+                      const void *x, float *logits, bool deal)
 {
     const struct sv_gemm_part part = {.w = *head};
     const struct sv_ranks ranks = sv_dev_ranks(m->dev);
@@ -203,12 +203,19 @@ void sv_model_logits_by(const struct sv_model *m, const struct sv_weight *head, 
                        });
     if (ranks.n == 1)
         return;
-    struct sv_p_gather_logits gather = {.n_rows = n, .logits = logits, .ld = m->cfg.vocab_size};
+    struct sv_p_gather_logits gather = {
+        .n_rows = n, .logits = logits, .ld = m->cfg.vocab_size, .deal = deal};
     memcpy(gather.first, m->vocab0, sizeof gather.first);
     sv_op_gather_logits(m->dev, &gather);
 }
 
+void sv_model_logits_by(const struct sv_model *m, const struct sv_weight *head, int32_t n,
+                        const void *x, float *logits)
+{
+    logits_by(m, head, n, x, logits, false);
+}
+
 void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, float *logits)
 {
-    sv_model_logits_by(m, &m->head, n, x, logits);
+    logits_by(m, &m->head, n, x, logits, true);
 }

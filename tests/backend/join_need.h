@@ -26,7 +26,8 @@ static inline struct sv_window_need join_need(size_t n_rows, size_t d, size_t vo
                                                [SV_JOIN_TAPS] = sum,
                                                [SV_JOIN_BEST] = sizeof(uint64_t) * n_rows,
                                                [SV_JOIN_LOGITS_A] = logits,
-                                               [SV_JOIN_LOGITS_B] = logits}};
+                                               [SV_JOIN_LOGITS_B] = logits,
+                                               [SV_JOIN_ROWS] = logits}};
 }
 
 #endif

@@ -1,6 +1,7 @@
 /*
  * test_join.c - joins of 2 to 8 ranks, each a thread with a device of its own: sums in rank order
- * whoever is late, the best token and whole rows of logits of all parts, and waits that end.
+ * whoever is late, the best token and whole rows of logits of all parts, rows that are dealt, and
+ * waits that end.
  *
  * timeout: 120
  *
@@ -9,6 +10,7 @@
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 
+#include "backend/ops_tokens.h"
 #include "join_need.h"
 #include "testing.h"
 
@@ -40,6 +42,7 @@ struct rig {
     float *logits;    /* (ROWS, VOCAB) of all ranks */
     int32_t first[SV_MAX_RANKS + 1];
     float *weight, *head; /* (D), (VOCAB, D) */
+    int32_t tokens[ROWS]; /* of all logits */
 };
 
 static float *floats(size_t n, uint64_t seed, float scale)
@@ -360,6 +363,115 @@ static void rows_of_one_rank(void **state)
     }
 }
 
+/* ---------------------------------------------------------------- rows that are dealt */
+
+enum { ASKED = 3 };
+
+/* Rows with a slot of their own: some drawn, some the best. */
+static void sample_rows(struct sv_dev *dev, const float *logits, int32_t first, int32_t n,
+                        int32_t *out)
+{
+    struct sv_sampling how[ROWS];
+    int32_t slot[ROWS], pos[ROWS];
+    for (int32_t i = 0; i < ROWS; i++) {
+        how[i] = (struct sv_sampling){.temperature = i % 3 ? 1.5f : 0, .top_p = 1, .seed = 9};
+        slot[i] = i;
+        pos[i] = 10 * i;
+    }
+    sv_op_sample(dev, &(struct sv_p_sample){.n_rows = n,
+                                            .vocab = VOCAB,
+                                            .logits = logits + (size_t)first * VOCAB,
+                                            .ld = VOCAB,
+                                            .row_slot = slot + first,
+                                            .row_pos = pos + first,
+                                            .slot_sampling = how,
+                                            .out = out + first});
+}
+
+/* Rounds of fewer and fewer rows: their tokens are in best, three more numbers of each in out. */
+static void *dealt_main(void *arg)
+{
+    struct rank *k = arg;
+    const struct rig *rig = k->rig;
+    struct sv_rng g = {rig->seed * 131 + (uint64_t)k->rank};
+    const int32_t at = rig->first[k->rank], width = rig->first[k->rank + 1] - at;
+    for (int32_t n = rig->n_rows; n >= 0; n -= 1 + n / 8) {
+        const struct sv_slice own = sv_dealt_rows(k->dev, n);
+        struct sv_p_gather_logits deal = {
+            .n_rows = n, .logits = k->logits, .ld = VOCAB, .deal = true};
+        memcpy(deal.first, rig->first, sizeof deal.first);
+        memset(k->logits, 0, sizeof(float) * ROWS * VOCAB);
+        for (int32_t i = 0; i < n; i++)
+            memcpy(k->logits + i * VOCAB + at, rig->logits + i * VOCAB + at,
+                   (size_t)width * sizeof(float));
+        be_late(k, &g);
+        sv_op_gather_logits(k->dev, &deal);
+        for (int32_t i = 0; i < n; i++) {
+            const bool mine = i >= own.first && i < own.first + own.n;
+            for (int32_t v = 0; v < VOCAB; v++) {
+                const bool here = mine || (v >= at && v < at + width);
+                k->rc |= k->logits[i * VOCAB + v] != (here ? rig->logits[i * VOCAB + v] : 0);
+            }
+        }
+        memset(k->best, -1, ROWS * sizeof *k->best);
+        memset(k->out, 0, sizeof(float) * ROWS * ASKED);
+        sample_rows(k->dev, k->logits, own.first, own.n, k->best);
+        for (int32_t i = own.first; i < own.first + own.n; i++)
+            for (int32_t a = 0; a < ASKED; a++)
+                k->out[a * ROWS + i] = k->logits[i * VOCAB + a] + (float)n;
+        be_late(k, &g);
+        sv_op_share_rows(k->dev,
+                         &(struct sv_p_share_rows){
+                             .n_rows = n,
+                             .n_arrays = 2,
+                             .array = {{k->best, sizeof *k->best, 0, 1},
+                                       {k->out, sizeof *k->out, ROWS * sizeof *k->out, ASKED}}});
+        for (int32_t i = 0; i < n * ASKED; i++)
+            k->rc |= k->out[i % ASKED * ROWS + i / ASKED] !=
+                     rig->logits[i / ASKED * VOCAB + i % ASKED] + (float)n;
+        for (int32_t i = 0; i < ROWS; i++)
+            k->rc |= i < n ? k->best[i] != k->rig->tokens[i] : k->best[i] != -1;
+    }
+    k->rc |= sv_dev_sync(k->dev, &k->err);
+    return NULL;
+}
+
+/* Each rank gets the rows that are its own, and all get what was made of them: what one device
+ * makes of all rows. */
+static void dealt_rows(void **state)
+{
+    (void)state;
+    for (int32_t n = 2; n <= BIG; n++) {
+        struct rig g;
+        rig_open(&g, n, ROWS - n, (uint64_t)n * 3, n % 2, 20000000);
+        struct sv_dev *one = open_device((struct sv_ranks){.n = 1}, 1);
+        sample_rows(one, g.logits, 0, ROWS, g.tokens);
+        sv_dev_close(one);
+        rig_run(&g, dealt_main);
+        for (int32_t r = 0; r < n; r++)
+            if (g.rank[r].rc)
+                fail_msg("rank %d of %d: %s", r, n, g.rank[r].err.msg);
+        rig_close(&g);
+    }
+}
+
+/* A row of NaN is seen by its own rank alone, and no rank takes what was made of it. */
+static void a_dealt_row_is_bad(void **state)
+{
+    struct rig g;
+    (void)state;
+    rig_open(&g, 3, 6, 1, false, 20000000);
+    for (int32_t v = 0; v < VOCAB; v++)
+        g.logits[3 * VOCAB + v] = NAN;
+    rig_run(&g, dealt_main);
+    for (int32_t r = 0; r < 3; r++) {
+        assert_int_not_equal(g.rank[r].rc, SV_OK);
+        assert_non_null(strstr(g.rank[r].err.msg, "sample: 301 of 301 logits of slot 3 are NaN"));
+        assert_true(r == 1 || strstr(g.rank[r].err.msg, "rank 1 failed: ") != NULL);
+    }
+    rig_close(&g);
+}
+
 /* ---------------------------------------------------------------- ties */
 
 /* Logits that are equal on several ranks, and none at all. */
@@ -490,5 +602,6 @@ static void passes(void **state)
     rig_close(&g);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(sums), cmocka_unit_test(rows_of_one_rank), cmocka_unit_test(ties),
-             cmocka_unit_test(faults), cmocka_unit_test(passes))
+SV_TEST_MAIN(cmocka_unit_test(sums), cmocka_unit_test(rows_of_one_rank),
+             cmocka_unit_test(dealt_rows), cmocka_unit_test(a_dealt_row_is_bad),
+             cmocka_unit_test(ties), cmocka_unit_test(faults), cmocka_unit_test(passes))

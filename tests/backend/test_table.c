@@ -24,7 +24,7 @@ static bool is_optional(size_t at)
         offsetof(struct sv_backend, gdn),         offsetof(struct sv_backend, mla),
         offsetof(struct sv_backend, window_open), offsetof(struct sv_backend, vision),
         offsetof(struct sv_backend, takes_codes), offsetof(struct sv_backend, rounds),
-        offsetof(struct sv_backend, place),
+        offsetof(struct sv_backend, place),       offsetof(struct sv_backend, share_rows),
     };
     for (size_t i = 0; i < sizeof may_be_null / sizeof *may_be_null; i++)
         if (at == may_be_null[i])

@@ -316,6 +316,7 @@ static const struct sv_backend cpu_backend = {
     .act_mul = sv_cpu_act_mul,
     .head_argmax = sv_cpu_head_argmax,
     .gather_logits = sv_cpu_gather_logits,
+    .share_rows = sv_cpu_share_rows,
     .logit_pos = sv_cpu_logit_pos,
     .sample = sv_cpu_sample,
     .argmax_confidence = sv_cpu_argmax_confidence,

@@ -133,6 +133,7 @@ int sv_cpu_window_open(struct sv_dev *dev, const struct sv_window_need *need,
 int sv_cpu_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err);
 void sv_cpu_window_close(struct sv_cpu *cpu);
 void sv_cpu_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p);
+void sv_cpu_share_rows(struct sv_dev *dev, const struct sv_p_share_rows *p);
 /* Leaves rows row_index[i] (NULL: i; below 0: row 0) of x, d wide, or -0.0 for those that are not
  * its own (NULL: all are), and waits for the others'; then row i's sum over the ranks can be asked
  * for, by any thread. */

@@ -2,12 +2,12 @@
  * join.c - where the ranks of one model meet: windows in memory that all of them see, the wait for
  * the others' parts, and the sums in rank order.
  *
- * Entered through the backend table (windows, gather_logits) and by norm.c, context_kv.c and
- * gemm.c, whose ops end in a join. A rank copies its part into its own window, counts up, waits for
- * the others' counts and reads their windows: ranks.h says why a place may be written again then.
- * A wait that fails is the device's error, is told to all ranks, and no later join waits or touches
- * a window. Must not:
- * add in another order than that of ranks, or return before every rank has its part there.
+ * Entered through the backend table (windows, gather_logits, share_rows) and by norm.c,
+ * context_kv.c and gemm.c, whose ops end in a join. A rank copies its part into its own window,
+ * counts up, waits for the others' counts and reads their windows: ranks.h says why a place may be
+ * written again then. A wait that fails is the device's error, is told to all ranks, and no later
+ * join waits or touches a window. Must not: add in another order than that of ranks, or return
+ * before every rank has its part there.
  */
 #include "backend/cpu/vec.h"
 
@@ -314,7 +314,8 @@ int32_t sv_cpu_join_best_of(const struct sv_cpu *cpu, enum sv_join kind, int32_t
 struct gather_job {
     const struct sv_cpu *cpu;
     const struct sv_p_gather_logits *p;
-    bool leave; /* else take */
+    bool leave;           /* else take, */
+    struct sv_slice take; /* these rows */
 };
 
 /* Columns of rank r: between its window, where they lie side by side, and the rows of logits. */
@@ -333,21 +334,58 @@ static void gather_rows(void *arg, int thread, int n)
 {
     const struct gather_job *j = arg;
     const int32_t own = j->cpu->ranks.rank;
+    const struct sv_slice rows = j->leave ? (struct sv_slice){0, j->p->n_rows} : j->take;
     int32_t begin, end;
-    sv_cpu_share(j->p->n_rows, thread, n, &begin, &end);
+    sv_cpu_share(rows.n, thread, n, &begin, &end);
     for (int32_t r = 0; r < j->cpu->ranks.n; r++)
         if ((r == own) == j->leave)
-            move_columns(j, r, begin, end);
+            move_columns(j, r, rows.first + begin, rows.first + end);
 }
 
 void sv_cpu_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
-    struct gather_job job = {cpu, p, true};
+    struct gather_job job = {
+        cpu, p, true, p->deal ? sv_dealt_rows(dev, p->n_rows) : (struct sv_slice){0, p->n_rows}};
     const int64_t cost = (int64_t)p->n_rows * p->first[cpu->ranks.n] / 16;
     if (!cpu->peers->dead)
         sv_cpu_run(cpu, gather_rows, &job, cost);
     job.leave = false;
     if (meet(cpu, p->join, p->n_rows))
         sv_cpu_run(cpu, gather_rows, &job, cost);
+}
+
+/* ---------------------------------------------------------------- rows that were dealt */
+
+/* Rank r's rows of all arrays, one array after the other: into its window, or out of it. */
+static void move_rows(struct sv_cpu *cpu, const struct sv_p_share_rows *p, int32_t r, bool leave)
+{
+    const struct sv_slice rows = sv_rank_rows(p->n_rows, r, cpu->ranks.n);
+    size_t at = 0;
+    for (int32_t i = 0; i < p->n_arrays; i++) {
+        const struct sv_shared_array *a = &p->array[i];
+        const size_t n_bytes = (size_t)rows.n * a->row_bytes;
+        char *part = (char *)part_of(cpu, r, SV_JOIN_ROWS, at + (size_t)a->n * n_bytes) + at;
+        for (int32_t k = 0; k < a->n; k++, part += n_bytes, at += n_bytes) {
+            char *own = (char *)a->rows + (size_t)k * a->stride + (size_t)rows.first * a->row_bytes;
+            memcpy(leave ? part : own, leave ? own : part, n_bytes);
+        }
+    }
+}
+
+/* What a rank latched over its rows concerns all: rank 0 would take their results for good. */
+void sv_cpu_share_rows(struct sv_dev *dev, const struct sv_p_share_rows *p)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    if (!cpu->peers->dead && cpu->latched.code) {
+        cpu->peers->dead = true;
+        sv_failure_tell(cpu->peers->failure, cpu->ranks.rank, cpu->latched.msg);
+    }
+    if (!cpu->peers->dead)
+        move_rows(cpu, p, cpu->ranks.rank, true);
+    if (!meet(cpu, SV_JOIN_ROWS, p->n_rows))
+        return;
+    for (int32_t r = 0; r < cpu->ranks.n; r++)
+        if (r != cpu->ranks.rank)
+            move_rows(cpu, p, r, false);
 }
