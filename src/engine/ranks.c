@@ -157,7 +157,8 @@ static struct sv_window_need window_need(const struct sv_engine *e)
     }
     const size_t logits = (size_t)e->logits.chunk * (size_t)widest * sizeof(float);
     /* A token, its log probability and those of the tokens that are asked for. */
-    const size_t made = sizeof(int32_t) + (1 + SV_MAX_REQUESTED_IDS) * sizeof(struct sv_logprob_row);
+    const size_t made =
+        sizeof(int32_t) + (1 + SV_MAX_REQUESTED_IDS) * sizeof(struct sv_logprob_row);
     const size_t dealt = sv_dev_backend(e->dev)->share_rows ? (size_t)e->logits.chunk * made : 0;
     return (struct sv_window_need){.processes = e->ranks->world.processes,
                                    .n_bytes = {[SV_JOIN_MIXER] = sum,

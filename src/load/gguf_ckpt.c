@@ -397,70 +397,6 @@ int sv_gguf_ckpt_fill(struct sv_ckpt *c, const struct sv_gguf *g, struct sv_err 
     return rc ? rc : sv_gguf_undo(c, g, f, err);
 }
 
-/* ---------------------------------------------------------------- scales of blocks */
-
-struct scan {
-    const struct sv_gguf *g;
-    const struct sv_gguf_tensor **bad; /* (threads): the first that has one, NULL: none */
-};
-
-/* Numbers in f16 that a block begins with, or ends with; of MXFP4 a byte. */
-static bool has_bad_scale(const uint8_t *block, enum sv_quant_code code, size_t n_bytes)
-{
-    const bool two = code == SV_CODE_Q4_K || code == SV_CODE_Q5_K;
-    if (code == SV_CODE_GG_MXFP4)
-        return *block > 252; /* 6 * 2^126 is no f32 */
-    if (code == SV_CODE_Q6_K)
-        block += n_bytes - 2;
-    return (block[1] & 0x7c) == 0x7c || (two && (block[3] & 0x7c) == 0x7c);
-}
-
-static void scan_share(void *arg, int thread, int n_threads)
-{
-    const struct scan *s = arg;
-    for (int32_t i = 0; i < s->g->n_tensors && !s->bad[thread]; i++) {
-        const struct sv_gguf_tensor *t = &s->g->tensors[i];
-        enum sv_dtype dtype;
-        enum sv_quant_code code;
-        if (!sv_gguf_format(t->type, &dtype, &code) || !code)
-            continue;
-        const size_t size = (size_t)sv_quant_block_bytes(code), n = t->n_bytes / size,
-                     end = n * ((size_t)thread + 1) / (size_t)n_threads;
-        bool bad = false;
-        for (size_t b = n * (size_t)thread / (size_t)n_threads; b < end; b++)
-            bad |= has_bad_scale(t->data + b * size, code, size);
-        s->bad[thread] = bad ? t : NULL;
-    }
-}
-
-static int check_scales(const struct sv_gguf *g, struct sv_err *err)
-{
-    enum { SMALL = 1 << 20 };
-    const struct sv_gguf_tensor *bad = NULL;
-    size_t n_bytes = 0;
-    for (int32_t i = 0; i < g->n_tensors; i++)
-        n_bytes += g->tensors[i].n_bytes;
-    const int n = n_bytes < SMALL ? 1 : sv_cpu_count();
-    struct scan s = {g, sv_calloc((size_t)n, sizeof *s.bad)};
-    struct sv_pool *pool = NULL;
-    int rc = s.bad ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", g->file);
-    if (!rc && n > 1)
-        rc = sv_pool_open(&pool, n, err);
-    if (!rc && pool)
-        sv_pool_run(pool, scan_share, &s);
-    else if (!rc)
-        scan_share(&s, 0, 1);
-    sv_pool_close(pool);
-    for (int i = 0; i < n && !rc && !bad; i++)
-        bad = s.bad[i];
-    if (bad)
-        rc = sv_fail(err, SV_EFORMAT, -1,
-                     "%s: tensor '%.120s' holds a block whose scale is no finite number", bad->file,
-                     bad->name);
-    sv_free(s.bad);
-    return rc;
-}
-
 int sv_gguf_ckpt_open(struct sv_ckpt *c, const char *path, struct sv_err *err)
 {
     struct sv_gguf_file f;
@@ -471,6 +407,5 @@ int sv_gguf_ckpt_open(struct sv_ckpt *c, const char *path, struct sv_err *err)
     c->arena = f.arena; /* maps and arena are the checkpoint's from here on */
     c->maps = f.maps;
     c->n_maps = f.n_maps;
-    rc = check_scales(&f.g, err);
-    return rc ? rc : sv_gguf_ckpt_fill(c, &f.g, err);
+    return sv_gguf_ckpt_fill(c, &f.g, err);
 }
