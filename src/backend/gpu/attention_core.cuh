@@ -172,7 +172,7 @@ static __device__ __forceinline__ int32_t attn_n_parts(const struct attn_seg &g,
     return ((g.end - 1) >> attn_unit_shift(unit)) - attn_part0(g, unit) + 1;
 }
 
-/* Which unit ends first, by what was measured (docs/notes/cuda-kernels.md). Chunks only while no
+/* Which unit ends first, as measured (docs/notes/2026-11-22-cuda-kernels.md). Chunks only while no
  * multiprocessor gets a second one: results of parts cost memory traffic, the more the more queries
  * a tile has. A block that walks over all keys of a tile has none of it, but the longest walk must
  * not outlast the others. Only speed hangs on this. */
