@@ -121,9 +121,9 @@ static int refuse(const struct sv_memory_ask *a, int64_t all, int64_t bytes, int
         mib(all > 0 ? all : 0), a->share > 0 ? a->share : 0.9, what);
 }
 
-/* States of all slots, and snapshots of them from a share of what is left. Returns the bytes left
- * for pages. */
-static int64_t size_states(const struct sv_memory_ask *a, int64_t n_bytes)
+/* States of all slots, and snapshots of them from a share of what is left, as far as one sequence
+ * does without: its pages take `need`. Returns the bytes left for pages. */
+static int64_t size_states(const struct sv_memory_ask *a, int64_t n_bytes, int64_t need)
 {
     int64_t one = 0;
     for (int32_t i = 0; i < a->n_groups; i++) {
@@ -134,9 +134,11 @@ static int64_t size_states(const struct sv_memory_ask *a, int64_t n_bytes)
         n_bytes -= sv_cache_group_bytes(d, a->n_slots);
         one += sv_cache_group_bytes(d, 1);
     }
-    if (!one || n_bytes <= 0 || !a->keep_prefixes)
+    if (!one || n_bytes < need || !a->keep_prefixes)
         return n_bytes;
-    const int64_t fit = n_bytes / SNAPSHOT_SHARE / one, most = (int64_t)a->n_slots * KEPT_TIMES;
+    const int64_t share = n_bytes / SNAPSHOT_SHARE, spare = n_bytes - need,
+                  fit = (share < spare ? share : spare) / one,
+                  most = (int64_t)a->n_slots * KEPT_TIMES;
     for (int32_t i = 0; i < a->n_groups; i++)
         if (a->group[i].kind == SV_CACHE_STATE)
             a->group[i].n_pages = (int32_t)(fit < most ? fit : most);
@@ -148,7 +150,7 @@ int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
     /* Of the part with the most slots. */
     const int64_t one = pages_for(a, a->n_positions),
                   want = one * ((a->n_slots + n_parts(a) - 1) / n_parts(a));
-    const int64_t all = allowed(a), bytes = size_states(a, all);
+    const int64_t all = allowed(a), bytes = size_states(a, all, bytes_of(a, one, one));
     int64_t fit = bytes > 0 ? most_that_fit(a, bytes, one) : 0;
     if (a->most_pages && fit > a->most_pages)
         fit = a->most_pages;

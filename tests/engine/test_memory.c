@@ -200,6 +200,11 @@ static void states_and_snapshots(void **state)
     assert_int_equal(d[1].n_pages, 4 * 4);
     a.cache_bytes = (4 * 24 + 63) << 20;
     assert_int_equal(sv_memory_pages(&a, &err), SV_ENOMEM);
+    d[1].n_layers = 1; /* what one sequence needs is not given to snapshots */
+    a.cache_bytes = (4 + 70) << 20;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_true(d[1].n_pages == 6 && d[0].n_pages == 64);
+    d[1].n_layers = 24;
     a.cache_bytes = 20 << 20;
     assert_int_equal(sv_memory_pages(&a, &err), SV_ENOMEM);
     assert_non_null(strstr(err.msg, "beside 96 MiB for recurrent states of 4 sequences, and 20 MiB "
