@@ -15,7 +15,7 @@ static const struct command {
 } commands[] = {
     {"run", sv_cli_run, "answer a prompt or chat on the terminal, streaming"},
     {"generate", sv_cli_generate, "answer a file of prompts (JSON lines in, JSON lines out)"},
-    {"serve", sv_cli_serve, "answer over HTTP, in the APIs of OpenAI, SGLang and llama-server"},
+    {"serve", sv_cli_serve, "answer over HTTP: OpenAI, Anthropic, SGLang, llama-server"},
     {"check", sv_cli_check, "validate a target and its draft, probe how well they go together"},
     {"convert", sv_cli_convert, "write a model once more in fewer bits"},
     {"info", sv_cli_info, "say what a model directory holds"},

@@ -1,5 +1,5 @@
 /*
- * serve.h - front header of src/serve: an HTTP server in the APIs of OpenAI, SGLang and
+ * serve.h - front header of src/serve: an HTTP server in the APIs of OpenAI, Anthropic, SGLang and
  * llama-server.
  *
  * Called by cli and tests. The caller's thread runs the event loop (HTTP, JSON, tokenizing,
