@@ -256,7 +256,7 @@ int sv_cli_answer_run(struct sv_engine *e, const struct sv_request *r, int32_t n
                       int32_t concurrency, struct sv_cli_answer *a, struct sv_err *err)
 {
     int32_t next = 0, left;
-    bool canceled = false;
+    bool canceled = false, lost = false; /* lost: the answer cannot be shown */
     char msg[512] = "";
 
     for (int32_t i = 0; i < n; i++)
@@ -282,12 +282,15 @@ int sv_cli_answer_run(struct sv_engine *e, const struct sv_request *r, int32_t n
         rc = sv_step_engine(e, msg, sizeof msg);
         if (rc < 0)
             return sv_fail(err, rc, -1, "%s", msg);
-        if (sv_cli_interrupted() && !canceled) {
+        lost = a->painter && ferror(a->painter->out);
+        if ((sv_cli_interrupted() || lost) && !canceled) {
             canceled = true;
             for (int32_t i = 0; i < next; i++)
                 if (a[i].finish == SV_FINISH_NONE)
                     sv_cancel_request(e, a[i].request);
         }
     }
+    if (lost)
+        return sv_fail(err, SV_EIO, -1, "standard output: cannot be written");
     return canceled ? sv_fail(err, SV_ECANCELED, -1, "canceled") : SV_OK;
 }

@@ -278,7 +278,7 @@ void sv_cli_bar(double share, int cells, struct sv_buf *out);
 
 /* Runs n requests with at most `concurrency` in flight; r[i].on_event and user are set here.
  * Requests that fail end in an answer with SV_FINISH_ERROR; a negative code means the engine
- * failed, and SV_ECANCELED that Ctrl-C was pressed. */
+ * failed, SV_EIO that the answer cannot be shown, and SV_ECANCELED that Ctrl-C was pressed. */
 int sv_cli_answer_run(struct sv_engine *e, const struct sv_request *r, int32_t n,
                       int32_t concurrency, struct sv_cli_answer *a, struct sv_err *err);
 

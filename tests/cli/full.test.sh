@@ -46,6 +46,13 @@ if [ -w /dev/full ]; then
         equal "$words: $code" "$words: 1"
         err_says 'standard output'
     done
+    # What cannot be shown is not computed to its end.
+    code=0
+    "$salvo" run -m "$target" -p Hello -n 200 --ignore-eos >/dev/full 2>"$tmp/err" </dev/null || code=$?
+    equal "$code" 1
+    err=$(cat "$tmp/err")
+    err_says '(canceled)'
+    err_says 'standard output: cannot be written'
     for words in "$pair" "$sim" "$random"; do
         # shellcheck disable=SC2086
         run_program ${words%% *} 1 ${words#* } --out /dev/full
