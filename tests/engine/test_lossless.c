@@ -308,6 +308,59 @@ static void formats_avx2_bf16(void **state)
     on_formats(SV_ISA_AVX2, SV_TYPE_BF16, true, 2);
 }
 
+/* What `salvo convert` makes of each family: every code of directories and of GGUF. In part: one of
+ * each family, and each once. */
+static void families_in_every_format(void **state)
+{
+    static const struct {
+        enum sv_quant_code code;
+        const char *suffix;
+    } formats[] = {{SV_CODE_F8, ""},        {SV_CODE_INT8, ""},      {SV_CODE_INT4, ""},
+                   {SV_CODE_MXFP4, ""},     {SV_CODE_INT8, ".gguf"}, {SV_CODE_INT4, ".gguf"},
+                   {SV_CODE_MXFP4, ".gguf"}};
+    enum { N_FORMATS = sizeof formats / sizeof formats[0] };
+    (void)state;
+    for (int i = 0; i < TOY_FAMILIES; i++) {
+        const struct run_pair made = toy_pair_like(toy_families[i].name, toy_families[i].sizes);
+        for (int k = 0; k < N_FORMATS; k++) {
+            const bool gguf = *formats[k].suffix,
+                       wanted = k == i % (toy_families[i].in_gguf ? 7 : 4);
+            struct sv_config c;
+            struct sv_err err = {0};
+            char name[64];
+            if ((gguf && !toy_families[i].in_gguf) || (sv_test_brief() && !wanted))
+                continue;
+            snprintf(name, sizeof name, "%s-%d%s", toy_families[i].name, k, formats[k].suffix);
+            const struct run_pair pair = {run_keep(sv_test_tmp(name)), made.draft};
+            if (sv_quantize_model(made.target, formats[k].code, pair.target, told, NULL, &err))
+                fail_msg("%s: %s", name, err.msg);
+            assert_int_equal(sv_config_load(&c, pair.target, &err), SV_OK);
+            arranged(few_arrangements, N_FEW, &pair, SV_ISA_AUTO,
+                     (i + k) % 2 ? SV_TYPE_BF16 : SV_TYPE_F32, k % 2, 2, c.vocab_size);
+        }
+    }
+    const struct run_pair published = toy_pair_at(run_dir("tests/golden/tiny/gptoss_mxfp4"), 1, 0);
+    arranged(few_arrangements, N_FEW, &published, SV_ISA_AUTO, SV_TYPE_BF16, true, 4, 160);
+}
+
+/* Quantized layers below a tower, with images. */
+static void images_in_fp8(void **state)
+{
+    static const char *const names[] = {"qwen3_vl_moe_bf16", "qwen3_5_vl_bf16"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct sv_err err = {0};
+        char name[64], path[96];
+        snprintf(name, sizeof name, "fp8-%s", names[i]);
+        snprintf(path, sizeof path, "tests/golden/tiny/%s", names[i]);
+        const char *out = run_keep(sv_test_tmp(name));
+        if (sv_quantize_model(run_dir(path), SV_CODE_F8, out, told, NULL, &err))
+            fail_msg("%s", err.msg);
+        const struct run_pair pair = toy_pair_at(out, 0, 0);
+        arranged(few_arrangements, N_FEW, &pair, SV_ISA_AUTO, SV_TYPE_BF16, i, 8, VOCAB);
+    }
+}
+
 /* Q4_K, Q5_K, Q6_K and IQ4_NL in turn, so that parts of a product are of several types. */
 static void k_quants_auto_bf16(void **state)
 {
@@ -742,7 +795,8 @@ SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_auto_bf16),
              cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_draft),
              cmocka_unit_test(quantized_avx2_bf16), cmocka_unit_test(k_quants_auto_bf16),
              cmocka_unit_test(formats_auto_bf16), cmocka_unit_test(formats_auto_f32),
-             cmocka_unit_test(formats_avx2_bf16), cmocka_unit_test(int8_auto),
+             cmocka_unit_test(formats_avx2_bf16), cmocka_unit_test(families_in_every_format),
+             cmocka_unit_test(images_in_fp8), cmocka_unit_test(int8_auto),
              cmocka_unit_test(int8_avx2), cmocka_unit_test(int8_experts),
              cmocka_unit_test(int8_and_what_it_changes),
              cmocka_unit_test(activations_that_are_refused),

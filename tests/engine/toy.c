@@ -62,6 +62,33 @@ const struct toy toy_moe_fp8 = {.vocab = 300,
                                 .scale = 0.1f,
                                 .seed = 5};
 
+const struct toy_family toy_families[TOY_FAMILIES] = {
+    {"qwen3_moe_f32",
+     "{\"num_hidden_layers\":3,\"intermediate_size\":64,\"moe_intermediate_size\":32}", true},
+    {"gptoss_bf16", "{\"hidden_size\":64,\"intermediate_size\":32}", true},
+    {"qwen3_5_bf16",
+     "{\"num_hidden_layers\":4,\"layer_types\":[\"linear_attention\","
+     "\"full_attention\",\"linear_attention\",\"full_attention\"]}",
+     true},
+    {"qwen3_5_moe_bf16",
+     "{\"hidden_size\":64,\"moe_intermediate_size\":32,"
+     "\"shared_expert_intermediate_size\":32}",
+     true},
+    {"qwen3_next_bf16",
+     "{\"hidden_size\":64,\"moe_intermediate_size\":32,"
+     "\"shared_expert_intermediate_size\":32}",
+     true},
+    {"deepseek_bf16",
+     "{\"hidden_size\":64,\"q_lora_rank\":64,\"num_attention_heads\":4,"
+     "\"num_key_value_heads\":4,\"moe_intermediate_size\":32}",
+     true},
+    {"kimi_int4",
+     "{\"hidden_size\":64,\"q_lora_rank\":64,\"num_attention_heads\":4,"
+     "\"num_key_value_heads\":4,\"moe_intermediate_size\":32,"
+     "\"quantization_config\":null}",
+     false},
+};
+
 /* A safetensors file under construction: header text and data. */
 struct writer {
     struct sv_buf header, data;

@@ -41,6 +41,13 @@ struct run_pair toy_pair_of(const char *name);
 /* A random target with that one's configuration, but for what the JSON object patch says
  * (quantization_config: projections in FP8 blocks of 128), and a random draft of 4 heads. */
 struct run_pair toy_pair_like(const char *name, const char *patch);
+/* Tiny checkpoints of the families that quantized weights come in, with what makes all rows of
+ * their projections whole groups of 32. */
+enum { TOY_FAMILIES = 7 };
+extern const struct toy_family {
+    const char *name, *sizes; /* what toy_pair_like takes */
+    bool in_gguf;             /* salvo convert writes it so */
+} toy_families[TOY_FAMILIES];
 /* The same with a sliding draft of that many taps; of any target. */
 struct run_pair toy_pair_as(const char *name, int32_t n_taps, int32_t window);
 struct run_pair toy_pair_at(const char *target, int32_t n_taps, int32_t window);

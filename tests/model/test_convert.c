@@ -153,30 +153,10 @@ static void published_shapes_in_fp8(void **state)
     }
 }
 
-/* The sizes of a tiny checkpoint, made whole groups. */
-static const struct {
-    const char *name, *sizes;
-} families[] = {
-    {"qwen3_moe_f32", "{\"intermediate_size\":64,\"moe_intermediate_size\":32}"},
-    {"gptoss_bf16", "{\"hidden_size\":64,\"intermediate_size\":32}"},
-    {"qwen3_5_bf16", "{\"num_hidden_layers\":4,\"layer_types\":[\"linear_attention\","
-                     "\"full_attention\",\"linear_attention\",\"full_attention\"]}"},
-    {"qwen3_5_moe_bf16", "{\"hidden_size\":64,\"moe_intermediate_size\":32,"
-                         "\"shared_expert_intermediate_size\":32}"},
-    {"qwen3_next_bf16", "{\"hidden_size\":64,\"moe_intermediate_size\":32,"
-                        "\"shared_expert_intermediate_size\":32}"},
-    {"deepseek_bf16", "{\"hidden_size\":64,\"q_lora_rank\":64,\"num_attention_heads\":4,"
-                      "\"num_key_value_heads\":4,\"moe_intermediate_size\":32}"},
-    {"kimi_int4", "{\"hidden_size\":64,\"q_lora_rank\":64,\"num_attention_heads\":4,"
-                  "\"num_key_value_heads\":4,\"moe_intermediate_size\":32,"
-                  "\"quantization_config\":null}"}, /* not in GGUF */
-};
-enum { N_FAMILIES = sizeof families / sizeof families[0], N_GGUF = N_FAMILIES - 1 };
-
 /* A random target whose numbers are e2m1 times 2^-4: MXFP4 changes none. */
 static const char *on_grid(int family)
 {
-    const char *dir = toy_pair_like(families[family].name, families[family].sizes).target;
+    const char *dir = toy_pair_like(toy_families[family].name, toy_families[family].sizes).target;
     struct sv_buf b;
     struct sv_err err = {0};
     char path[600];
@@ -205,25 +185,27 @@ static const char *on_grid(int family)
 static void every_family_in_mxfp4(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_FAMILIES; i++) {
+    for (int i = 0; i < TOY_FAMILIES; i++) {
         const char *dir = on_grid(i);
-        near(dir, convert(dir, SV_CODE_MXFP4, ""), 0, families[i].name);
-        if (i < N_GGUF)
-            near(dir, convert(dir, SV_CODE_MXFP4, ".gguf"), 0, families[i].name);
+        near(dir, convert(dir, SV_CODE_MXFP4, ""), 0, toy_families[i].name);
+        if (toy_families[i].in_gguf)
+            near(dir, convert(dir, SV_CODE_MXFP4, ".gguf"), 0, toy_families[i].name);
     }
 }
 
 static void every_family_in_integers(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_GGUF; i++) {
-        const char *dir = toy_pair_like(families[i].name, families[i].sizes).target;
+    for (int i = 0; i < TOY_FAMILIES; i++) {
+        if (!toy_families[i].in_gguf)
+            continue;
+        const char *dir = toy_pair_like(toy_families[i].name, toy_families[i].sizes).target;
         const enum sv_quant_code code = i % 3 ? SV_CODE_INT8 : SV_CODE_INT4;
         const char *out = convert(dir, code, ""), *values = expanded(out);
-        near(out, values, 0, families[i].name);
+        near(out, values, 0, toy_families[i].name);
         /* from a directory with experts one by one; integers of 4 bits stay what they are */
         near(values, convert(values, code, ".gguf"), code == SV_CODE_INT4 ? 0 : 0.5,
-             families[i].name);
+             toy_families[i].name);
     }
 }
 
