@@ -4,7 +4,7 @@
 # top of it into salvo, src/bench/*.c on top of both into salvo-bench. *_avx2.c, *_avx512.c and *_amx.c get their instruction set's flags (left out when
 # the compiler lacks them, with SV_NO_AVX2, SV_NO_AVX512, SV_NO_AMX defined; all three also mean SV_NO_X86).
 # CUDA=1 adds src/backend/{gpu,cuda}/*.cu, compiled by nvcc for sm_80 and sm_90; *_sm90.cu for sm_90a alone.
-# MPI=1 lets ranks be processes (mpirun; Open MPI).
+# MPI=1 lets ranks be processes (mpirun; Open MPI, else MPICH: MPI_PACKAGE=mpich).
 # HIP=1 adds src/backend/{gpu,cuda,hip}/*.cu but *_sm90.cu and *_nvidia.cu, compiled by clang for gfx942 and gfx950.
 # JITTER=1 with it builds kernels whose warps are late on purpose, into a folder jitter in the build folder.
 # Tests: every tests/<area>/test_*.c (with CUDA=1 test_*.cu) is a program, tests/<area>/*.test.sh a script, other .c files helpers.
@@ -120,10 +120,11 @@ endif
 
 # Ranks as processes that mpirun starts. Its headers are not held to this project's warnings.
 ifeq ($(MPI),1)
-MPI_LIBS := $(shell pkg-config --libs ompi-c 2>/dev/null)
-MPI_CFLAGS := -DSV_MPI $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I ompi-c 2>/dev/null))
+MPI_PACKAGE ?= $(if $(shell pkg-config --exists ompi-c && echo yes),ompi-c,mpich)
+MPI_LIBS := $(shell pkg-config --libs $(MPI_PACKAGE) 2>/dev/null)
+MPI_CFLAGS := -DSV_MPI $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I $(MPI_PACKAGE) 2>/dev/null))
 ifeq ($(MPI_LIBS),)
-$(error MPI=1 needs Open MPI: apt install libopenmpi-dev openmpi-bin)
+$(error MPI=1 needs Open MPI (apt install libopenmpi-dev openmpi-bin) or MPICH (libmpich-dev mpich))
 endif
 else ifneq ($(filter-out 0,$(MPI)),)
 $(error MPI=$(MPI): must be 1, 0 or empty)
@@ -352,7 +353,7 @@ all: $(O)/libsalvo.a $(SALVO) $(SALVO_BENCH)
 
 help:
 	@echo 'make            build/salvo, build/salvo-bench and build/libsalvo.a; CUDA=1 with the CUDA backend (needs nvcc)'
-	@echo '                MPI=1 with ranks as processes (needs Open MPI)'
+	@echo '                MPI=1 with ranks as processes (needs Open MPI or MPICH)'
 	@echo "                HIP=1 with AMD's, never run on a card (needs clang 20 or newer and HIP)"
 	@echo '                STATIC=1 links the libraries of Debian into the program'
 	@echo 'make demo       plain decoding beside DFlash on the pair that ships with the project'

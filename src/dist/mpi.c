@@ -20,16 +20,19 @@
 
 enum { LEAVE_NAPS = 200 }; /* of 0.1 s, for those that cannot see process 0 */
 
-/* Whether a launcher of MPI started this process together with others. */
-static bool launched(void)
+/* The variable by which a launcher of MPI says that this process is one of several: of Open MPI, of
+ * MPICH and what comes from it, of srun (which sets the last one with PMIx as well); NULL: alone.
+ */
+static const char *launched(void)
 {
-    static const char *const name[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"};
+    static const char *const name[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS",
+                                       "SLURM_STEP_NUM_TASKS"};
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
         const char *size = sv_env(name[i]);
         if (size && *size && strcmp(size, "1"))
-            return true;
+            return name[i];
     }
-    return false;
+    return NULL;
 }
 
 #ifdef SV_MPI
@@ -38,13 +41,20 @@ static bool launched(void)
 
 int sv_mpi_begin(struct sv_err *err)
 {
-    int level;
-    if (!launched())
+    const char *const name = launched();
+    int level, n;
+    if (!name)
         return SV_OK;
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     if (level < MPI_THREAD_SERIALIZED)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "this MPI cannot be called from several threads");
-    return SV_OK;
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    return n > 1 ? SV_OK
+                 : sv_fail(err, SV_EUNSUPPORTED, -1,
+                           "%s is %s, and MPI knows of one process: it was started by the mpirun "
+                           "of another MPI than this build has, or by srun without --mpi=pmix or "
+                           "--mpi=pmi2",
+                           name, sv_env(name));
 }
 
 struct sv_ranks sv_mpi_ranks(void)
@@ -168,9 +178,12 @@ int sv_mpi_link(struct sv_link *link, const struct sv_placement *p, struct sv_er
 
 int sv_mpi_begin(struct sv_err *err)
 {
-    return launched() ? sv_fail(err, SV_EUNSUPPORTED, -1,
-                                "started by mpirun, and this build has no MPI (make MPI=1)")
-                      : SV_OK;
+    const char *const name = launched();
+    return name ? sv_fail(err, SV_EUNSUPPORTED, -1,
+                          "started by mpirun or srun (%s is %s), and this build has no MPI "
+                          "(make MPI=1)",
+                          name, sv_env(name))
+                : SV_OK;
 }
 
 struct sv_ranks sv_mpi_ranks(void)

@@ -62,11 +62,14 @@ holds "$(cat "$tmp/out")" 'ep: the model has no experts'
 "$salvo" serve -m "$demo/target" -p 0 --dp-attention >"$tmp/out" 2>&1 </dev/null
 equal "$?" 2
 holds "$(cat "$tmp/out")" 'option --dp-attention: sequences are divided among the ranks of --tp'
+out=$(SLURM_STEP_NUM_TASKS=2 "$salvo" run -m "$demo/target" -p hi 2>&1 </dev/null) && fail "one of two tasks, alone"
+holds "$out" 'SLURM_STEP_NUM_TASKS is 2'
 
 # processes
 command -v mpirun >/dev/null || { echo 'left out: no mpirun here'; finish; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-run="mpirun --oversubscribe --bind-to none -n"
+run="mpirun --oversubscribe --bind-to none -n" recovers=--enable-recovery
+mpirun --version 2>/dev/null | grep -q 'Open MPI' || run="mpirun -n" recovers= # MPICH, which ends all
 $run 2 "$salvo" run -m "$demo/target" --tp 5 -p hi >"$tmp/out" 2>&1 </dev/null && fail "2 processes for 5 ranks"
 grep -q 'this build has no MPI' "$tmp/out" && { echo 'left out: built without MPI=1'; finish; }
 holds "$(cat "$tmp/out")" 'option --tp: 5, and mpirun started 2 processes'
@@ -76,11 +79,17 @@ program=$salvo
 printf '#!/bin/bash\nexec %s 5 %q "$@"\n' "$run" "$salvo" >"$tmp/ranks"
 chmod +x "$tmp/ranks"
 salvo=$tmp/ranks
-# process NUMBER: the pid of the one that mpirun gave it.
+# processes: the pids of those that mpirun started, of MPICH by a process between; process NUMBER: of the one that got it.
+processes() {
+    local pid
+    for pid in $(pgrep -P "$server") $(pgrep -P "$(pgrep -d, -P "$server")"); do
+        [ "/proc/$pid/exe" -ef "$program" ] && echo "$pid"
+    done
+}
 process() {
     local pid
-    for pid in $(pgrep -P "$server"); do
-        tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$pid"
+    for pid in $(processes); do
+        tr '\0' '\n' <"/proc/$pid/environ" | grep -qxE "(OMPI_COMM_WORLD|PMI)_RANK=$1" && echo "$pid"
     done
 }
 
@@ -122,33 +131,35 @@ done
 kill -0 "$third" 2>/dev/null && fail "rank 3 is still there"
 # One that is killed, where mpirun leaves the others alone: the request that runs and later ones get errors at once,
 # /health says why, and the server ends when it is told to.
-printf '#!/bin/bash\nexec %s 5 --enable-recovery %q "$@"\n' "$run" "$program" >"$tmp/ranks"
-serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 30
-third=$(process 3)
-(post /v1/completions '{"prompt":"x","n":64,"max_tokens":480,"temperature":1,"ignore_eos":true}'
-    echo "$status $body") >"$tmp/status" &
-asked=$!
-becomes salvo_running_sequences 2
-begin=$SECONDS
-kill -KILL "$third"
-wait "$asked"
-holds "$(cat "$tmp/status")" '500 '
-holds "$(cat "$tmp/status")" "there is no process $third any more"
-get /health
-equal "$status" 503
-holds "$body" "there is no process $third any more"
-post /v1/completions '{"prompt":"x","max_tokens":4}'
-equal "$status" 503
-rest=$(pgrep -P "$server")
-kill -TERM "$(process 0)"
-wait "$server"
-[ $((SECONDS - begin)) -lt 30 ] || fail "the end took $((SECONDS - begin)) s"
-for pid in $rest; do
-    kill -0 "$pid" 2>/dev/null && fail "process $pid is still there"
-done
+if [ "$recovers" ]; then
+    printf '#!/bin/bash\nexec %s 5 %s %q "$@"\n' "$run" "$recovers" "$program" >"$tmp/ranks"
+    serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 30
+    third=$(process 3)
+    (post /v1/completions '{"prompt":"x","n":64,"max_tokens":480,"temperature":1,"ignore_eos":true}'
+        echo "$status $body") >"$tmp/status" &
+    asked=$!
+    becomes salvo_running_sequences 2
+    begin=$SECONDS
+    kill -KILL "$third"
+    wait "$asked"
+    holds "$(cat "$tmp/status")" '500 '
+    holds "$(cat "$tmp/status")" "there is no process $third any more"
+    get /health
+    equal "$status" 503
+    holds "$body" "there is no process $third any more"
+    post /v1/completions '{"prompt":"x","max_tokens":4}'
+    equal "$status" 503
+    rest=$(processes)
+    kill -TERM "$(process 0)"
+    wait "$server"
+    [ $((SECONDS - begin)) -lt 30 ] || fail "the end took $((SECONDS - begin)) s"
+    for pid in $rest; do
+        kill -0 "$pid" 2>/dev/null && fail "process $pid is still there"
+    done
+fi
 
 # Replicas of several processes: their answers are those of one engine, and of replicas that are threads.
-printf '#!/bin/bash\nexec %s 4 --enable-recovery %q "$@"\n' "$run" "$program" >"$tmp/replicas"
+printf '#!/bin/bash\nexec %s 4 %s %q "$@"\n' "$run" "$recovers" "$program" >"$tmp/replicas"
 chmod +x "$tmp/replicas"
 long='alpha beta gamma delta epsilon zeta eta theta'
 pair=(-m "$tiny/qwen3_tied_bf16")
@@ -187,6 +198,7 @@ for round in a b c d e; do
     [ "$found" = 4 ] && break
 done
 equal "$found" 4
+[ "$recovers" ] || { kill -TERM "$(process 0)"; wait "$server"; equal "$?" 0; echo 'left out: a process that dies'; finish; }
 # a process that is killed while both replicas work: answers that are not streamed run on the other one
 (post /v1/completions '{"prompt":"x","n":64,"max_tokens":480,"temperature":1,"ignore_eos":true}' && echo "$status") >"$tmp/status" &
 asked=$!
@@ -202,7 +214,7 @@ holds "$body" '"status":"degraded"'
 holds "$body" "there is no process $victim any more"
 equal "$(three)" "$one"
 first=$(process 0)
-rest=$(pgrep -P "$server")
+rest=$(processes)
 kill -TERM "$first"
 wait "$server"
 for pid in $rest; do
