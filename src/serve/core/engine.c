@@ -63,7 +63,8 @@ int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engin
 
     if (rc)
         return sv_fail(err, rc, -1, "%s", msg[0] ? msg : sv_code_name(rc));
-    const bool takes_images = sv_engine_takes_images(e, NULL);
+    const char *no_images = NULL;
+    const bool takes_images = sv_engine_takes_images(e, &no_images);
     rc = takes_images ? sv_vision_prep_load(o->target_dir, &vision, err) : SV_OK;
     if (rc) {
         sv_close_engine(e);
@@ -71,6 +72,7 @@ int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engin
     }
     *out = (struct sv_serve_engine){.impl = e,
                                     .takes_images = takes_images,
+                                    .no_images = no_images,
                                     .vision = vision,
                                     .submit = submit,
                                     .cancel = cancel,

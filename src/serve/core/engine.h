@@ -14,6 +14,7 @@
 struct sv_serve_engine {
     void *impl;
     bool takes_images;
+    const char *no_images;        /* why not; lives as long as impl */
     struct sv_vision_prep vision; /* what it makes of them, if it takes any */
     int (*submit)(void *impl, const struct sv_request *r, uint64_t *id, char *err, size_t n);
     void (*cancel)(void *impl, uint64_t id);

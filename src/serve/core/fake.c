@@ -416,6 +416,7 @@ int sv_serve_open_fake_engine(struct sv_serve_engine *out, const struct sv_engin
     f->stats.n_pages = 1;
     *out = (struct sv_serve_engine){.impl = f,
                                     .takes_images = f->o.images,
+                                    .no_images = "nor does any fake",
                                     .vision = {.patch = 8,
                                                .merge = 2,
                                                .temporal = 2,

@@ -124,7 +124,8 @@ int sv_serve_images_check(const struct sv_serve *s, const struct sv_params *p, s
 
     if (!place || s->model->takes_images)
         return 0;
-    return sv_api_unsupported(e, field_of(place), "'%s': this model takes no images", place);
+    return sv_api_unsupported(e, field_of(place), "'%s': this model takes no images here: %s",
+                              place, s->model->no_images);
 }
 
 /* ---------------------------------------------------------------- parts to bytes */

@@ -273,6 +273,8 @@ static int load(struct sv_worker *w, struct sv_err *err)
     w->engine.info(w->engine.impl, &w->model.info);
     w->model.drafts = w->model.info.block_size > 1;
     w->model.takes_images = w->engine.takes_images;
+    if (!w->engine.takes_images)
+        snprintf(w->model.no_images, sizeof w->model.no_images, "%.255s", w->engine.no_images);
     w->model.vision = w->engine.vision;
     stage(w, SV_LOAD_DONE);
     return SV_OK;

@@ -27,6 +27,7 @@ struct sv_serve_model {
     struct sv_gen_config gen_config;
     struct sv_engine_info info;
     bool drafts, takes_images;
+    char no_images[256];          /* why it takes none */
     struct sv_vision_prep vision; /* if it takes images */
 };
 
