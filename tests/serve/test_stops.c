@@ -4,6 +4,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include "serve/core/token_lists.h"
 #include "serve/hub.h"
 
 #include "testing.h"
@@ -196,5 +197,27 @@ static void refused(void **state)
     hub_close(&r);
 }
 
+/* However its name is written, no expression is compiled on the loop's thread. */
+static void never_on_the_loop(void **state)
+{
+    static const char *const texts[] = {"[0-9]+ and"};
+    struct sv_call c = {.p = {.n_stop_regex = 1}};
+    struct sv_api_err e = {0};
+    (void)state;
+
+    c.p.stop_regex[0] = texts[0];
+    assert_int_equal(sv_stop_regex_open(&c, true, &e), -1);
+    assert_true(e.too_slow && !c.p.r.stop_search);
+    assert_int_equal(sv_stop_regex_open(&c, false, &e), 0);
+    assert_non_null(c.p.r.stop_search);
+    sv_stop_regex_close(&c);
+    struct hub r = {0};
+    hub_open(&r, false);
+    json_t *v = hub_json(&r, "/generate",
+                         "{\"text\":\"a\",\"sampling_params\":{\"\\u0073top_regex\":\"(a\"}}", 400);
+    assert_string_equal(hub_text(v, "error.param"), "stop_regex");
+    hub_close(&r);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(ends_where_it_matches), cmocka_unit_test(beside_others),
-             cmocka_unit_test(refused))
+             cmocka_unit_test(refused), cmocka_unit_test(never_on_the_loop))

@@ -431,7 +431,8 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
         sv_check_model(s, c->p.model, e) || (c->dialect->read && c->dialect->read(c, e)) ||
         sv_params_each(&c->p, sv_prompts_count(&c->p, kind), s->model, &s->o, &c->each, e) ||
         sv_params_complete(&c->p, kind, s->model, &s->o, e) || sv_tools_begin(s, &c->p, kind, e) ||
-        sv_token_lists_read(s, scratch, &c->p, &c->token_lists, e) || sv_stop_regex_open(c, e) ||
+        sv_token_lists_read(s, scratch, &c->p, &c->token_lists, e) ||
+        sv_stop_regex_open(c, scratch == s->scratch, e) ||
         sv_logprob_ids_read(s, &c->p, sv_prompts_count(&c->p, kind), &c->logprob_ids, e))
         return -1;
     int rc = sv_prompts_make(s, scratch, &c->p, kind, &c->prompts, &c->n_prompts, e);
@@ -588,8 +589,7 @@ static int prepare_later(struct sv_call *c, struct sv_http_req *q, struct sv_api
     return rc;
 }
 
-/* A short body can take long too: its conversation may be long, and expressions take time to
- * compile. */
+/* A short body can take long too: its conversation may be long. */
 static bool is_long(const struct sv_dialect *d, struct sv_http_req *q)
 {
     size_t n;
@@ -598,7 +598,7 @@ static bool is_long(const struct sv_dialect *d, struct sv_http_req *q)
     if (sv_http_body_bytes(q) > SV_INLINE_BYTES)
         return true;
     text = sv_http_body(q, &n);
-    return d->is_long ? d->is_long(text, n) : n && sv_stop_regex_named(text, n);
+    return d->is_long && d->is_long(text, n);
 }
 
 /* later: the body is read on the other thread. */

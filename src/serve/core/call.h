@@ -71,7 +71,7 @@ struct sv_dialect {
     const struct sv_field *fields; /* rows of its own, ended by one without a name; NULL: none */
     /* Reads fields that the table cannot describe, after all others; NULL: there are none. */
     int (*read_body)(struct sv_params *p, json_t *body, struct sv_api_err *e);
-    /* Whether a short body may take long to read; NULL: only with stop_regex. */
+    /* Whether a short body may take long to read; NULL: it does not. */
     bool (*is_long)(const char *body, size_t n);
     /* Whether a limit of this API ends the answer within this report, which is then shortened;
      * NULL: there is no such limit. */

@@ -216,12 +216,20 @@ static bool same_expressions(const struct sv_params *a, const struct sv_params *
 
 /* Consecutive prompts with the same expressions share a search. The number of different ones is
  * limited, since each takes time. */
-int sv_stop_regex_open(struct sv_call *c, struct sv_api_err *e)
+int sv_stop_regex_open(struct sv_call *c, bool on_loop, struct sv_api_err *e)
 {
+    const size_t n_each = c->each ? json_array_size(c->p.sampling_list) : 0;
     int32_t n_made = 0;
-    int rc = take_search(&c->p, e);
+    bool any = c->p.n_stop_regex > 0;
 
-    for (size_t i = 0; c->each && i < json_array_size(c->p.sampling_list) && !rc; i++) {
+    for (size_t i = 0; i < n_each; i++)
+        any |= c->each[i].n_stop_regex > 0;
+    if (any && on_loop) {
+        e->too_slow = true;
+        return -1;
+    }
+    int rc = take_search(&c->p, e);
+    for (size_t i = 0; i < n_each && !rc; i++) {
         struct sv_params *p = &c->each[i], *before = i ? p - 1 : NULL;
         if (before && before->r.stop_search && same_expressions(before, p))
             p->r.stop_search = sv_search_ref(before->r.stop_search);
@@ -232,21 +240,6 @@ int sv_stop_regex_open(struct sv_call *c, struct sv_api_err *e)
             rc = take_search(p, e);
     }
     return rc;
-}
-
-bool sv_stop_regex_named(const char *body, size_t n)
-{
-    static const char name[] = "\"stop_regex\"";
-    const size_t n_name = sizeof name - 1;
-    const char *at = body, *end = body + n;
-
-    while ((size_t)(end - at) >= n_name &&
-           (at = memchr(at, '"', (size_t)(end - at) - n_name + 1))) {
-        if (memcmp(at, name, n_name) == 0)
-            return true;
-        at++;
-    }
-    return false;
 }
 
 void sv_stop_regex_close(struct sv_call *c)

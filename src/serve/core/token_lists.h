@@ -18,10 +18,9 @@ int sv_token_lists_read(const struct sv_serve *s, struct sv_enc_scratch *scratch
 int sv_logprob_ids_read(const struct sv_serve *s, const struct sv_params *p, int32_t n_prompts,
                         int32_t **ids, struct sv_api_err *e);
 void sv_logprob_ids_set(const int32_t *ids, int32_t prompt, struct sv_request *r);
-/* stop_regex of all prompts or of each, compiled into their requests. */
-int sv_stop_regex_open(struct sv_call *c, struct sv_api_err *e);
+/* stop_regex of all prompts or of each, compiled into their requests, which takes time: on the
+ * loop's thread it ends with e->too_slow instead. */
+int sv_stop_regex_open(struct sv_call *c, bool on_loop, struct sv_api_err *e);
 void sv_stop_regex_close(struct sv_call *c);
-/* Whether a body may have stop_regex, which takes time to compile. */
-bool sv_stop_regex_named(const char *body, size_t n);
 
 #endif
