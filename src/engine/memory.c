@@ -97,7 +97,9 @@ static int64_t most_that_fit(const struct sv_memory_ask *a, int64_t n_bytes, int
 static int refuse(const struct sv_memory_ask *a, int64_t all, int64_t bytes, int64_t one,
                   struct sv_err *err)
 {
-    const int64_t need = bytes_of(a, one, one);
+    /* Rounded apart: else both may be the same number. */
+    const long long need = (long long)((bytes_of(a, one, one) + (1 << 20) - 1) >> 20),
+                    left = all > 0 ? (long long)(all >> 20) : 0;
     const int64_t fit = most_that_fit(a, bytes, 0) * a->page_size - (a->n_positions - a->context);
     char what[160], states[96] = "";
     if (bytes < all)
@@ -112,13 +114,13 @@ static int refuse(const struct sv_memory_ask *a, int64_t all, int64_t bytes, int
         return sv_fail(
             err, SV_ENOMEM, -1,
             "one sequence of %d tokens needs %lld MiB of cache%s and %lld MiB are allowed; %s",
-            a->context, mib(need), states, mib(all > 0 ? all : 0), what);
+            a->context, need, states, left, what);
     return sv_fail(
         err, SV_ENOMEM, -1,
         "one sequence of %d tokens needs %lld MiB of cache%s; of the device's %lld MiB weights, "
         "buffers and other programs hold %lld, and %lld are left of the share of %.2f; %s",
-        a->context, mib(need), states, mib(a->n_total), mib(a->n_total - a->n_free),
-        mib(all > 0 ? all : 0), a->share > 0 ? a->share : 0.9, what);
+        a->context, need, states, mib(a->n_total), mib(a->n_total - a->n_free), left,
+        a->share > 0 ? a->share : 0.9, what);
 }
 
 /* States of all slots, and snapshots of them from a share of what is left, as far as one sequence

@@ -58,6 +58,8 @@ static void shared_with_the_host(void **state)
     assert_int_equal(pages(a), 256); /* or what can be used */
     a.cache_bytes = 63 << 20;
     refused(a, "a context of 992 would fit"); /* 63 pages less the 16 beyond the context */
+    a.cache_bytes = (64 << 20) - 1;
+    refused(a, "needs 64 MiB of cache and 63 MiB are allowed");
     a.cache_bytes = 64 << 20;
     assert_int_equal(pages(a), 64);
     a.cache_bytes = 1 << 20;
