@@ -409,7 +409,8 @@ int sv_quantize_to_gguf(const struct sv_model_source *m, enum sv_quant_code code
         return sv_fail(err, SV_EUNSUPPORTED, -1, "%s: GGUF has no type for %s", out,
                        sv_quant_name(code));
     if (!p.f)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "%s: GGUF files of %s are not written", out,
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "%s: GGUF files of %s are not written, as none of it are read", out,
                        sv_arch_name(m->cfg->arch));
     sv_buf_init(&head);
     int rc = make_plan(&p);

@@ -20,6 +20,7 @@ static const struct cross_form forms[] = {
     {"f8, one scale", SV_CODE_F8, SV_F32, 0, 0},
     {"i8 by rows", SV_CODE_I8, SV_F32, 1, 0},
     {"int8 in groups", SV_CODE_INT8, SV_F16, 1, 64},
+    {"int8 in groups of 32", SV_CODE_INT8, SV_BF16, 1, 32},
     {"int4 in groups", SV_CODE_INT4, SV_BF16, 1, 64},
     {"int4 in groups of 32", SV_CODE_INT4, SV_BF16, 1, 32},
     {"int4 by rows, f16", SV_CODE_INT4, SV_F16, 1, 0},

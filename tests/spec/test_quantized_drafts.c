@@ -116,9 +116,9 @@ static const char *make(const char *dir, const char *out, bool nvfp4)
     assert_int_equal(sv_ckpt_open(&c, dir, &err), SV_OK);
     for (int32_t i = 0; i < c.n_tensors; i++) {
         const struct sv_host_tensor *t = &c.tensors[i];
-        const char *end = strstr(t->name, "_proj.weight");
-        snprintf(layer, sizeof layer, "%.*s_proj", end ? (int)(end - t->name) : 0, t->name);
-        if (!end)
+        const bool fc = !nvfp4 && !strcmp(t->name, "fc.weight"); /* as GGUF quantizers do */
+        snprintf(layer, sizeof layer, "%.*s", (int)(strlen(t->name) - strlen(".weight")), t->name);
+        if (!fc && !strstr(t->name, "_proj.weight"))
             add(&m, t->name, "", "BF16", t->dim, t->n_dims, t->data, t->n_bytes);
         else if (nvfp4)
             add_nvfp4(&m, t, layer);
@@ -142,8 +142,7 @@ static const char *make(const char *dir, const char *out, bool nvfp4)
         root, "quantization_config",
         json_loads(
             nvfp4 ? "{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\",\"ignore\":[\"fc\"]}"
-                  : "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],"
-                    "\"modules_to_not_convert\":[\"fc\"]}",
+                  : "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}",
             0, NULL));
     snprintf(path, sizeof path, "%s/config.json", out);
     assert_int_equal(json_dump_file(root, path, 0), 0);

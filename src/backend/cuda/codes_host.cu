@@ -74,6 +74,12 @@ static bool is_gguf(const struct sv_quant *q)
     return q->code == SV_CODE_Q4_0 || q->code == SV_CODE_Q8_0 || q->code == SV_CODE_IQ4_NL;
 }
 
+/* Signed bytes in groups of half a tile: as blocks of Q8_0, where f16 holds the scales. */
+static bool is_i8_two(const struct sv_quant *q)
+{
+    return q->code == SV_CODE_INT8 && !q->zeros && q->block_cols == SV_TILE / 2;
+}
+
 bool sv_codes_are_k(const struct sv_quant *q)
 {
     return code4_of(q) >= SV_CODES_K4;
@@ -83,6 +89,35 @@ static const uint8_t *gguf_block(const struct sv_quant *q, int32_t row, int32_t 
 {
     return (const uint8_t *)q->data +
            ((int64_t)row * (q->cols / 32) + block) * sv_quant_block_bytes(q->code);
+}
+
+static float scale_at(const struct sv_quant *q, int64_t i)
+{
+    if (q->scale == SV_F32)
+        return ((const float *)q->scales)[i];
+    const uint16_t h = ((const uint16_t *)q->scales)[i];
+    return q->scale == SV_F16 ? sv_f16_to_f32(h) : sv_bf16_to_f32(h);
+}
+
+/* Towards zero, of a number that is not negative. */
+static uint16_t half_of(float x)
+{
+    uint32_t u;
+    if (x < 0x1p-14f) /* multiples of 2^-24 */
+        return (uint16_t)(x * 0x1p24f);
+    memcpy(&u, &x, sizeof u);
+    return x < 0x1p16f ? (uint16_t)((u >> 13) - (112u << 10)) : 0;
+}
+
+static bool half_scales_fit(const struct sv_quant *q)
+{
+    for (int32_t r = 0; r < q->rows; r++)
+        for (int32_t g = 0; g < q->cols / q->block_cols; g++) {
+            const float s = scale_at(q, scales_of(q, r) + g);
+            if (!(s >= 0) || sv_f16_to_f32(half_of(s)) != s)
+                return false;
+        }
+    return true;
 }
 
 /* Experts have MXFP4 in a layout of its own, and no f16 scales of half a tile. */
@@ -107,18 +142,12 @@ bool sv_cuda_takes_codes(const struct sv_dev *dev, const struct sv_quant *q, enu
     if (four == SV_CODES_MX4 || four == SV_CODES_NV4)
         return q->block_rows == 1 && q->block_cols == (four == SV_CODES_MX4 ? 32 : 16) &&
                small_scales_fit(q);
+    if (is_i8_two(q))
+        return dense && half_scales_fit(q);
     if (four == SV_CODES_I4_TWO || four == SV_CODES_I4_HALF_TWO)
         return (dense || four == SV_CODES_I4_TWO) && !q->zeros;
     const bool tiles = q->block_cols % SV_TILE == 0 || q->block_cols >= q->cols;
     return tiles && (byte || (four != SV_CODES_F8 && q->scale != SV_F32));
-}
-
-static float scale_at(const struct sv_quant *q, int64_t i)
-{
-    if (q->scale == SV_F32)
-        return ((const float *)q->scales)[i];
-    const uint16_t h = ((const uint16_t *)q->scales)[i];
-    return q->scale == SV_F16 ? sv_f16_to_f32(h) : sv_bf16_to_f32(h);
 }
 
 /* Whether products may multiply in bf16: see SV_CODES_F8. */
@@ -225,6 +254,11 @@ static uint32_t code_word(const struct sv_quant *q, enum sv_codes_code code, int
         }
         return word;
     }
+    if (is_i8_two(q)) {
+        for (int32_t i = 0; i < 2 && col + 32 * i < q->cols; i++)
+            word |= (uint32_t)half_of(scale_at(q, scales_of(q, row) + kk * 2 + i)) << 16 * i;
+        return word;
+    }
     const uint8_t *small = (const uint8_t *)q->scales + scales_of(q, row);
     const int32_t g = col / q->block_cols;
     if (code == SV_CODES_NV4) {
@@ -310,7 +344,7 @@ struct sv_format sv_codes_format(const struct sv_quant *q, bool fit)
 {
     const enum sv_codes_code four = code4_of(q);
     const bool two = four == SV_CODES_I4_TWO || four == SV_CODES_I4_HALF_TWO;
-    if (q->code == SV_CODE_Q8_0 || q->code == SV_CODE_IQ4_NL)
+    if (q->code == SV_CODE_Q8_0 || q->code == SV_CODE_IQ4_NL || is_i8_two(q))
         return {SV_I8, 1, SV_TILE / 2, SV_F16};
     if (four >= SV_CODES_K4) /* 6 or 8 bits a scale */
         return {four == SV_CODES_K4 ? SV_U8 : SV_I8, 1,
