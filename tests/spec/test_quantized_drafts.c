@@ -19,7 +19,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_CASES = 12, TOKENS = 96, FEW_TOKENS = 24 };
+enum { MAX_CASES = 8, TOKENS = 96, FEW_TOKENS = 24 };
 
 /* ---------------------------------------------------------------- formats made here */
 
