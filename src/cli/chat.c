@@ -1,13 +1,15 @@
 /*
  * chat.c - messages to a prompt by a model's chat template.
  *
- * Called by talk.c, jsonl.c and generate.c. Must not: know what any model's messages look like.
+ * Called by talk.c, jsonl.c and generate.c. Must not: know what any model's messages look like, but
+ * for the header of gpt-oss's answers.
  */
 #define _DEFAULT_SOURCE 1 /* tm_gmtoff */
 
 #include "cli/cli.h"
 
 #include "load/load.h"
+#include "reply/reply.h"
 
 #include <time.h>
 
@@ -40,4 +42,10 @@ int sv_cli_chat_render(const struct sv_chat_template *t, const struct sv_templat
            : sv_template_render(plain, context, &opts, out, err);
     json_decref(context);
     return rc ? sv_err_prefix(err, "chat template") : SV_OK;
+}
+
+void sv_cli_chat_constrain(const struct sv_chat_template *t, struct sv_buf *prompt)
+{
+    if (t && sv_think_format_of(sv_chat_template_source(t)) == SV_THINK_HARMONY)
+        sv_buf_lit(prompt, "<|channel|>final<|message|>");
 }

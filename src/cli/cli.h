@@ -147,6 +147,8 @@ int sv_cli_chat_open(struct sv_chat_template **t, const char *dir, struct sv_err
 /* Appends the prompt for messages, a list of objects, by t, or by plain where t is NULL. */
 int sv_cli_chat_render(const struct sv_chat_template *t, const struct sv_template *plain,
                        json_t *messages, struct sv_buf *out, struct sv_err *err);
+/* Goes on to where a constrained answer begins: no grammar can ask for the header of a message. */
+void sv_cli_chat_constrain(const struct sv_chat_template *t, struct sv_buf *prompt);
 
 /* ---------------------------------------------------------------- Ctrl-C (signal.c) */
 

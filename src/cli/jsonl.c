@@ -341,6 +341,12 @@ int sv_cli_request_parse(struct sv_cli_request *q, const char *line, size_t n,
         rc = sv_cli_grammar_field(q->root, &q->grammar, err);
     if (q->grammar)
         q->r.grammar = q->grammar;
+    if (!rc && q->r.grammar && present(q->root, "messages")) {
+        sv_cli_chat_constrain(chat, &q->text);
+        q->r.prompt = q->text.len ? q->text.data : "";
+        q->r.prompt_bytes = q->text.len;
+        rc = q->text.failed ? sv_fail(err, SV_ENOMEM, -1, "field 'messages': out of memory") : rc;
+    }
     return rc;
 }
 

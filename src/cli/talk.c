@@ -212,9 +212,8 @@ static int answer(struct sv_cli_talk *t, struct sv_buf *prompt)
     struct sv_err err = {0};
     int rc;
 
-    /* No grammar can ask for the header of a message. */
-    if (constrained && t->think == SV_THINK_HARMONY)
-        sv_buf_lit(prompt, "<|channel|>final<|message|>");
+    if (constrained && t->chat)
+        sv_cli_chat_constrain(t->chat_template, prompt);
     rc = sv_cli_parts_begin(&t->parts, constrained ? SV_THINK_NONE : t->think, prompt->data,
                             prompt->len);
     if (rc || prompt->failed)

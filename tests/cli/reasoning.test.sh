@@ -56,6 +56,9 @@ equal "$(grep -c 'It is ä4.' <<<"$screen")" 2
 scripted_model "$tmp/final" "$harmony" '<|start|>assistant' '<|channel|>final<|message|>' 'It is ' Ã¤4. '*<|return|>'
 run 0 run -m "$tmp/final" -p 'What is it?' -q --regex 'It is .*4\.'
 equal "$out" 'It is ä4.'
+echo '{"id": 1, "messages": [{"role": "user", "content": "What is it?"}], "regex": "It is .*4."}' >"$tmp/in.jsonl"
+run 0 generate -m "$tmp/final" --in "$tmp/in.jsonl" --out - -q
+out_says '"text": "It is ä4."'
 
 # ---- <think>, written by the model or opened by the prompt
 
