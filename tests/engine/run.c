@@ -134,6 +134,20 @@ static int32_t truth_at(void *user, uint64_t request, int32_t index)
     return at < t->ref[i].n_tokens ? t->ref[i].tokens[at] : -1;
 }
 
+struct sv_drafter *run_fake(enum sv_fake kind, const struct run_truth *t)
+{
+    struct sv_drafter *d;
+    struct sv_err err = {0};
+    const struct sv_fake_opts f = {.kind = kind,
+                                   .block_size = RUN_BLOCK,
+                                   .vocab_size = RUN_VOCAB,
+                                   .seed = 7,
+                                   .truth = truth_at,
+                                   .user = (void *)(uintptr_t)t};
+    assert_int_equal(sv_fake_open(&d, &f, &err), SV_OK);
+    return d;
+}
+
 struct run_pair run_gptoss(void)
 {
     return (struct run_pair){run_dir("tests/golden/tiny/gptoss_bf16"),
@@ -164,26 +178,16 @@ struct sv_engine *run_open_ranks(const struct run_pair *pair, const struct run_a
                                         .dp_attention = ranks.dp};
     const struct sv_engine_tuning tuning = {
         .run_ahead = a->threads > 1, .pad = a->threads > 1, .compare_ranks = ranks.n > 1};
-    struct sv_drafter *d = NULL;
-    struct sv_err err = {0};
+    const bool fake = a->drafter >= 0 && a->drafter < 4;
 
-    if (a->drafter >= 0 && a->drafter < 4) {
-        const struct sv_fake_opts f = {.kind = (enum sv_fake)a->drafter,
-                                       .block_size = RUN_BLOCK,
-                                       .vocab_size = RUN_VOCAB,
-                                       .seed = 7,
-                                       .truth = truth_at,
-                                       .user = (void *)(uintptr_t)t};
-        assert_int_equal(sv_fake_open(&d, &f, &err), SV_OK);
-    }
-    return run_open_tuned(&o, &tuning, d);
+    return run_open_tuned(&o, &tuning, fake ? run_fake((enum sv_fake)a->drafter, t) : NULL);
 }
 
 struct sink {
     struct sv_engine *e;
     struct run_out *out;
     const struct sv_request *req;
-    int32_t n_prompt, n_drafted;
+    int32_t n_prompt, n_drafted, cancel_at;
 };
 
 static struct sv_logprob_row flat(const struct sv_logprob *lp)
@@ -258,6 +262,8 @@ static void collect(void *user, const struct sv_event *ev)
         memcpy(o->text + o->n_text, ev->text, ev->n_bytes);
     o->n_text += ev->n_bytes;
     o->text[o->n_text] = 0;
+    if (!ev->finish && s->cancel_at && o->n_tokens >= s->cancel_at)
+        sv_cancel_request(s->e, ev->request);
     if (!ev->finish)
         return;
     assert_int_equal(o->finish, SV_FINISH_NONE);
@@ -275,6 +281,8 @@ static void collect(void *user, const struct sv_event *ev)
     for (int32_t i = 0; i < st.n_steps; i++) {
         sum += o->accept[i] = st.accept_lengths[i];
         assert_true(st.accept_lengths[i] <= st.widths[i]);
+        if (st.accept_lengths[i] < st.widths[i])
+            o->refused_at |= 1u << (o->n_prompt + sum) % 16;
     }
     if (o->finish == SV_FINISH_CANCELED)
         return;
@@ -304,7 +312,8 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
     struct sink *sinks = calloc((size_t)n, sizeof *sinks);
     struct sv_err err = {0};
     for (int32_t i = 0; i < n; i++) {
-        sinks[i] = (struct sink){.e = e, .out = &out[i], .req = &c[i].req};
+        sinks[i] =
+            (struct sink){.e = e, .out = &out[i], .req = &c[i].req, .cancel_at = c[i].cancel_at};
         struct sv_request r = c[i].req;
         if (!r.prompt) {
             r.prompt_ids = c[i].prompt;

@@ -10,13 +10,15 @@ struct run_case {
     int32_t *prompt;
     int32_t n_prompt, max_tokens;
     struct sv_request req; /* prompt fields are filled by run_all */
+    int32_t cancel_at;     /* tokens of the answer, at which the request is canceled; 0: never */
 };
 struct run_out {
     int32_t *tokens;
     int32_t n_tokens;
     uint16_t *accept;
     int32_t n_steps, n_cached, n_preemptions;
-    int32_t n_prompt; /* rows of images included */
+    int32_t n_prompt;    /* rows of images included */
+    uint32_t refused_at; /* where drafts were refused: bits, positions mod 16 */
     char *text;
     size_t n_text;
     enum sv_finish_reason finish;
@@ -76,6 +78,7 @@ struct run_truth {
 /* Fakes draft blocks of RUN_BLOCK of a vocabulary of RUN_VOCAB. With more than one thread steps run
  * ahead and are padded, as on a GPU. */
 enum { RUN_BLOCK = 16, RUN_VOCAB = 300 };
+struct sv_drafter *run_fake(enum sv_fake kind, const struct run_truth *t);
 struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a,
                               enum sv_isa isa, enum sv_data_type dtype, const struct run_truth *t);
 /* The same divided among ranks, whose bits are compared after each pass. */

@@ -167,7 +167,8 @@ static void context_end_at_every_remainder(void **state)
         prompt[i] = 3 + (int32_t)sv_rng_below(&rng, 40);
     struct sv_engine *plain = open_with(&f, -1, 1), *dflash = open_with(&f, 4, 1);
     for (int32_t n = 70; n < 96; n++) {
-        struct run_case c = {prompt, n, 0, {.top_p = 1, .ignore_eos = true}};
+        struct run_case c = {
+            .prompt = prompt, .n_prompt = n, .req = {.top_p = 1, .ignore_eos = true}};
         struct run_out *a = run_all(plain, &c, 1), *b = run_all(dflash, &c, 1);
         assert_int_equal(a->n_tokens, 96 - n);
         assert_int_equal(a->finish, SV_FINISH_LENGTH);

@@ -13,6 +13,7 @@
  */
 #include "testing.h"
 
+#include "engine/families.h"
 #include "engine/pictures.h"
 #include "engine/run.h"
 #include "engine/toy.h"
@@ -717,6 +718,17 @@ static void images_and_states(void **state)
     on_tiny("qwen3_5_vl_bf16", SV_ISA_AUTO, SV_TYPE_BF16, true, 20);
 }
 
+/* Those that no case above has. */
+static void other_families(void **state)
+{
+    static const char *const names[] = {"llama", "deepseek_wide"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        const struct run_pair pair = family_pair(family_named(names[i]));
+        all_arrangements(&pair, SV_ISA_AUTO, SV_TYPE_BF16, i == 0, i ? 6 : run_few(16));
+    }
+}
+
 /* A draft with more and wider heads than its target has, and a wider MLP: buffers are made for the
  * larger of both. */
 static void a_draft_of_another_shape(void **state)
@@ -810,5 +822,5 @@ SV_TEST_MAIN(cmocka_unit_test(fp8_target), cmocka_unit_test(fp8_auto_bf16),
              cmocka_unit_test(latent_avx2_bf16), cmocka_unit_test(latent_plain_f32),
              cmocka_unit_test(images_auto_f32), cmocka_unit_test(images_auto_bf16),
              cmocka_unit_test(images_avx2_bf16), cmocka_unit_test(images_and_states),
-             cmocka_unit_test(a_draft_of_another_shape), cmocka_unit_test(drafts_of_many_taps),
-             cmocka_unit_test(drafts_that_are_too_large))
+             cmocka_unit_test(other_families), cmocka_unit_test(a_draft_of_another_shape),
+             cmocka_unit_test(drafts_of_many_taps), cmocka_unit_test(drafts_that_are_too_large))

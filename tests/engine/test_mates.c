@@ -1,26 +1,26 @@
 /*
  * test_mates.c - what a request says does not depend on who runs beside it: the same tokens alone
- * and among 64 others, with and without a draft, whatever the others ask for and whenever they
- * leave.
+ * and among 64 others, with and without a draft, wherever in a block its drafts are refused,
+ * whatever the others ask for and whenever they leave. For each family.
  *
  * timeout: 240
+ * release: all
  */
 #include "testing.h"
 
-#include "engine/run.h"
-#include "engine/toy.h"
+#include "engine/families.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = 65, VOCAB = 300, CONTEXT = 160 };
+enum { MANY = 65, FEW = 22, CONTEXT = 160 };
 
 /* Long and short prompts, greedy and sampled, with penalties and stop ids: a mixed crowd. */
-static struct run_case *crowd(void)
+static struct run_case *crowd(const struct family *f, int32_t n)
 {
     static int32_t stop = 17;
-    struct run_case *c = run_cases(N, VOCAB, 100, 40, 3);
-    for (int i = 0; i < N; i++) {
+    struct run_case *c = family_cases(f, n, 100, 40, 3);
+    for (int i = 0; i < n; i++) {
         struct sv_request *r = &c[i].req;
         r->temperature = i % 3 ? 0.7 + 0.1 * (i % 5) : 0;
         r->top_p = i % 4 ? 1 : 0.9;
@@ -36,112 +36,106 @@ static struct run_case *crowd(void)
     return c;
 }
 
-static void among(const struct run_pair *pair, bool draft, int32_t cache_pages, bool ahead)
+/* Plain, and each request has the engine to itself. */
+static struct run_out *alone(struct sv_engine_options o, const struct run_case *c, int32_t n)
 {
-    struct run_case *c = crowd();
-    struct sv_engine_options o = {.target_dir = pair->target,
-                                  .context = CONTEXT,
-                                  .n_threads = 2,
-                                  .prefill_chunk = 64,
-                                  .no_prefix_cache = true};
-    /* Alone, and plain: each request has the engine to itself. */
+    o.no_prefix_cache = true;
+    o.draft_dir = NULL;
     struct sv_engine *e = run_open(&o, NULL);
-    struct run_out *ref = calloc(N, sizeof *ref);
-    for (int i = 0; i < N; i++) {
+    struct run_out *ref = calloc(MANY, sizeof *ref);
+    for (int32_t i = 0; i < n; i++) {
         struct run_out *one = run_all(e, &c[i], 1);
         ref[i] = *one;
         free(one);
     }
     sv_engine_close(e);
-    o.max_sequences = N;
-    o.no_prefix_cache = false;
-    o.draft_dir = draft ? pair->draft : NULL;
-    const struct sv_engine_tuning tuning = {
-        .cache_pages = cache_pages, .run_ahead = ahead, .pad = ahead};
-    e = run_open_tuned(&o, &tuning, NULL);
-    struct run_out *out = run_all(e, c, N);
-    run_same(ref, out, N, draft ? "among 64, drafting" : "among 64");
+    return ref;
+}
+
+enum drafter { NONE, OWN, RIGHT_AT_TIMES };
+struct company {
+    enum drafter drafter;
+    bool tight, ahead, leave; /* tight: pages for few; leave: every third one is canceled */
+};
+
+static void among(struct sv_engine_options o, struct run_case *c, const struct run_out *ref,
+                  int32_t n, const struct company *a)
+{
+    const struct run_truth truth = {c, ref};
+    const struct sv_engine_tuning tuning = {.cache_pages = !a->tight           ? 0
+                                                           : a->drafter == OWN ? n
+                                                                               : 17,
+                                            .run_ahead = a->ahead,
+                                            .pad = a->ahead};
+    uint32_t refused_at = 0;
+    int32_t n_left = 0;
     struct sv_engine_stats st;
+    o.max_sequences = n;
+    o.draft_dir = a->drafter == OWN ? o.draft_dir : NULL;
+    struct sv_engine *e = run_open_tuned(
+        &o, &tuning, a->drafter == RIGHT_AT_TIMES ? run_fake(SV_FAKE_PREFIX, &truth) : NULL);
+    for (int32_t i = 0; i < n; i++) /* in the first block, the second or the third */
+        c[i].cancel_at = a->leave && i % 3 == 0 ? 1 + i % 19 : 0;
+    struct run_out *out = run_all(e, c, n);
     sv_get_engine_stats(e, &st);
     print_message("%lld steps, %lld preemptions\n", (long long)st.n_steps,
                   (long long)st.n_preemptions);
-    assert_true(!cache_pages || st.n_preemptions > 0);
-    run_out_free(out, N);
-    run_out_free(ref, N);
+    assert_true(!a->tight || st.n_preemptions > 0);
+    for (int32_t i = 0; i < n; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "case %d among %d, drafter %d", i, n - 1, (int)a->drafter);
+        refused_at |= out[i].refused_at;
+        if (out[i].finish != SV_FINISH_CANCELED) {
+            run_same(&ref[i], &out[i], 1, what);
+            continue;
+        }
+        assert_true(c[i].cancel_at && out[i].n_tokens < ref[i].n_tokens);
+        assert_memory_equal(out[i].tokens, ref[i].tokens,
+                            (size_t)out[i].n_tokens * sizeof *ref[i].tokens);
+        n_left++;
+    }
+    assert_true(a->leave ? n_left > 2 : !n_left);
+    if (a->drafter == RIGHT_AT_TIMES)
+        assert_int_equal(refused_at, 0xffff);
+    run_out_free(out, n);
     sv_engine_close(e);
-    run_cases_free(c, N);
+}
+
+static void each(void **state)
+{
+    static const struct company companies[] = {{NONE, false, true, false},
+                                               {OWN, true, true, false},
+                                               {OWN, false, false, false},
+                                               {RIGHT_AT_TIMES, true, true, true},
+                                               {RIGHT_AT_TIMES, false, false, true}};
+    const struct family *f = *state;
+    const struct run_pair pair = family_pair(f);
+    const int32_t n = sv_test_brief() ? FEW : family_few(f, MANY);
+    struct run_case *c = crowd(f, n);
+    const struct sv_engine_options o = {.target_dir = pair.target,
+                                        .draft_dir = pair.draft,
+                                        .context = CONTEXT + family_more_rows(f),
+                                        .n_threads = 2,
+                                        .prefill_chunk = 64};
+    struct run_out *ref = alone(o, c, n);
+    for (size_t k = 0; k < sizeof companies / sizeof companies[0]; k++)
+        if (!sv_test_brief() || k % 2)
+            among(o, c, ref, n, &companies[k]);
+    run_out_free(ref, n);
+    run_cases_free(c, n);
     assert_int_equal(sv_alloc_live(), 0);
-}
-
-static struct run_pair trained(void)
-{
-    return (struct run_pair){run_dir("tests/golden/tiny/pair_target"),
-                             run_dir("tests/golden/tiny/pair_draft_full_b16")};
-}
-
-static void plain(void **state)
-{
-    (void)state;
-    const struct run_pair pair = trained();
-    among(&pair, false, 0, true);
-}
-static void drafting(void **state)
-{
-    (void)state;
-    const struct run_pair pair = trained();
-    among(&pair, true, 0, false);
-}
-static void drafting_ahead_and_short_of_pages(void **state)
-{
-    (void)state;
-    const struct run_pair pair = trained();
-    among(&pair, true, 64, true);
-}
-/* Mates that choose the same experts, or others. */
-static void of_experts(void **state)
-{
-    (void)state;
-    const struct run_pair pair = {toy_target(&toy_moe), toy_draft(&toy_moe)};
-    among(&pair, false, 0, true);
-    among(&pair, true, 64, true);
-}
-static void of_gptoss(void **state)
-{
-    (void)state;
-    const struct run_pair pair = run_gptoss();
-    among(&pair, false, 0, true);
-    among(&pair, true, 64, true);
-}
-/* Mates with states of their own, in slots that others leave. */
-static void of_states(void **state)
-{
-    (void)state;
-    const struct run_pair pair = toy_pair_of("qwen3_5_bf16");
-    among(&pair, false, 0, true);
-    among(&pair, true, 64, true);
-}
-
-static void of_latents(void **state)
-{
-    (void)state;
-    const struct run_pair pair = toy_pair_of("deepseek_bf16"), kimi = toy_pair_of("kimi_int4");
-    among(&pair, false, 0, true);
-    among(&pair, true, 64, true);
-    among(&kimi, true, 64, true);
 }
 
 /* Preempted, shared or found again: every reader reads what is stored. */
 static void fp8_caches(void **state)
 {
+    const struct family *of[] = {family_named("qwen3"), family_named("deepseek")};
     (void)state;
     run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
-    const struct run_pair pair = trained();
-    among(&pair, true, 0, true);
-    among(&pair, true, 60, false);
-    const struct run_pair latents = toy_pair_of("deepseek_bf16");
-    among(&latents, true, 64, true);
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        void *f = (void *)(uintptr_t)of[i];
+        each(&f);
+    }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(fp8_caches), cmocka_unit_test(plain), cmocka_unit_test(drafting),
-             cmocka_unit_test(drafting_ahead_and_short_of_pages), cmocka_unit_test(of_experts),
-             cmocka_unit_test(of_gptoss), cmocka_unit_test(of_states), cmocka_unit_test(of_latents))
+FAMILY_TEST_MAIN(each, cmocka_unit_test(fp8_caches))

@@ -3,43 +3,47 @@
  * accept length, and is what should be found.
  *
  * timeout: 240
+ * release: all
  *
- * The reference has no prefix cache and runs one sequence at a time. Prompts form families with a
+ * The reference has no prefix cache and runs one sequence at a time. Prompts form groups with a
  * common beginning, come twice, and come a third time with their answer and a few tokens more, as a
- * chat does.
+ * chat does. For each family.
  */
 #include "testing.h"
 
-#include "engine/run.h"
+#include "engine/families.h"
+#include "engine/pictures.h"
 #include "engine/toy.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { VOCAB = 300, MAX_TOKENS = 40, BLOCK = 16, CONTEXT = 192, FAMILIES = 6, PLENTY = 16000 };
+enum { VOCAB = RUN_VOCAB, MAX_TOKENS = 40, BLOCK = 16, CONTEXT = 192, GROUPS = 6, PLENTY = 16000 };
 
-/* Case i begins with as much of its family's 70 tokens as chance has it. */
-static struct run_case *family_cases(int32_t n, bool sampled)
+/* Case i begins with as much of its group's 70 tokens as chance has it. */
+static struct run_case *alike_cases(const struct family *f, int32_t n)
 {
     struct run_case *c = run_cases(n, VOCAB, 30, MAX_TOKENS, 5);
-    struct run_case *head = run_cases(FAMILIES, VOCAB, 1, 1, 6);
+    struct run_case *head = run_cases(GROUPS, VOCAB, 1, 1, 6);
     struct sv_rng rng = {7};
     for (int32_t i = 0; i < n; i++) {
-        int32_t family = i % FAMILIES, shared = (int32_t)sv_rng_below(&rng, 71);
+        int32_t shared = (int32_t)sv_rng_below(&rng, 71);
         int32_t *p = malloc((size_t)(shared + c[i].n_prompt) * sizeof *p);
-        struct sv_rng words = {(uint64_t)head[family].prompt[0]};
+        struct sv_rng words = {(uint64_t)head[i % GROUPS].prompt[0]};
         for (int32_t j = 0; j < shared; j++)
             p[j] = 3 + (int32_t)sv_rng_below(&words, VOCAB - 3);
         memcpy(p + shared, c[i].prompt, (size_t)c[i].n_prompt * sizeof *p);
         free(c[i].prompt);
         c[i].prompt = p;
         c[i].n_prompt += shared;
-        if (sampled && i % 3) {
+        if (i % 3) {
             c[i].req.temperature = 0.8;
             c[i].req.seed = (uint64_t)i;
         }
     }
-    run_cases_free(head, FAMILIES);
+    run_cases_free(head, GROUPS);
+    if (f->images)
+        pictures_add(c, n, 8);
     return c;
 }
 
@@ -55,6 +59,8 @@ static struct run_case *next_turn(const struct run_case *c, const struct run_out
         memcpy(d[i].prompt, c[i].prompt, (size_t)c[i].n_prompt * sizeof(int32_t));
         memcpy(d[i].prompt + c[i].n_prompt, out[i].tokens,
                (size_t)out[i].n_tokens * sizeof(int32_t));
+        for (int32_t j = c[i].n_prompt; j < d[i].n_prompt; j++) /* no more images */
+            d[i].prompt[j] -= c[i].req.images && d[i].prompt[j] == PICTURE_TOKEN;
         for (int32_t j = 1; j <= 3; j++)
             d[i].prompt[d[i].n_prompt - j] = 3 + (i * 7 + j) % 200;
         d[i].max_tokens = 12;
@@ -78,19 +84,19 @@ static int32_t known_states(const struct run_case *c, const struct run_out *out,
     return answer > c->n_prompt ? answer : (c->n_prompt - 1) / page * page;
 }
 
-/* before: the turn that came before, or NULL. With recurrent states, prompts end in a snapshot and
- * answers do not in each of these settings. */
-static void check_found(const struct run_out *out, const struct run_case *c, int32_t n,
-                        int32_t page, const struct run_case *before, bool states)
+/* Of out: the rows of a prompt, images included. before: the turn that came before, or NULL. With
+ * recurrent states, prompts end in a snapshot and answers do not in each of these settings. */
+static void check_found(const struct run_out *out, int32_t n, int32_t page,
+                        const struct run_out *before, bool states)
 {
     for (int32_t i = 0; i < n; i++) {
         /* All whole pages but the last token's; of a further turn, those that turns share. */
-        int32_t known = !before  ? c[i].n_prompt - 1
+        int32_t known = !before  ? out[i].n_prompt - 1
                         : states ? before[i].n_prompt - 1
-                                 : c[i].n_prompt - 4;
+                                 : out[i].n_prompt - 4;
         if (out[i].n_cached < known / page * page)
-            fail_msg("prompt %d of %d tokens: %d found", i, c[i].n_prompt, out[i].n_cached);
-        assert_true(out[i].n_cached < c[i].n_prompt && out[i].n_cached % page == 0);
+            fail_msg("prompt %d of %d tokens: %d found", i, out[i].n_prompt, out[i].n_cached);
+        assert_true(out[i].n_cached < out[i].n_prompt && out[i].n_cached % page == 0);
     }
 }
 
@@ -103,119 +109,147 @@ static int32_t n_snapshots(const struct sv_cache *c)
     return INT32_MAX;
 }
 
-static int64_t n_prompt_tokens(const struct run_case *c, int32_t n)
+static int64_t n_prompt_rows(const struct run_out *out, int32_t n)
 {
     int64_t sum = 0;
     for (int32_t i = 0; i < n; i++)
-        sum += c[i].n_prompt;
+        sum += out[i].n_prompt;
     return sum;
 }
 
-static void turns(const struct sv_engine_options *base, bool sampled, int32_t n)
+/* What is asked for in each setting, with the answers: all cases, all once more, and their next
+ * turns; the first case in the end. */
+struct script {
+    struct run_case *c;
+    struct run_out *ref;
+    int32_t n;
+};
+
+static struct script script_of(const struct family *f, const struct sv_engine_options *o, int32_t n)
 {
-    struct run_case *c = family_cases(n, sampled);
-    struct sv_engine_options o = *base;
-    o.context = CONTEXT;
-    o.n_threads = 2;
-    o.no_prefix_cache = true;
-    struct sv_engine *e = run_open(&o, NULL);
+    struct run_case *c = alike_cases(f, n);
+    struct sv_engine *e = run_open(o, NULL);
     struct run_out *ref = run_all(e, c, n);
-    struct run_case *c2 = next_turn(c, ref, n);
-    struct run_out *ref2 = run_all(e, c2, n);
+    struct run_case *next = next_turn(c, ref, n);
+    struct run_out *ref2 = run_all(e, next, n);
+    struct script s = {calloc((size_t)(3 * n + 1), sizeof *c),
+                       calloc((size_t)(3 * n + 1), sizeof *ref), n};
     for (int32_t i = 0; i < n; i++)
         assert_int_equal(ref[i].n_cached + ref2[i].n_cached, 0);
     sv_engine_close(e);
-    o.no_prefix_cache = false;
-    for (size_t k = 0; k < sizeof settings / sizeof settings[0]; k++) {
-        const struct setting *t = &settings[k];
-        o.max_sequences = t->batch;
-        o.page_size = t->page;
-        o.prefill_chunk = t->chunk;
-        const struct sv_engine_tuning tuning = {
-            .cache_pages = t->positions / t->page, .run_ahead = t->batch > 4, .pad = t->batch > 3};
-        e = run_open_tuned(&o, &tuning, NULL);
-        struct run_out *a = run_all(e, c, n), *b = run_all(e, c, n), *d = run_all(e, c2, n);
-        char what[96];
-        snprintf(what, sizeof what, "batch %d page %d positions %d", t->batch, t->page,
-                 t->positions);
-        run_same_steps(ref, a, n, what);
-        run_same_steps(ref, b, n, what);
-        run_same_steps(ref2, d, n, what);
-        const int32_t room = n_snapshots(&e->cache);
-        const bool plenty = t->positions == PLENTY && room >= 2 * n; /* of prompt and answer */
-        if (plenty)
-            check_found(b, c, n, t->page, NULL, e->cache.has_state);
-        if (plenty && room >= 3 * n)
-            check_found(d, c2, n, t->page, c, e->cache.has_state);
-        struct sv_engine_stats st;
-        sv_get_engine_stats(e, &st);
-        print_message("%s: %lld of %lld prompt tokens found, %lld preemptions\n", what,
-                      (long long)st.n_cache_hits, (long long)st.n_cache_queries,
-                      (long long)st.n_preemptions);
-        assert_true(st.n_cache_hits > 0 || !plenty);
-        assert_int_equal(st.n_cache_queries,
-                         2 * n_prompt_tokens(c, n) +
-                             n_prompt_tokens(c2, n)); /* once each, whoever came back */
-        assert_true(st.n_pages_used == 0 && st.n_pages_cached > 0);
-        if (t->positions == PLENTY)
-            assert_int_equal(st.n_prompt_tokens, st.n_cache_queries - st.n_cache_hits);
-        sv_flush_cache(e);
-        run_out_free(b, n);
-        b = run_all(e, c, 1);
-        assert_int_equal(b->n_cached, 0);
-        run_same_steps(ref, b, 1, what);
-        run_out_free(a, n), run_out_free(b, 1), run_out_free(d, n);
-        sv_engine_close(e);
+    for (int32_t i = 0; i < 3 * n + 1; i++) {
+        const bool again = i >= 2 * n && i < 3 * n;
+        s.c[i] = again ? next[i % n] : c[i % n];
+        s.ref[i] = again ? ref2[i % n] : ref[i % n];
     }
-    run_out_free(ref, n), run_out_free(ref2, n);
-    run_cases_free(c, n), run_cases_free(c2, n);
+    free(c), free(next), free(ref), free(ref2);
+    return s;
+}
+
+/* Cases of the first round and of the third are all there are. */
+static void script_free(struct script *s)
+{
+    for (int32_t i = 0; i < s->n; i++)
+        s->c[s->n + i].prompt = NULL, s->ref[s->n + i] = (struct run_out){.tokens = NULL};
+    s->c[3 * s->n].prompt = NULL, s->ref[3 * s->n] = (struct run_out){.tokens = NULL};
+    run_cases_free(s->c, 3 * s->n + 1);
+    run_out_free(s->ref, 3 * s->n + 1);
+}
+
+static void play(const struct script *s, struct sv_engine_options o, const struct setting *t,
+                 int32_t more, bool fake)
+{
+    const int32_t n = s->n;
+    const struct run_truth truth = {s->c, s->ref};
+    const struct sv_engine_tuning tuning = {.cache_pages = (t->positions + more) / t->page,
+                                            .run_ahead = t->batch > 4,
+                                            .pad = t->batch > 3};
+    void (*same)(const struct run_out *, const struct run_out *, int32_t, const char *) =
+        fake ? run_same : run_same_steps; /* a fake takes other steps each time */
+    char what[96];
+    snprintf(what, sizeof what, "batch %d page %d positions %d%s", t->batch, t->page, t->positions,
+             fake ? ", fake" : "");
+    o.no_prefix_cache = false;
+    o.max_sequences = t->batch;
+    o.page_size = t->page;
+    o.prefill_chunk = t->chunk;
+    o.draft_dir = fake ? NULL : o.draft_dir;
+    struct sv_engine *e =
+        run_open_tuned(&o, &tuning, fake ? run_fake(SV_FAKE_PREFIX, &truth) : NULL);
+    struct run_out *out[3];
+    for (int32_t k = 0; k < 3; k++) {
+        out[k] = run_all(e, s->c + k * n, n);
+        same(s->ref + k * n, out[k], n, what);
+    }
+    const int32_t room = n_snapshots(&e->cache);
+    const bool plenty = t->positions == PLENTY && room >= 2 * n; /* of prompt and answer */
+    if (plenty)
+        check_found(out[1], n, t->page, NULL, e->cache.has_state);
+    if (plenty && room >= 3 * n)
+        check_found(out[2], n, t->page, out[0], e->cache.has_state);
+    struct sv_engine_stats st;
+    sv_get_engine_stats(e, &st);
+    print_message("%s: %lld of %lld prompt tokens found, %lld preemptions\n", what,
+                  (long long)st.n_cache_hits, (long long)st.n_cache_queries,
+                  (long long)st.n_preemptions);
+    assert_true(st.n_cache_hits > 0 || !plenty);
+    assert_int_equal(st.n_cache_queries,
+                     n_prompt_rows(s->ref, 3 * n)); /* once each, whoever came back */
+    assert_true(st.n_pages_used == 0 && st.n_pages_cached > 0);
+    if (t->positions == PLENTY)
+        assert_int_equal(st.n_prompt_tokens, st.n_cache_queries - st.n_cache_hits);
+    sv_flush_cache(e);
+    struct run_out *last = run_all(e, s->c + 3 * n, 1);
+    assert_int_equal(last->n_cached, 0);
+    same(s->ref, last, 1, what);
+    run_out_free(last, 1);
+    for (int k = 0; k < 3; k++)
+        run_out_free(out[k], n);
+    sv_engine_close(e);
+}
+
+/* In part: one setting with the draft, one with a fake. */
+static void turns(const struct family *f, enum sv_data_type dtype, bool draft, int32_t n)
+{
+    const struct run_pair pair = family_pair(f);
+    const int32_t more = family_more_rows(f);
+    const struct sv_engine_options o = {.target_dir = pair.target,
+                                        .draft_dir = draft ? pair.draft : NULL,
+                                        .dtype = dtype,
+                                        .context = CONTEXT + more,
+                                        .n_threads = 2,
+                                        .no_prefix_cache = true};
+    enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
+    n = family_few(f, sv_test_brief() ? 8 : n);
+    struct script s = script_of(f, &o, n);
+    for (size_t k = 0; k < N_SETTINGS; k++) {
+        if (run_left_out(k))
+            continue;
+        if (k < N_SETTINGS / 2 || !sv_test_brief())
+            play(&s, o, &settings[k], more, false);
+        if (k >= N_SETTINGS / 2)
+            play(&s, o, &settings[k], more, true);
+    }
+    script_free(&s);
     assert_int_equal(sv_alloc_live(), 0);
 }
 
-static void trained(const char *draft, bool sampled, int32_t n)
+static void each(void **state)
 {
-    turns(&(struct sv_engine_options){.target_dir = run_dir("tests/golden/tiny/pair_target"),
-                                      .draft_dir = draft ? run_dir(draft) : NULL,
-                                      .dtype = SV_TYPE_F32},
-          sampled, n);
+    turns(*state, SV_TYPE_BF16, true, 14);
 }
 
 static void plain(void **state)
 {
     (void)state;
-    trained(NULL, true, 18);
+    turns(family_named("qwen3"), SV_TYPE_F32, false, 18);
 }
-static void greedy(void **state)
+static void f32(void **state)
 {
     (void)state;
-    trained("tests/golden/tiny/pair_draft_full_b16", false, 24);
-}
-static void sampled(void **state)
-{
-    (void)state;
-    trained("tests/golden/tiny/pair_draft_full_b16", true, 18);
-}
-static void sliding_draft(void **state)
-{
-    (void)state;
-    trained("tests/golden/tiny/pair_draft_sliding_b8", false, 18);
-}
-static void bf16(void **state)
-{
-    (void)state;
-    turns(&(struct sv_engine_options){.target_dir = toy_target(&toy_bf16),
-                                      .draft_dir = toy_draft(&toy_bf16),
-                                      .dtype = SV_TYPE_BF16},
-          false, 18);
-}
-
-static void states(void **state)
-{
-    (void)state;
-    const struct run_pair pair = toy_pair_of("qwen3_5_bf16");
-    const struct sv_engine_options o = {
-        .target_dir = pair.target, .draft_dir = pair.draft, .dtype = SV_TYPE_BF16};
-    turns(&o, false, 18);
+    if (!sv_test_brief())
+        turns(family_named("qwen3_5"), SV_TYPE_F32, true, 8);
+    turns(family_named("kimi"), SV_TYPE_F32, true, 8);
 }
 
 /* Prompts that begin alike and have no state in common yet: the second one leaves it where it parts
@@ -323,6 +357,8 @@ static void answers_on(const char *name)
     for (size_t k = 0; k < sizeof arrangements / sizeof arrangements[0]; k++) {
         const struct run_arrangement *a = &arrangements[k];
         struct sv_engine *e[2];
+        if (sv_test_brief() && k % 3 != 1)
+            continue;
         for (int keeps = 0; keeps < 2; keeps++)
             e[keeps] = run_open_as(&pair, a, SV_ISA_AUTO, SV_TYPE_BF16, &truth);
         for (int32_t t = 0; t < TURNS; t++) {
@@ -347,7 +383,7 @@ static void answers_on(const char *name)
         sv_engine_close(e[0]), sv_engine_close(e[1]);
     }
     print_message("%s: %d turns went on from inside of an answer\n", name, n_answers);
-    assert_true(n_answers > 40);
+    assert_true(n_answers > (sv_test_brief() ? 15 : 40));
     run_out_free(ref, CHATS * TURNS);
     run_cases_free(c, CHATS * TURNS);
     assert_int_equal(sv_alloc_live(), 0);
@@ -358,17 +394,6 @@ static void answers(void **state)
     (void)state;
     answers_on("qwen3_5_bf16");
     answers_on("qwen3_next_bf16");
-}
-
-static void latents(void **state)
-{
-    (void)state;
-    const struct run_pair pair = toy_pair_of("kimi_int4");
-    struct sv_engine_options o = {
-        .target_dir = pair.target, .draft_dir = pair.draft, .dtype = SV_TYPE_BF16};
-    turns(&o, false, 12);
-    o.dtype = SV_TYPE_F32;
-    turns(&o, true, 8);
 }
 
 /* A prompt is found by requests of the same salt alone, also where the one before computed all of
@@ -498,21 +523,13 @@ static void fp8_caches(void **state)
 {
     (void)state;
     run_kv_dtype(SV_KV_FP8, SV_KV_FP8);
-    trained("tests/golden/tiny/pair_draft_full_b16", true, 18);
+    turns(family_named("qwen3"), SV_TYPE_F32, true, 18);
     run_kv_dtype(SV_KV_FP8, SV_KV_AUTO);
-    turns(&(struct sv_engine_options){.target_dir = toy_target(&toy_bf16),
-                                      .draft_dir = toy_draft(&toy_bf16),
-                                      .dtype = SV_TYPE_BF16},
-          false, 18);
-    const struct run_pair latent = toy_pair_of("kimi_int4");
-    turns(&(struct sv_engine_options){.target_dir = latent.target,
-                                      .draft_dir = latent.draft,
-                                      .dtype = SV_TYPE_BF16},
-          true, 10);
+    turns(family_named("llama"), SV_TYPE_BF16, true, 12);
+    turns(family_named("kimi"), SV_TYPE_BF16, true, 10);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(fp8_caches), cmocka_unit_test(only_what_was_said_is_kept),
-             cmocka_unit_test(plain), cmocka_unit_test(greedy), cmocka_unit_test(sampled),
-             cmocka_unit_test(sliding_draft), cmocka_unit_test(bf16), cmocka_unit_test(states),
-             cmocka_unit_test(branches), cmocka_unit_test(answers), cmocka_unit_test(latents),
-             cmocka_unit_test(salts), cmocka_unit_test(demo_pair_twice))
+FAMILY_TEST_MAIN(each, cmocka_unit_test(fp8_caches), cmocka_unit_test(only_what_was_said_is_kept),
+                 cmocka_unit_test(plain), cmocka_unit_test(f32), cmocka_unit_test(branches),
+                 cmocka_unit_test(answers), cmocka_unit_test(salts),
+                 cmocka_unit_test(demo_pair_twice))

@@ -136,7 +136,8 @@ static void answers_go_on(void **state)
                                   .page_size = 4,
                                   .tp = 2};
     const struct sv_engine_tuning tuning = {.compare_ranks = true};
-    struct run_case *c = run_cases(1, RUN_VOCAB, 20, 150, 8), next = {prompt, N, 24, {0}};
+    struct run_case *c = run_cases(1, RUN_VOCAB, 20, 150, 8),
+                    next = {.prompt = prompt, .n_prompt = N, .max_tokens = 24};
     struct run_out *out[2];
     for (int keeps = 0; keeps < 2; keeps++) {
         o.no_prefix_cache = !keeps;

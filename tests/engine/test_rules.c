@@ -563,7 +563,7 @@ static void nothing_left(void **state)
     assert_true(sv_engine_submit(e, &r, NULL, &err) < 0);
     assert_non_null(strstr(err.msg, "every token"));
     r.n_stop_ids = 23; /* token 0 is left, unless it is an end token */
-    struct run_case c = {prompt, 2, 4, r};
+    struct run_case c = {.prompt = prompt, .n_prompt = 2, .max_tokens = 4, .req = r};
     c.req.ignore_eos = true;
     c.req.prompt_ids = NULL;
     struct run_out *out = run_all(e, &c, 1);

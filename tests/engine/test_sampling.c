@@ -195,21 +195,21 @@ static void check_setting(const char *target, const char *draft, const struct se
     struct run_out *plain = NULL;
     struct run_case *c = calloc((size_t)draws, sizeof *c);
     for (int i = 0; i < draws; i++)
-        c[i] = (struct run_case){(int32_t *)(uintptr_t)prompt,
-                                 n,
-                                 LEN,
-                                 {.top_p = s->top_p,
-                                  .temperature = s->temperature,
-                                  .min_p = s->min_p,
-                                  .top_k = s->top_k,
-                                  .presence_penalty = s->presence,
-                                  .frequency_penalty = s->frequency,
-                                  .repetition_penalty = s->repetition,
-                                  .bias_ids = &s->bias_id,
-                                  .bias = &s->bias,
-                                  .n_bias = s->bias != 0,
-                                  .seed = (salt + 900) * 1000000 + (uint64_t)i,
-                                  .ignore_eos = true}};
+        c[i] = (struct run_case){.prompt = (int32_t *)(uintptr_t)prompt,
+                                 .n_prompt = n,
+                                 .max_tokens = LEN,
+                                 .req = {.top_p = s->top_p,
+                                         .temperature = s->temperature,
+                                         .min_p = s->min_p,
+                                         .top_k = s->top_k,
+                                         .presence_penalty = s->presence,
+                                         .frequency_penalty = s->frequency,
+                                         .repetition_penalty = s->repetition,
+                                         .bias_ids = &s->bias_id,
+                                         .bias = &s->bias,
+                                         .n_bias = s->bias != 0,
+                                         .seed = (salt + 900) * 1000000 + (uint64_t)i,
+                                         .ignore_eos = true}};
     for (size_t k = 0; k < sizeof drafters / sizeof drafters[0]; k++) {
         char what[128];
         snprintf(what, sizeof what, "T %.1f top_k %d top_p %.2f min_p %.2f drafter %d",

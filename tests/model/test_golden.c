@@ -73,8 +73,10 @@ static void check_dir(const char *dir, const char *file, enum sv_isa isa, int32_
         size_t n, m;
         const int32_t *ids = golden_get(&g, "I32", &n, "p%d.input_ids", p);
         const int32_t *want = golden_get(&g, "I32", &m, "p%d.greedy_ids", p);
-        struct run_case c = {
-            (int32_t *)(uintptr_t)ids, (int32_t)n, (int32_t)m, {.top_p = 1, .ignore_eos = true}};
+        struct run_case c = {.prompt = (int32_t *)(uintptr_t)ids,
+                             .n_prompt = (int32_t)n,
+                             .max_tokens = (int32_t)m,
+                             .req = {.top_p = 1, .ignore_eos = true}};
         struct run_out *out = run_all(e, &c, 1);
         assert_int_equal(out->n_tokens, m);
         assert_memory_equal(out->tokens, want, m * 4);

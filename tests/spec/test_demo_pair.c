@@ -78,10 +78,10 @@ static struct run_case *as_cases(const struct line *lines, int n)
 {
     struct run_case *c = calloc((size_t)n, sizeof *c);
     for (int i = 0; i < n; i++)
-        c[i] = (struct run_case){lines[i].prompt,
-                                 lines[i].n_prompt,
-                                 lines[i].max_tokens,
-                                 {.top_p = 1, .ignore_eos = true}};
+        c[i] = (struct run_case){.prompt = lines[i].prompt,
+                                 .n_prompt = lines[i].n_prompt,
+                                 .max_tokens = lines[i].max_tokens,
+                                 .req = {.top_p = 1, .ignore_eos = true}};
     return c;
 }
 

@@ -198,10 +198,10 @@ static void whole_decodes(struct golden *g, const struct subject *s, int32_t bat
     assert_true(n_prompts >= 40);
     struct run_case *c = calloc((size_t)n_prompts, sizeof *c);
     for (int32_t i = 0; i < n_prompts; i++)
-        c[i] = (struct run_case){(int32_t *)(uintptr_t)(prompts + at[i]),
-                                 at[i + 1] - at[i],
-                                 tokens_at[i + 1] - tokens_at[i],
-                                 {.top_p = 1, .ignore_eos = true}};
+        c[i] = (struct run_case){.prompt = (int32_t *)(uintptr_t)(prompts + at[i]),
+                                 .n_prompt = at[i + 1] - at[i],
+                                 .max_tokens = tokens_at[i + 1] - tokens_at[i],
+                                 .req = {.top_p = 1, .ignore_eos = true}};
     struct run_out *out = run_all(e, c, n_prompts);
     for (int32_t i = 0; i < n_prompts; i++) {
         assert_int_equal(out[i].n_tokens, c[i].max_tokens);
