@@ -22,7 +22,9 @@ IMAGE, VIDEO, START, END = 295, 296, 292, 293
 PATCH, MERGE, FRAMES = 4, 2, 2
 SIZES = [(16, 24), (24, 8), (8, 8), (40, 16), (24, 56)]  # height, width in pixels
 # A prompt: lengths of text, and images between.
-PROMPTS = [[5, "i0", 4], [0, "i1", 3, "i2", 0, "i0", 2], [40, "i3", 30], [1, "i4", 0, "i4", 20, "i1", 1]]
+PROMPTS = [[5, "i0", 4], [0, "i1", 3, "i2", 0, "i0", 2], [40, "i3", 30], [1, "i4", 0, "i4", 20, "i1", 1],
+           [120, "i3", 100, "i1", 0, "i4", 40]]
+ALL_ROWS = 120  # of longer prompts, those of images, the ends and the middle
 VISION = dict(hidden_size=32, num_heads=2, intermediate_size=56, patch_size=PATCH, spatial_merge_size=MERGE, temporal_patch_size=FRAMES,
               num_position_embeddings=36, in_channels=3, hidden_act="gelu_pytorch_tanh")
 TEXT = dict(vocab_size=300, hidden_size=48, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1, head_dim=32,
@@ -150,9 +152,11 @@ def write_images(path, model):
         ids = torch.tensor(long)
         patches, grids = [made[i][0] for i in shown], [made[i][1] for i in shown]
         logits = seen(ids, patches, grids)
+        rows = sorted({*make_targets.kept_rows(len(long), ALL_ROWS), *(i for i, t in enumerate(long) if t == IMAGE)})
         tensors.update({f"q{p}.short_ids": torch.tensor(short), f"q{p}.images": torch.tensor(shown), f"q{p}.input_ids": ids,
-                        f"q{p}.positions": seen.positions[-3:, 0], f"q{p}.logits": logits, f"q{p}.final_norm": seen.final})
-        tensors.update({f"q{p}.r{i}": s for i, s in seen.states.items()})
+                        f"q{p}.positions": seen.positions[-3:, 0], f"q{p}.rows": torch.tensor(rows), f"q{p}.logits": logits[rows],
+                        f"q{p}.final_norm": seen.final[rows]})
+        tensors.update({f"q{p}.r{i}": s[rows] for i, s in seen.states.items()})
         all_ids, gaps = ids, []
         for _ in range(make_targets.N_GREEDY):
             top = seen(all_ids, patches, grids)[-1].topk(2)
@@ -222,7 +226,7 @@ def make(name, seed):
     common.write_json(os.path.join(path, "preprocessor_config.json"), {
         "image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": PATCH, "merge_size": MERGE, "temporal_patch_size": FRAMES,
         "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "size": {"shortest_edge": 64, "longest_edge": 16384}})
-    make_targets.write_golden(path, [1, 7, 40, 130], all_rows=17, model=WithHead(model))
+    make_targets.write_golden(path, [1, 7, 40, 130, 300], all_rows=17, model=WithHead(model))
     write_images(path, model)
 
 
