@@ -1,7 +1,8 @@
-// load.mjs URL PID REQUESTS CLIENTS [SEED] - many clients at once against a small cache: every answer must equal the one the
+// load.mjs URL PID REQUESTS CLIENTS SEED IDS [IMAGE] - many clients at once against a small cache: every answer must equal the one the
 // same request got alone, bit for bit (text, token ids, log probabilities), whatever the others do.
 //
-// Called by load.test.sh. Among the requests: streams and whole answers, sampled and greedy, penalties, bias, stop
+// Called by load.test.sh. IDS: the vocabulary has at least so many; with fewer than 1000 prompts are shorter. IMAGE: a file that
+// chats show. Among the requests: streams and whole answers, sampled and greedy, penalties, bias, stop
 // strings, log probabilities, several choices, answers of a form, clients that leave, clients that read slowly, requests that are wrong.
 // Prints one line of counts; exits 1 with the first difference.
 import assert from "node:assert/strict";
@@ -11,7 +12,9 @@ import http from "node:http";
 const [url, pid, nRequests, nClients] = [process.argv[2], process.argv[3], Number(process.argv[4]), Number(process.argv[5])];
 const agent = new http.Agent({ keepAlive: true, maxSockets: nClients });
 
-let seed = Number(process.argv[6] ?? 12345); // the same run every time
+const ids = Number(process.argv[7]), image = process.argv[8];
+const imageUrl = image && "data:image/png;base64," + readFileSync(image).toString("base64");
+let seed = Number(process.argv[6]); // the same run every time
 function random(n) {
   seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0;
   return Math.floor((seed / 4294967296) * n);
@@ -37,14 +40,16 @@ const forms = [
 function makeRequest(i) {
   const chat = i % 3 === 0;
   const body = { max_tokens: 1 + random(40), return_token_ids: true };
-  const filler = random(4) === 0 ? "one two three four five six seven eight nine ten ".repeat(1 + random(9)) : "";
+  const filler = random(4) === 0 ? "one two three four five six seven eight nine ten ".repeat(1 + random(ids < 1000 ? 3 : 9)) : "";
   if (chat) body.messages = [{ role: "user", content: filler + "Tell me about " + pick(topics) + ", number " + i + "." }];
   else body.prompt = filler + pick(texts) + (i % 5 ? "" : " " + i);
+  if (chat && image && random(3))
+    body.messages[0].content = [{ type: "text", text: body.messages[0].content }, { type: "image_url", image_url: { url: imageUrl } }];
   if (random(2)) Object.assign(body, { temperature: 0 });
   else Object.assign(body, { temperature: 0.5 + random(10) / 10, seed: i, top_p: pick([1, 0.9]), top_k: pick([-1, 20]) });
   if (random(4) === 0) body.stop = pick([["\n"], [" the", "="], ["a"], ["."]]);
   if (random(6) === 0) Object.assign(body, { presence_penalty: 0.5, frequency_penalty: 0.25, repetition_penalty: 1.1 });
-  if (random(6) === 0) body.logit_bias = { [100 + random(500)]: 5, [200 + random(500)]: -100 };
+  if (random(6) === 0) body.logit_bias = { [100 + random(Math.min(500, ids - 100))]: 5, [200 + random(Math.min(500, ids - 200))]: -100 };
   if (random(5) === 0) Object.assign(body, chat ? { logprobs: true, top_logprobs: 2 } : { logprobs: 2, echo: random(2) === 0 });
   if (random(7) === 0) body.n = 2;
   if (i % 8 === 3) body.user = "u".repeat(9000); // read on the thread for long bodies
