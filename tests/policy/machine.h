@@ -16,6 +16,11 @@
 
 enum { BLOCK = 16, MAX_SEQS = 128, TILE = 16, MOST_POINTS = 128 };
 
+/* Of so many, each row chooses so many; us: reading one of them in all layers. */
+struct machine_experts {
+    double n, n_chosen, us;
+};
+
 struct machine {
     const char *name;
     double step_us, row_us; /* a step's fixed part; a row when rows decide */
@@ -28,6 +33,7 @@ struct machine {
     double tile_us, draft_tile_us; /* every begun 16 rows beyond the first */
     double draft_seg_us;           /* a segment that drafts, beyond its rows */
     bool slow_phases; /* goes slowly for some hundred milliseconds at a time while it is measured */
+    const struct machine_experts *experts; /* read beside the fixed part; or NULL */
 };
 
 /* One shape alone met another moment of the machine: so many rows, in blocks, look so many times as
@@ -38,22 +44,25 @@ struct wrong {
 };
 
 static const struct machine machines[] = {
-    {"two cores", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0, 0, 0, 0, 0, false},
-    {"two cores, busy", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0.2, 0, 0, 0, 0, false},
-    {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0, false},
-    {"large GPU", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1, 0, 0, 0, 0, 0, false},
-    {"large GPU, wrong table", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1.25, 0.05, 0, 0, 0, 0,
-     false},
-    {"two cores, others at work", 350, 60, 3, 40, 100, 20, 2, 3, 1, 0.1, 0.2, 0, 0, 0, false},
-    {"the same, drafting costlier", 350, 60, 3, 40, 100, 20, 2, 3, 1.2, 0.1, 0.2, 0, 0, 0, false},
-    {"the same, drafting cheaper", 350, 60, 3, 40, 100, 20, 2, 3, 0.8, 0.1, 0.2, 0, 0, 0, false},
-    {"tiles of rows", 400, 12, 1, 6, 170, 4, 1, 4, 1, 0.05, 0, 550, 150, 0, false},
+    {"two cores", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0, 0, 0, 0, 0, false, NULL},
+    {"two cores, busy", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0.2, 0, 0, 0, 0, false, NULL},
+    {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0, false, NULL},
+    {"large GPU", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1, 0, 0, 0, 0, 0, false, NULL},
+    {"large GPU, wrong table", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1.25, 0.05, 0, 0, 0, 0, false,
+     NULL},
+    {"two cores, others at work", 350, 60, 3, 40, 100, 20, 2, 3, 1, 0.1, 0.2, 0, 0, 0, false, NULL},
+    {"the same, drafting costlier", 350, 60, 3, 40, 100, 20, 2, 3, 1.2, 0.1, 0.2, 0, 0, 0, false,
+     NULL},
+    {"the same, drafting cheaper", 350, 60, 3, 40, 100, 20, 2, 3, 0.8, 0.1, 0.2, 0, 0, 0, false,
+     NULL},
+    {"tiles of rows", 400, 12, 1, 6, 170, 4, 1, 4, 1, 0.05, 0, 550, 150, 0, false, NULL},
     {"the same, plain steps costlier", 400, 12, 1, 6, 170, 4, 1, 4, 0.72, 0.05, 0, 550, 150, 0,
-     false},
-    {"MI300X", 2860, 19.3, 148, 42.7, 630, 4.04, 156, 0.2, 1, 0.05, 0, 0, 0, 0, false},
-    {"MI355X", 1890, 10.1, 187, 28.3, 417, 2.11, 198, 0.2, 1, 0.05, 0, 0, 0, 0, false},
-    {"MI355X, as published", 5050, 37, 346, 73, 4840, 10, 346, 0.2, 1, 0.05, 0, 0, 0, 0, false},
-    {"matrix unit, slow phases", 330, 8, 1, 15, 150, 4, 1, 0.5, 1, 0.05, 0, 200, 45, 0, true},
+     false, NULL},
+    {"MI300X", 2860, 19.3, 148, 42.7, 630, 4.04, 156, 0.2, 1, 0.05, 0, 0, 0, 0, false, NULL},
+    {"MI355X", 1890, 10.1, 187, 28.3, 417, 2.11, 198, 0.2, 1, 0.05, 0, 0, 0, 0, false, NULL},
+    {"MI355X, as published", 5050, 37, 346, 73, 4840, 10, 346, 0.2, 1, 0.05, 0, 0, 0, 0, false,
+     NULL},
+    {"matrix unit, slow phases", 330, 8, 1, 15, 150, 4, 1, 0.5, 1, 0.05, 0, 200, 45, 0, true, NULL},
 };
 /* AMD's have Qwen3-8B's sizes and contexts of 1,536 tokens. Of two cards, the floors that
  * docs/hip.md derives from their bandwidth and 60 % of their matrix rate; nobody has measured
@@ -66,6 +75,9 @@ static double step_us(const struct machine *m, double segs, double rows, double 
 {
     double us = m->step_us + m->seg_us * segs;
     us += rows > m->knee_rows ? m->row_us * (rows - m->knee_rows) : 0;
+    if (m->experts) /* distinct ones, where rows choose independently of each other */
+        us += m->experts->us * m->experts->n *
+              (1 - pow(1 - m->experts->n_chosen / m->experts->n, rows));
     us += rows > TILE ? m->tile_us * ceil(rows / TILE - 1) : 0;
     if (draft_rows > 0) {
         us += m->draft_us + m->out_us * outs + m->draft_seg_us * draft_segs;

@@ -158,7 +158,7 @@ static void segments_cost(void **state)
 {
     (void)state;
     static const struct machine m = {
-        "two cores, long contexts", 350, 12, 1, 6, 100, 15, 1, 4, 1, 0, 0, 0, 0, 16, false};
+        "two cores, long contexts", 350, 12, 1, 6, 100, 15, 1, 4, 1, 0, 0, 0, 0, 16, false, NULL};
     struct sv_cost c = {.block = BLOCK};
     fill_table(&c, &m, 32);
     sv_cost_unlearn(&c);
@@ -210,7 +210,7 @@ static void unprofitable(void **state)
     (void)state;
     enum { SEQS = 16, LONG = 200 };
     static const struct machine m = {
-        "expensive to begin", 350, 2, 1, 2, 900, 1, 1, 1, 1, 0, 0, 0, 0, 0, false};
+        "expensive to begin", 350, 2, 1, 2, 900, 1, 1, 1, 1, 0, 0, 0, 0, 0, false, NULL};
     struct sv_record rec[SEQS] = {{.n_verified = 0}};
     int32_t width[SEQS];
     struct sv_policy *p;
@@ -620,7 +620,7 @@ static void cut(void **state)
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
     /* Rows decide, and a draft's are cheap. */
     static const struct machine m = {"small draft", 350, 90, 3, 40, 100, 6, 2, 1, 1, 0, 0, 0, 0, 0,
-                                     false};
+                                     false,         NULL};
     double gain = 0;
     int n_gains = 0;
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -650,8 +650,8 @@ static void cut_ahead(void **state)
     (void)state;
     static const double means[] = {1, 2.5, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5, 100,
-                                     0.8,         1,    0,  0,   0, 0,   0,   false};
+    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5,   100, 0.8,
+                                     1,           0,    0,  0,   0, 0,   false, NULL};
     double gain = 0;
     int n_gains = 0;
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -690,7 +690,7 @@ static void many_alike(void **state)
     static const double means[] = {1.5, 2.5, 4, 6.4, 0};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
     static const struct machine m = {
-        "large GPU, busy", 3500, 20.5, 16, 8, 480, 6.3, 16, 0.2, 1, 0, 0, 0, 0, 0, false};
+        "large GPU, busy", 3500, 20.5, 16, 8, 480, 6.3, 16, 0.2, 1, 0, 0, 0, 0, 0, false, NULL};
     double sum = 0, worst = 9;
     int n_cases = 0;
     const int32_t most = sv_test_brief() ? 16 : MAX_SEQS;
@@ -721,8 +721,8 @@ static void cut_at_a_price(void **state)
     static const double means[] = {1, 2.5, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
     static const struct machine machine[] = {
-        {"expensive rows", 350, 50, 3, 40, 60, 6, 2, 1, 1, 0, 0, 0, 0, 0, false},
-        {"cheap rows", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0, false}};
+        {"expensive rows", 350, 50, 3, 40, 60, 6, 2, 1, 1, 0, 0, 0, 0, 0, false, NULL},
+        {"cheap rows", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0, false, NULL}};
     double gain = 0;
     int n_gains = 0;
     for (int d = 0; d < 2; d++)
@@ -853,9 +853,10 @@ static void near_tie(void **state)
     (void)state;
     enum { SEEDS = 3 };
     static const struct machine tie[] = {
-        {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0.05, 0.1, 0, 0, 0, 0},
-        {"matrix unit, drafting costlier", 420, 9, 1, 6, 100, 3, 1, 2, 1.1, 0.05, 0.1, 0, 0, 0, 0},
-        {"two cores", 350, 60, 3, 40, 100, 20, 2, 3, 1, 0.1, 0.2, 0, 0, 0, 0},
+        {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0.05, 0.1, 0, 0, 0, 0, NULL},
+        {"matrix unit, drafting costlier", 420, 9, 1, 6, 100, 3, 1, 2, 1.1, 0.05, 0.1, 0, 0, 0, 0,
+         NULL},
+        {"two cores", 350, 60, 3, 40, 100, 20, 2, 3, 1, 0.1, 0.2, 0, 0, 0, 0, NULL},
     };
     static const double of_plain[] = {0.9, 0.95, 0.98, 1.0, 1.02, 1.1};
     static const int32_t widths[] = {2, 3, 4, 6, 8, 12, 16};
