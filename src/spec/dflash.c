@@ -298,8 +298,3 @@ int sv_dflash_open_random(struct sv_drafter **d, const struct sv_model *target, 
 {
     return open_draft(d, target, dir, n_positions, true, err);
 }
-
-const struct sv_draft_config *sv_dflash_config(const struct sv_drafter *d)
-{
-    return &((const struct dflash *)(const void *)d)->cfg;
-}

@@ -122,8 +122,6 @@ int sv_dflash_open(struct sv_drafter **d, const struct sv_model *target, const c
 /* DIR/config.json alone: weights of its shapes made on the device (benchmarks). */
 int sv_dflash_open_random(struct sv_drafter **d, const struct sv_model *target, const char *dir,
                           int32_t n_positions, struct sv_err *err);
-/* Of a drafter that one of the two opened. For tests. */
-const struct sv_draft_config *sv_dflash_config(const struct sv_drafter *d);
 
 /* Fakes for tests and benchmarks. truth(user, request, index) is the token that will stand at index
  * of the sequence, or -1 when unknown (then 0 is proposed). */

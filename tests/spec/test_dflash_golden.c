@@ -92,10 +92,18 @@ static void gather(const struct sv_kv *kv, const void *half, int32_t pos, float 
     }
 }
 
-/* Which layers lie where: the target's groups come first, then the draft's in layer order. */
-static void draft_layer(const struct sv_engine *e, int32_t layer, int32_t *group, int32_t *index)
+static struct sv_draft_config config_of(const struct sv_engine *e, const char *dir)
 {
-    const struct sv_draft_config *c = sv_dflash_config(e->drafter);
+    struct sv_draft_config c;
+    struct sv_err err;
+    assert_int_equal(sv_draft_config_load(&c, dir, e->model.cfg.n_layers, &err), 0);
+    return c;
+}
+
+/* Which layers lie where: the target's groups come first, then the draft's in layer order. */
+static void draft_layer(const struct sv_engine *e, const struct sv_draft_config *c, int32_t layer,
+                        int32_t *group, int32_t *index)
+{
     int32_t kinds[2] = {-1, -1}, n = 0, count[2] = {0, 0}, first = 0;
     while (e->cache.group[first].d.owner == SV_CACHE_TARGET)
         first++;
@@ -108,16 +116,16 @@ static void draft_layer(const struct sv_engine *e, int32_t layer, int32_t *group
     }
 }
 
-static void check_context(struct sv_engine *e, struct golden *g, int i, int32_t n)
+static void check_context(struct sv_engine *e, const struct sv_draft_config *c, struct golden *g,
+                          int i, int32_t n)
 {
-    const struct sv_draft_config *c = sv_dflash_config(e->drafter);
     size_t k, width = (size_t)(c->base.n_kv_heads * c->base.head_dim);
     float row[1024];
     for (int32_t l = 0; l < c->base.n_layers; l++) {
         if (!golden_has(g, "d%d.l%d.k", i, l))
             continue;
         int32_t group, index;
-        draft_layer(e, l, &group, &index);
+        draft_layer(e, c, l, &group, &index);
         struct sv_kv kv = sv_cache_kv(&e->cache, group, index);
         const size_t half = (size_t)kv.n_pages * (size_t)kv.page_size * width * sizeof(float);
         kv.k = fetch(e, kv.k, half);
@@ -144,7 +152,9 @@ static void first_block(struct golden *g, const struct subject *s, int i)
 {
     struct sv_engine *e = open_pair(g, s, 1, 4, 512);
     const struct sv_config *c = &e->model.cfg;
-    const struct sv_draft_config *dc = sv_dflash_config(e->drafter);
+    const struct sv_draft_config own = config_of(
+                                     e, draft_dir(s->draft, golden_meta(g, "draft_config"))),
+                                 *dc = &own;
     size_t n, k, hidden = (size_t)c->hidden_size;
     const int32_t *ids = golden_get(g, "I32", &n, "d%d.input_ids", i);
     struct sv_request r = {.top_p = 1,
@@ -164,7 +174,7 @@ static void first_block(struct golden *g, const struct subject *s, int i)
             same("taps at", i, (int32_t)p, got + p * width, taps + p * width, width);
         free(got);
     }
-    check_context(e, g, i, (int32_t)n);
+    check_context(e, dc, g, i, (int32_t)n);
     const int32_t *anchor = golden_get(g, "I32", &k, "d%d.anchor", i);
     assert_int_equal(e->sched.head->tokens[n], *anchor);
     assert_int_equal(sv_engine_step(e, &err), 0);
@@ -245,7 +255,8 @@ static float *context_v(const char *dir, int32_t n, size_t *width, float **taps,
                                   .dtype = SV_TYPE_F32,
                                   .n_threads = 1};
     struct sv_engine *e = run_open(&o, NULL);
-    const struct sv_config *c = &sv_dflash_config(e->drafter)->base;
+    const struct sv_draft_config own = config_of(e, dir);
+    const struct sv_config *c = &own.base;
     struct sv_err err = {0};
     int32_t ids[64];
     for (int32_t i = 0; i < n; i++)

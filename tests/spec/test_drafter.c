@@ -111,10 +111,13 @@ static void dflash_describes_itself(void **state)
     struct sv_engine_info info;
     sv_get_engine_info(e, &info);
     const struct sv_drafter *d = e->drafter;
+    struct sv_draft_config c;
+    struct sv_err err;
+    assert_int_equal(sv_draft_config_load(&c, o.draft_dir, e->model.cfg.n_layers, &err), 0);
     assert_string_equal(d->name, "dflash");
     assert_false(d->on_host);
     assert_true(d->keeps_rows && d->n_taps > 0 && d->confidence != SV_CONFIDENCE_NONE);
-    assert_int_equal(info.draft_params, sv_draft_config_n_params(sv_dflash_config(d)));
+    assert_int_equal(info.draft_params, sv_draft_config_n_params(&c));
     assert_int_equal(info.block_size, d->block_size);
     sv_engine_close(e);
 }

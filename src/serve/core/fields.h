@@ -29,8 +29,6 @@ sv_read_fn sv_read_i32, sv_read_num, sv_read_bool, sv_read_str, sv_read_object, 
 sv_read_fn sv_read_text;
 /* One value for all prompts, or a list with the same value for each. */
 sv_read_fn sv_read_each_bool, sv_read_each_i32;
-/* A field without effect: accepts false, empty values, and the number or truth value in lo. */
-sv_read_fn sv_read_neutral;
 /* Values with a meaning or shape of their own (values.c, tools.c). */
 sv_read_fn sv_read_top_k, sv_read_top_p, sv_read_seed, sv_read_length, sv_read_add_special,
     sv_read_stop, sv_read_stop_ids, sv_read_bias, sv_read_stream_options, sv_read_logprobs_count,

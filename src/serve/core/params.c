@@ -12,6 +12,7 @@
 #include "serve/core/log.h"
 #include "serve/core/tools.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -42,7 +43,6 @@ static const struct sv_field fields[] = {
     {"top_p", C | M | R | T | L | S, sv_read_top_p, P(r.top_p), SV_RANGE_TOP_P, P(has_top_p)},
     {"top_k", C | M | R | T | L | S, sv_read_top_k, 0, SV_RANGE_TOP_K, P(has_top_k)},
     {"min_p", C | M | R | T | L | S, sv_read_num, P(r.min_p), SV_RANGE_MIN_P, P(has_min_p)},
-    {"typical_p", C | R | T | L, sv_read_neutral, 0, 1, 0, 0},
     {"seed", C | M | R | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
     {"seed", L, sv_read_seed, 1, -9.3e18, 9.3e18, P(has_seed)},
     {"sampling_seed", C | R | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
@@ -144,19 +144,10 @@ static const struct sv_field fields[] = {
     {"stop_sequences", M, sv_read_stop, 0, 0, 0, 0},
     /* recognised, and refused unless they have no effect */
     {"best_of", C | T, sv_read_i32, P(best_of), 1, 4096, 0},
-    {"length_penalty", C | R | T, sv_read_neutral, 0, 1, 0, 0},
     {"skip_special_tokens", C | R | T | S, sv_read_bool, P(skip_special), 0, 0, 0},
-    {"truncate_prompt_tokens", R, sv_read_neutral, 0, -1, 0, 0},
-    {"thinking_token_budget", C | R | T, sv_read_neutral, 0, -1, 0, 0},
-    {"typ_p", C | T, sv_read_neutral, 0, 1, 0,
-     0}, /* typical_p as llama-server's web page calls it */
-    {"adaptive_target", C | T | L, sv_read_neutral, 0, -1, 0, 0},
-    {"top_n_sigma", C | T | L, sv_read_neutral, 0, -1, 0, 0},
-    {"t_max_predict_ms", C | T, sv_read_neutral, 0, -1, 0, 0},
     {"functions", C, sv_read_functions, 0, 0, 0, 0},
     {"function_call", C, sv_read_functions, 0, 0, 0, 0},
     {"cache_salt", C | M | R | T | G, sv_read_cache_salt, 0, 0, 0, 0},
-    {"tfs_z", L, sv_read_neutral, 0, 1, 0, 0},
     {"modalities", C, sv_read_modalities, 0, 0, 0, 0},
 };
 
@@ -219,6 +210,21 @@ static const struct names unsupported_fields[] = {
     {T, "prompt_embeds"},
     {C | G, "use_audio_in_video"},
 };
+/* The same; what asks for nothing is the number 1 here. typ_p: typical_p as llama-server's web page
+ * calls it. */
+static const struct names neutral_at_1[] = {
+    {C | R | T, "length_penalty"},
+    {C | R | T | L, "typical_p"},
+    {C | T, "typ_p"},
+    {L, "tfs_z"},
+};
+/* The number -1. */
+static const struct names neutral_at_minus_1[] = {
+    {R, "truncate_prompt_tokens"},
+    {C | R | T, "thinking_token_budget"},
+    {C | T | L, "adaptive_target top_n_sigma"},
+    {C | T, "t_max_predict_ms"},
+};
 
 static bool is_listed(const struct names *lists, size_t n_lists, const char *name, int where)
 {
@@ -234,6 +240,31 @@ static bool is_listed(const struct names *lists, size_t n_lists, const char *nam
         }
     }
     return false;
+}
+
+#define LISTED(lists, name, where) is_listed(lists, sizeof(lists) / sizeof *(lists), name, where)
+
+/* The number that asks for nothing in an unsupported field; NAN: it is not listed. */
+static double neutral_number(const char *name, int where)
+{
+    return LISTED(unsupported_fields, name, where)   ? 0
+           : LISTED(neutral_at_1, name, where)       ? 1
+           : LISTED(neutral_at_minus_1, name, where) ? -1
+                                                     : (double)NAN;
+}
+
+static int check_unsupported(const char *name, double neutral, const json_t *v,
+                             struct sv_api_err *e)
+{
+    const bool fine = json_is_boolean(v)  ? json_is_true(v) == (neutral != 0)
+                      : json_is_number(v) ? json_number_value(v) == neutral
+                      : json_is_string(v) ? json_string_length(v) == 0
+                                          : json_array_size(v) == 0 && json_object_size(v) == 0;
+    if (fine)
+        return 0;
+    sv_api_bad(e, name, "'%s' is not supported with this value", name);
+    e->code = "unsupported_parameter";
+    return -1;
 }
 
 static const struct sv_field *find(const char *name, int where)
@@ -268,16 +299,15 @@ static int read_fields(struct sv_params *p, int where, const struct sv_field *ow
     json_object_foreach(object, key, value) {
         if (json_is_null(value))
             continue;
-        const struct sv_field *f = own, refused = {.name = key};
+        const struct sv_field *f = own;
         while (f && f->name && strcmp(f->name, key) != 0)
             f++;
         f = f && f->name ? f : find(key, where);
-        if (!f &&
-            is_listed(ignored_fields, sizeof ignored_fields / sizeof *ignored_fields, key, where))
+        if (!f && LISTED(ignored_fields, key, where))
             continue;
-        if (!f && is_listed(unsupported_fields,
-                            sizeof unsupported_fields / sizeof *unsupported_fields, key, where)) {
-            if (sv_read_neutral(p, &refused, value, e))
+        const double neutral = f ? (double)NAN : neutral_number(key, where);
+        if (!isnan(neutral)) {
+            if (check_unsupported(key, neutral, value, e))
                 return -1;
             continue;
         }

@@ -280,21 +280,6 @@ int sv_read_each_i32(struct sv_params *p, const struct sv_field *f, json_t *v, s
     return v ? sv_read_i32(p, f, v, e) : -1;
 }
 
-/* lo holds the number or truth value that has no effect. */
-int sv_read_neutral(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
-{
-    bool fine = json_is_boolean(v)  ? json_is_true(v) == (f->lo != 0)
-                : json_is_number(v) ? json_number_value(v) == f->lo
-                : json_is_string(v) ? json_string_length(v) == 0
-                                    : json_array_size(v) == 0 && json_object_size(v) == 0;
-    (void)p;
-    if (fine)
-        return 0;
-    sv_api_bad(e, f->name, "'%s' is not supported with this value", f->name);
-    e->code = "unsupported_parameter";
-    return -1;
-}
-
 /* ------------------------------------------------------------- values with a shape of their own */
 
 static int add_stop(struct sv_params *p, json_t *v, const char *name, struct sv_api_err *e)
