@@ -14,11 +14,11 @@ static void change(struct sv_cli_parts *p, int32_t kind)
 {
     const bool dims = p->colour && !p->painter->on;
 
-    if (p->last == SV_PART_THOUGHT)
+    if (p->last == SV_PART_REASONING)
         sv_cli_painter_mark(p->painter, dims ? "" : "\n</think>");
     if (p->last >= 0 && kind >= 0)
         sv_cli_painter_mark(p->painter, "\n\n");
-    if (kind == SV_PART_THOUGHT)
+    if (kind == SV_PART_REASONING)
         sv_cli_painter_mark(p->painter, dims ? "" : "<think>\n");
     p->last = kind;
 }
@@ -26,16 +26,16 @@ static void change(struct sv_cli_parts *p, int32_t kind)
 static void on_part(void *user, const struct sv_part *part)
 {
     struct sv_cli_parts *p = user;
-    const bool thought = part->kind == SV_PART_THOUGHT;
-    struct sv_buf *kept = thought ? &p->thought : &p->content;
+    const bool reasoning = part->kind == SV_PART_REASONING;
+    struct sv_buf *kept = reasoning ? &p->reasoning : &p->content;
 
-    SV_REQUIRE(thought || part->kind == SV_PART_CONTENT); /* no tools: no calls */
+    SV_REQUIRE(reasoning || part->kind == SV_PART_CONTENT); /* no tools: no calls */
     if (p->last != (int32_t)part->kind)
         change(p, (int32_t)part->kind);
     else if (part->apart)
         sv_cli_painter_mark(p->painter, "\n");
     p->shown = true;
-    sv_cli_painter_text(p->painter, part->text, part->n, thought && p->colour);
+    sv_cli_painter_text(p->painter, part->text, part->n, reasoning && p->colour);
     sv_buf_append(kept, "\n", part->apart);
     sv_buf_append(kept, part->text, part->n);
     p->failed |= kept->failed;
@@ -71,7 +71,7 @@ void sv_cli_parts_init(struct sv_cli_parts *p, struct sv_cli_painter *painter, b
 void sv_cli_parts_fini(struct sv_cli_parts *p)
 {
     sv_answer_free(p->parser);
-    sv_buf_fini(&p->thought);
+    sv_buf_fini(&p->reasoning);
     sv_buf_fini(&p->content);
 }
 
@@ -79,12 +79,12 @@ int sv_cli_parts_begin(struct sv_cli_parts *p, enum sv_think_format format, cons
                        size_t n)
 {
     const struct sv_answer_opts opts = {.think = format,
-                                        .in_thought = sv_think_is_open(format, prompt, n),
+                                        .within_reasoning = sv_think_is_open(format, prompt, n),
                                         .part = on_part,
                                         .user = p};
 
     sv_cli_parts_fini(p);
-    sv_buf_init(&p->thought);
+    sv_buf_init(&p->reasoning);
     sv_buf_init(&p->content);
     p->parser = format == SV_THINK_NONE ? NULL : sv_answer_new(&opts);
     p->last = -1;
@@ -98,9 +98,9 @@ json_t *sv_cli_parts_message(const struct sv_cli_parts *p, enum sv_think_format 
     const char *name = format == SV_THINK_HARMONY ? "thinking" : "reasoning_content";
     json_t *m = sv_cli_message("assistant", p->content.data ? p->content.data : "", p->content.len);
 
-    if (!m || !p->thought.len)
+    if (!m || !p->reasoning.len)
         return m;
-    if (!json_object_set_new(m, name, json_stringn(p->thought.data, p->thought.len)))
+    if (!json_object_set_new(m, name, json_stringn(p->reasoning.data, p->reasoning.len)))
         return m;
     json_decref(m);
     return NULL;

@@ -21,7 +21,7 @@ struct sv_cli_parts {
     struct sv_cli_painter *painter;
     bool colour, shown, failed; /* something was shown; memory ran out */
     int32_t last;               /* enum sv_part_kind of what is being shown, -1: none */
-    struct sv_buf thought, content;
+    struct sv_buf reasoning, content;
 };
 /* From now on the painter's events are divided. */
 void sv_cli_parts_init(struct sv_cli_parts *p, struct sv_cli_painter *painter, bool colour);

@@ -1,5 +1,5 @@
 /*
- * answer.c - a model's answer taken apart as it comes: thoughts, content, calls of tools.
+ * answer.c - a model's answer taken apart as it comes: reasoning, content, calls of tools.
  *
  * Called by serve. What has come and is not certain waits in `held` (the beginning of a marker, the
  * spaces before it) or in `raw` (a call that may still turn out to be none). Both are bounded: a
@@ -22,7 +22,7 @@ void sv_answer_give(struct sv_answer *a, enum sv_part_kind kind, const char *tex
 
     if (!n && kind != SV_PART_CALL && kind != SV_PART_CALL_END)
         return;
-    if (kind == SV_PART_CONTENT || kind == SV_PART_THOUGHT) {
+    if (kind == SV_PART_CONTENT || kind == SV_PART_REASONING) {
         p.apart = a->new_message && a->kinds >> kind & 1;
         a->new_message = false;
         a->kinds |= 1u << kind;
@@ -127,7 +127,7 @@ static size_t n_certain(const struct sv_buf *held, const char *const *markers)
     return *markers ? held->len - keep - spaces_before(held, held->len - keep) : held->len;
 }
 
-/* ---------------------------------------------------------------- thoughts */
+/* ---------------------------------------------------------------- reasoning */
 
 static bool begin_text(struct sv_answer *a, bool drop)
 {
@@ -137,7 +137,7 @@ static bool begin_text(struct sv_answer *a, bool drop)
     return true;
 }
 
-/* A thought stands at the beginning, or there is none. */
+/* Reasoning stands at the beginning, or there is none. */
 static bool start(struct sv_answer *a)
 {
     const char *open = a->think->open;
@@ -148,12 +148,12 @@ static bool start(struct sv_answer *a)
     if (rest < k)
         return false;
     sv_answer_take(a, n + k);
-    a->state = SV_ANSWER_THOUGHT;
+    a->state = SV_ANSWER_REASONING;
     a->lead = true;
     return true;
 }
 
-static bool thought(struct sv_answer *a)
+static bool reasoning(struct sv_answer *a)
 {
     const char *const markers[] = {a->think->close, NULL};
     const char *which = "";
@@ -166,9 +166,9 @@ static bool thought(struct sv_answer *a)
     size_t at = sv_answer_find(&a->held, markers, &which);
     bool over = at != SIZE_MAX;
     size_t n = over ? at - spaces_before(&a->held, at) : n_certain(&a->held, markers);
-    sv_answer_give(a, SV_PART_THOUGHT, a->held.data, n);
+    sv_answer_give(a, SV_PART_REASONING, a->held.data, n);
     sv_answer_take(a, over ? at + strlen(which) : n);
-    a->n_thought = a->n_taken;
+    a->n_reasoning = a->n_taken;
     return over && begin_text(a, true);
 }
 
@@ -346,9 +346,9 @@ struct sv_answer *sv_answer_new(const struct sv_answer_opts *o)
     a->call.tool_list = o->tool_list;
     a->lead = true;
     a->harmony = o->tools == SV_TOOL_HARMONY || o->think == SV_THINK_HARMONY;
-    a->state = !a->think->open ? SV_ANSWER_TEXT
-               : o->in_thought ? SV_ANSWER_THOUGHT
-                               : SV_ANSWER_START;
+    a->state = !a->think->open       ? SV_ANSWER_TEXT
+               : o->within_reasoning ? SV_ANSWER_REASONING
+                                     : SV_ANSWER_START;
     if (a->harmony)
         sv_harmony_begin(a);
     return a;
@@ -374,8 +374,8 @@ static bool step(struct sv_answer *a)
     switch (a->state) {
     case SV_ANSWER_START:
         return start(a);
-    case SV_ANSWER_THOUGHT:
-        return thought(a);
+    case SV_ANSWER_REASONING:
+        return reasoning(a);
     case SV_ANSWER_TEXT:
         return text(a);
     default:
@@ -414,15 +414,15 @@ bool sv_answer_end(struct sv_answer *a, bool cut)
         else
             give_content(a, a->raw.data, a->raw.len);
     }
-    sv_answer_give(a, a->state == SV_ANSWER_THOUGHT ? SV_PART_THOUGHT : SV_PART_CONTENT,
+    sv_answer_give(a, a->state == SV_ANSWER_REASONING ? SV_PART_REASONING : SV_PART_CONTENT,
                    a->held.data, a->held.len);
     sv_answer_take(a, a->held.len);
-    if (a->state == SV_ANSWER_THOUGHT && !a->harmony)
-        a->n_thought = a->n_taken;
+    if (a->state == SV_ANSWER_REASONING && !a->harmony)
+        a->n_reasoning = a->n_taken;
     return !sv_answer_has_failed(a);
 }
 
-size_t sv_answer_n_thought(const struct sv_answer *a)
+size_t sv_answer_n_reasoning(const struct sv_answer *a)
 {
-    return a->n_thought;
+    return a->n_reasoning;
 }

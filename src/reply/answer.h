@@ -11,7 +11,7 @@
 enum sv_answer_state {
     SV_ANSWER_START,
     SV_ANSWER_HEADER, /* harmony alone */
-    SV_ANSWER_THOUGHT,
+    SV_ANSWER_REASONING,
     SV_ANSWER_TEXT,
     SV_ANSWER_CALL
 };
@@ -22,18 +22,18 @@ struct sv_answer {
     const struct sv_think_syntax *think;
     enum sv_answer_state state;
     bool harmony;    /* the answer consists of messages (harmony.c) */
-    bool lead;       /* nothing but spaces since the beginning, a thought or a call ... */
+    bool lead;       /* nothing but spaces since the beginning, reasoning or a call ... */
     bool drop;       /* ... and these are dropped */
     bool after_call; /* what may follow a call may come */
     bool in_list;    /* of Mistral's */
     bool given;      /* the call under way */
-    bool new_message, in_markers; /* harmony: no text of it was given yet; a thought as content */
+    bool new_message, in_markers; /* harmony: no text of it was given yet; reasoning as content */
     uint32_t kinds;               /* a bit for each kind of text that was given */
     struct sv_buf held, raw;
     size_t n_opener; /* of raw: the marker */
     struct sv_call call;
     int32_t n_calls;
-    size_t n_taken, n_thought; /* bytes of the text */
+    size_t n_taken, n_reasoning; /* bytes of the text */
 };
 
 void sv_answer_give(struct sv_answer *a, enum sv_part_kind kind, const char *text, size_t n);
@@ -57,7 +57,7 @@ bool sv_answer_call(struct sv_answer *a);
 void sv_harmony_begin(struct sv_answer *a);
 /* One step through what is held; false: more must come. */
 bool sv_harmony_step(struct sv_answer *a);
-/* The text is over: decides what is held and may be a header, a thought or an empty call. */
+/* The text is over: decides what is held and may be a header, reasoning or an empty call. */
 void sv_harmony_end(struct sv_answer *a, bool cut);
 
 #endif

@@ -2,7 +2,7 @@
  * harmony.c - answers of gpt-oss, which consist of messages:
  * <|channel|>analysis<|message|>...<|end|>
  * <|start|>assistant<|channel|>final<|message|>...<|return|>. The header says what a message is: a
- * call of a function, a thought or content.
+ * call of a function, reasoning or content.
  *
  * Called by answer.c for each step, and by serve for names. The prompt ends with
  * <|start|>assistant, so an answer begins within a header; an answer without markers is content.
@@ -60,7 +60,7 @@ static struct span held_from(const struct sv_answer *a, size_t n)
 /* ---------------------------------------------------------------- headers */
 
 struct header {
-    bool thought;
+    bool reasoning;
     struct span name; /* of the function that is called; empty: no call */
     size_t n_read;    /* bytes up to the end of the last element that was understood */
 };
@@ -132,8 +132,8 @@ static size_t read_channel(struct span s, struct header *h)
     size_t n = n_blanks(s);
 
     s = skip(s, n);
-    h->thought = is_word(s, "analysis");
-    return h->thought || is_word(s, "commentary") || is_word(s, "final") ? n + n_letters(s) : 0;
+    h->reasoning = is_word(s, "analysis");
+    return h->reasoning || is_word(s, "commentary") || is_word(s, "final") ? n + n_letters(s) : 0;
 }
 
 /* Bytes of the element of a header at the beginning of s; 0: it is not understood. */
@@ -166,28 +166,28 @@ static struct header read_header(const struct sv_answer *a, struct span s)
 
 /* ---------------------------------------------------------------- messages */
 
-/* No content and no call came yet: thoughts still stand at the beginning. */
+/* No content and no call came yet: reasoning may still stand at the beginning. */
 static bool is_leading(const struct sv_answer *a)
 {
     return !(a->kinds >> SV_PART_CONTENT & 1) && !a->n_calls && !a->given;
 }
 
-static bool thoughts_in_content(const struct sv_answer *a)
+static bool reasoning_in_content(const struct sv_answer *a)
 {
-    return a->o.thoughts_in_content || a->o.think != SV_THINK_HARMONY;
+    return a->o.reasoning_in_content || a->o.think != SV_THINK_HARMONY;
 }
 
-static void begin_thought(struct sv_answer *a)
+static void begin_reasoning(struct sv_answer *a)
 {
-    a->in_markers = thoughts_in_content(a);
-    a->state = a->in_markers ? SV_ANSWER_TEXT : SV_ANSWER_THOUGHT;
+    a->in_markers = reasoning_in_content(a);
+    a->state = a->in_markers ? SV_ANSWER_TEXT : SV_ANSWER_REASONING;
     a->drop = false;
 }
 
 void sv_harmony_begin(struct sv_answer *a)
 {
-    if (a->o.in_thought)
-        begin_thought(a);
+    if (a->o.within_reasoning)
+        begin_reasoning(a);
     else
         a->state = SV_ANSWER_START;
 }
@@ -197,8 +197,8 @@ static void begin_content(struct sv_answer *a)
     a->state = SV_ANSWER_TEXT;
     a->new_message = true;
     a->drop = false;
-    if (a->n_thought && is_leading(a))
-        a->n_thought = a->n_taken;
+    if (a->n_reasoning && is_leading(a))
+        a->n_reasoning = a->n_taken;
 }
 
 /* The first n bytes held are a header, the next n_marker are <|message|>. 0: it is missing, and the
@@ -220,8 +220,8 @@ static void begin_message(struct sv_answer *a, size_t n, size_t n_marker)
         a->given = false;
         a->n_opener = 0;
         a->state = SV_ANSWER_CALL;
-    } else if (h.thought) {
-        begin_thought(a);
+    } else if (h.reasoning) {
+        begin_reasoning(a);
         if (a->in_markers)
             sv_answer_give(a, SV_PART_CONTENT, ANALYSIS, strlen(ANALYSIS));
     }
@@ -288,10 +288,10 @@ static bool header(struct sv_answer *a)
     return true;
 }
 
-/* The text of a thought or of content. */
+/* The text of reasoning or of content. */
 static bool body(struct sv_answer *a)
 {
-    bool thought = a->state == SV_ANSWER_THOUGHT;
+    bool reasoning = a->state == SV_ANSWER_REASONING;
     const char *which = "";
 
     if (a->drop) /* after a call */
@@ -302,12 +302,12 @@ static bool body(struct sv_answer *a)
     size_t at = sv_answer_find(&a->held, ends, &which);
     bool over = at != SIZE_MAX;
     size_t n = over ? at : a->held.len - sv_answer_tail(&a->held, ends);
-    sv_answer_give(a, thought ? SV_PART_THOUGHT : SV_PART_CONTENT, a->held.data, n);
+    sv_answer_give(a, reasoning ? SV_PART_REASONING : SV_PART_CONTENT, a->held.data, n);
     sv_answer_take(a, n);
     if (over)
         end_message(a, which);
-    if (thought && is_leading(a))
-        a->n_thought = a->n_taken;
+    if (reasoning && is_leading(a))
+        a->n_reasoning = a->n_taken;
     return over;
 }
 
@@ -381,9 +381,9 @@ void sv_harmony_end(struct sv_answer *a, bool cut)
         if (!cut)
             end_empty_call(a);
     }
-    if (a->state == SV_ANSWER_THOUGHT) {
-        sv_answer_give(a, SV_PART_THOUGHT, a->held.data, a->held.len);
+    if (a->state == SV_ANSWER_REASONING) {
+        sv_answer_give(a, SV_PART_REASONING, a->held.data, a->held.len);
         sv_answer_take(a, a->held.len);
-        a->n_thought = is_leading(a) ? a->n_taken : a->n_thought;
+        a->n_reasoning = is_leading(a) ? a->n_taken : a->n_reasoning;
     }
 }

@@ -46,7 +46,7 @@ int sv_think_format_named(const char *name)
     return -1;
 }
 
-/* By the end: templates that only take thoughts out of earlier messages say that alone. Harmony's
+/* By the end: templates that only take reasoning out of earlier messages say that alone. Harmony's
  * end is that of any message, also in other formats. */
 enum sv_think_format sv_think_format_of(const char *template)
 {

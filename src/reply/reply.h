@@ -40,7 +40,7 @@ enum sv_think_format sv_think_format_of(const char *chat_template);
 /* The i-th text that a format needs to see, special token or not; NULL after the last. */
 const char *sv_tool_marker(enum sv_tool_format f, size_t i);
 const char *sv_think_marker(enum sv_think_format f, size_t i);
-/* Whether a text ends within a thought, as some templates let the prompt do. */
+/* Whether a text ends within reasoning, as some templates let the prompt do. */
 bool sv_think_is_open(enum sv_think_format f, const char *text, size_t n);
 
 /* Bytes at the beginning of a text that can be a function's name in a header of harmony. */
@@ -50,7 +50,7 @@ size_t sv_harmony_n_name(const char *text, size_t n);
 
 enum sv_part_kind {
     SV_PART_CONTENT,
-    SV_PART_THOUGHT,
+    SV_PART_REASONING,
     SV_PART_CALL,      /* a call begins; the text is its function's name */
     SV_PART_ARGUMENTS, /* the next piece of its arguments, JSON */
     SV_PART_CALL_END
@@ -67,8 +67,8 @@ typedef void sv_part_fn(void *user, const struct sv_part *part);
 struct sv_answer_opts {
     enum sv_tool_format tools;
     enum sv_think_format think;
-    bool in_thought;          /* the prompt has opened it */
-    bool thoughts_in_content; /* harmony: with their markers, as if the format were none */
+    bool within_reasoning;     /* the prompt has opened it */
+    bool reasoning_in_content; /* harmony: with their markers, as if the format were none */
     bool whole; /* a call is given once all of it has come, and is no call if it is malformed
                    then; else as soon as it is known to be one */
     const json_t *tool_list; /* a request's "tools", for the types of parameters; borrowed */
@@ -77,7 +77,7 @@ struct sv_answer_opts {
 };
 
 /* Takes an answer's text in any pieces. What could be the start of a marker waits, and spaces
- * around thoughts and calls are dropped; all else comes out, as content what is malformed. The
+ * around reasoning and calls are dropped; all else comes out, as content what is malformed. The
  * parts of a text are the same however it was cut. */
 struct sv_answer;
 struct sv_answer *sv_answer_new(const struct sv_answer_opts *o); /* NULL: no memory */
@@ -89,8 +89,8 @@ bool sv_answer_end(struct sv_answer *a, bool cut);
 /* Whether a call's arguments are whole. It takes what is let through as such, numbers of any size
  * and halves of surrogates too, and needs no memory. */
 bool sv_is_json_object(const char *text, size_t n);
-/* Bytes of the text up to the end of the thought, its markers included, so far. Of harmony's
- * thoughts those count that come before all else, with the header of what follows them. */
-size_t sv_answer_n_thought(const struct sv_answer *a);
+/* Bytes of the text up to the end of the reasoning, its markers included, so far. Of harmony's
+ * messages of reasoning those count that come first, with the header of the next message. */
+size_t sv_answer_n_reasoning(const struct sv_answer *a);
 
 #endif

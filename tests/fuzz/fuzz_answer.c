@@ -26,7 +26,7 @@ static void on_part(void *user, const struct sv_part *p)
     bool of_call = p->kind == SV_PART_ARGUMENTS || p->kind == SV_PART_CALL_END;
 
     SV_REQUIRE(s->in_call == of_call && p->call == s->n_calls);
-    SV_REQUIRE(p->kind != SV_PART_THOUGHT || !s->n_calls || s->harmony);
+    SV_REQUIRE(p->kind != SV_PART_REASONING || !s->n_calls || s->harmony);
     s->in_call = p->kind == SV_PART_CALL || p->kind == SV_PART_ARGUMENTS;
     s->n_calls += p->kind == SV_PART_CALL_END;
     if (!s->all.len || p->kind != s->last || p->kind == SV_PART_CALL || p->apart)
@@ -44,7 +44,7 @@ static void take_apart(const uint8_t *data, size_t n, size_t step, struct seen *
     json_t *list = sv_json_parse(tools, sizeof tools - 1, &err);
     struct sv_answer_opts o = {.tools = (enum sv_tool_format)(data[0] % 6),
                                .think = (enum sv_think_format)(data[0] / 6 % 4),
-                               .in_thought = data[1] & 128,
+                               .within_reasoning = data[1] & 128,
                                .whole = data[1] & 32,
                                .tool_list = list,
                                .part = on_part,
@@ -53,7 +53,7 @@ static void take_apart(const uint8_t *data, size_t n, size_t step, struct seen *
         s->harmony = true;
         o.tools = data[0] & 1 ? SV_TOOL_NONE : SV_TOOL_HARMONY;
         o.think = data[0] & 2 && o.tools ? SV_THINK_NONE : SV_THINK_HARMONY;
-        o.thoughts_in_content = data[0] & 4;
+        o.reasoning_in_content = data[0] & 4;
     }
     struct sv_answer *a = sv_answer_new(&o);
 

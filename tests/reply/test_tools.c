@@ -58,8 +58,8 @@ static struct sv_answer *begin(const json_t *c, const json_t *tools, bool whole,
     struct sv_answer *a = sv_answer_new(
         &(struct sv_answer_opts){.tools = (enum sv_tool_format)tool,
                                  .think = (enum sv_think_format)thought,
-                                 .in_thought = json_object_get(c, "in_thought"),
-                                 .thoughts_in_content = json_object_get(c, "in_content"),
+                                 .within_reasoning = json_object_get(c, "within_reasoning"),
+                                 .reasoning_in_content = json_object_get(c, "in_content"),
                                  .whole = whole,
                                  .tool_list = tools,
                                  .part = on_part,
@@ -262,7 +262,7 @@ static void random_texts(void **state)
             assert_true(sv_answer_push(a, text.data, text.len));
             assert_true(sv_answer_end(a, false));
             flush(&g);
-            assert_true(sv_answer_n_thought(a) <= text.len);
+            assert_true(sv_answer_n_reasoning(a) <= text.len);
             json_object_set(c, "parts", g.parts);
             json_object_set_new(c, "text", json_stringn(text.data, text.len));
             check(c, NULL, whole, 1, NULL);
@@ -314,7 +314,7 @@ static void messages_as_they_come(void **state)
             assert_int_equal(g.n_parts, ends - begins + 2 + i - called + (i == sizeof text - 2));
     }
     /* The thought with its markers, and the next message's header once it is read. */
-    assert_int_equal(sv_answer_n_thought(a), called);
+    assert_int_equal(sv_answer_n_reasoning(a), called);
     sv_answer_free(a);
     end(&g);
     json_decref(c);

@@ -323,7 +323,7 @@ static void thinks(const char *template, const char *said, const char *thought, 
     hub_close(&r);
 }
 
-static void behind_thoughts(void **state)
+static void behind_reasoning(void **state)
 {
     static const char bare[] = "{{ messages[-1].content }}";
     static const char begun[] = "{{ messages[-1].content }}<think>\n";
@@ -479,6 +479,6 @@ static void no_memory_to_begin_with(void **state)
 SV_TEST_MAIN(cmocka_unit_test(every_way_fake), cmocka_unit_test(every_way_demo),
              cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(logprobs_are_the_models),
              cmocka_unit_test(words_within), cmocka_unit_test(cut_is_length),
-             cmocka_unit_test(behind_thoughts), cmocka_unit_test(refusals_name_the_place),
+             cmocka_unit_test(behind_reasoning), cmocka_unit_test(refusals_name_the_place),
              cmocka_unit_test(kept_for_the_next), cmocka_unit_test(made_once_for_all),
              cmocka_unit_test(ends_amid), cmocka_unit_test(no_memory_to_begin_with))

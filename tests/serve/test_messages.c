@@ -170,7 +170,7 @@ static void messages_for_the_template(void **state)
     hub_close(&r);
 }
 
-static void tools_and_thoughts_for_the_template(void **state)
+static void tools_and_reasoning_for_the_template(void **state)
 {
     static const char *const list[][2] = {
         {"\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":2000}", "true/true/none"},
@@ -849,11 +849,12 @@ static void leaving_cancels(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(messages_for_the_template),
-             cmocka_unit_test(tools_and_thoughts_for_the_template), cmocka_unit_test(whole_answers),
-             cmocka_unit_test(thoughts), cmocka_unit_test(streams_are_their_answers),
-             cmocka_unit_test(events_of_a_stream), cmocka_unit_test(whole_code_points),
-             cmocka_unit_test(silent_streams_ping), cmocka_unit_test(why_answers_end),
-             cmocka_unit_test(begun_answers_go_on), cmocka_unit_test(counts),
-             cmocka_unit_test(calls_that_are_asked_for), cmocka_unit_test(fields_that_are_wrong),
-             cmocka_unit_test(errors_of_the_server), cmocka_unit_test(error_in_a_stream),
-             cmocka_unit_test(no_memory), cmocka_unit_test(leaving_cancels))
+             cmocka_unit_test(tools_and_reasoning_for_the_template),
+             cmocka_unit_test(whole_answers), cmocka_unit_test(thoughts),
+             cmocka_unit_test(streams_are_their_answers), cmocka_unit_test(events_of_a_stream),
+             cmocka_unit_test(whole_code_points), cmocka_unit_test(silent_streams_ping),
+             cmocka_unit_test(why_answers_end), cmocka_unit_test(begun_answers_go_on),
+             cmocka_unit_test(counts), cmocka_unit_test(calls_that_are_asked_for),
+             cmocka_unit_test(fields_that_are_wrong), cmocka_unit_test(errors_of_the_server),
+             cmocka_unit_test(error_in_a_stream), cmocka_unit_test(no_memory),
+             cmocka_unit_test(leaving_cancels))

@@ -137,7 +137,7 @@ static void on_part(void *user, const struct sv_part *p)
     struct got *g = user;
 
     g->n_calls += p->kind == SV_PART_CALL_END;
-    g->n_other += p->kind == SV_PART_CONTENT || p->kind == SV_PART_THOUGHT;
+    g->n_other += p->kind == SV_PART_CONTENT || p->kind == SV_PART_REASONING;
     if (p->kind == SV_PART_ARGUMENTS)
         sv_buf_append(&g->args, p->text, p->n);
 }

@@ -279,7 +279,7 @@ static void nothing_beside_is_lost(void **state)
 /* ---------------------------------------------------------------- thoughts */
 
 /* A thought in one piece is put together beside the loop where it is long. */
-static void a_whole_thought_takes_no_turn(void **state)
+static void whole_reasoning_takes_no_turn(void **state)
 {
     struct hub r = {.o.engine.context = 1 << 20, .o.stream_gap_us = 1000};
     struct sv_buf text;
@@ -302,7 +302,7 @@ static void a_whole_thought_takes_no_turn(void **state)
     hub_close(&r);
 }
 
-static void thoughts_as_clients_want_them(void **state)
+static void reasoning_as_clients_want_it(void **state)
 {
     static const char text[] = "<think>\nOne two three.\n</think>\n\nYes.";
     struct hub r = {.o.reasoning_field = "both"};
@@ -357,7 +357,7 @@ static void thoughts_as_clients_want_them(void **state)
 }
 
 /* A template may open the thought in the prompt, which the instant engine repeats. */
-static void thoughts_opened_by_the_prompt(void **state)
+static void reasoning_opened_by_the_prompt(void **state)
 {
     const char *path = sv_test_tmp("open.jinja");
     static const char template[] = "{{ messages[-1].content }}<think>\n";
@@ -679,9 +679,9 @@ static void options_that_are_wrong(void **state)
 SV_TEST_MAIN(cmocka_unit_test(messages_with_calls), cmocka_unit_test(each_choice_has_its_own),
              cmocka_unit_test(streams_are_their_messages), cmocka_unit_test(chunks_of_a_call),
              cmocka_unit_test(nothing_beside_is_lost),
-             cmocka_unit_test(a_whole_thought_takes_no_turn),
-             cmocka_unit_test(thoughts_as_clients_want_them),
-             cmocka_unit_test(thoughts_opened_by_the_prompt),
+             cmocka_unit_test(whole_reasoning_takes_no_turn),
+             cmocka_unit_test(reasoning_as_clients_want_it),
+             cmocka_unit_test(reasoning_opened_by_the_prompt),
              cmocka_unit_test(markers_that_are_special_tokens),
              cmocka_unit_test(calls_that_are_asked_for), cmocka_unit_test(forms_and_calls),
              cmocka_unit_test(some_that_are_allowed), cmocka_unit_test(prompts_without_memory),

@@ -167,7 +167,7 @@ static void start_block(struct sv_call *c, struct sv_choice *ch, const struct sv
     sv_sse_begin_named(b, "content_block_start");
     sv_buf_printf(
         b, "{\"type\":\"content_block_start\",\"index\":%d,\"content_block\":", ch->n_blocks);
-    if (p->kind == SV_PART_THOUGHT) {
+    if (p->kind == SV_PART_REASONING) {
         sv_buf_lit(b, "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}");
         write_delta_head(c, ch, "thinking_delta", "thinking");
     } else if (p->kind == SV_PART_CALL) {
@@ -186,7 +186,7 @@ static void stop_block(struct sv_choice *ch, struct sv_buf *b)
 {
     if (!ch->in_block)
         return;
-    if (ch->in_block == SV_PART_THOUGHT + 1) {
+    if (ch->in_block == SV_PART_REASONING + 1) {
         sv_sse_begin_named(b, "content_block_delta");
         sv_buf_printf(b,
                       "{\"type\":\"content_block_delta\",\"index\":%d,\"delta\":{\"type\":"
@@ -219,14 +219,14 @@ static void part_events(struct sv_call *c, struct sv_choice *ch, struct sv_buf *
     struct sv_part p;
 
     for (size_t at = 0; sv_deltas_read(ch, &at, &p);) {
-        const bool text = p.kind == SV_PART_CONTENT || p.kind == SV_PART_THOUGHT;
+        const bool text = p.kind == SV_PART_CONTENT || p.kind == SV_PART_REASONING;
         if (p.kind == SV_PART_CALL || p.kind == SV_PART_CALL_END ||
             (text && ch->in_block != (int32_t)p.kind + 1))
             stop_block(ch, b);
         if (p.kind == SV_PART_CALL || (text && !ch->in_block))
             start_block(c, ch, &p, b);
         if (p.kind == SV_PART_ARGUMENTS || p.kind == SV_PART_CONTENT ||
-            (p.kind == SV_PART_THOUGHT && !c->p.omit_reasoning))
+            (p.kind == SV_PART_REASONING && !c->p.omit_reasoning))
             block_delta(c, ch, &at, &p, b);
     }
     b->failed |= ch->deltas.failed;
@@ -314,7 +314,7 @@ static void write_block(struct sv_buf *b, const struct sv_call *c, struct sv_cho
 {
     if (ch->n_blocks)
         sv_buf_lit(b, ",");
-    if (p->kind == SV_PART_THOUGHT) {
+    if (p->kind == SV_PART_REASONING) {
         write_reasoning(b, c, ch, at, p);
     } else if (p->kind == SV_PART_CALL) {
         write_call(b, ch, at, p);

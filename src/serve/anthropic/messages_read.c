@@ -28,7 +28,7 @@ struct reader {
     const char *role; /* of the turn; NULL: none has begun */
     bool any;         /* it has content, if only an empty text */
     struct sv_content content;
-    struct sv_buf thought;
+    struct sv_buf reasoning;
     json_t *calls;
     struct sv_buf system;
 };
@@ -96,7 +96,7 @@ static int push(struct reader *r, json_t *m)
 /* Whether memory ran out for a text, which then looks like an absent one. */
 static bool lost(const struct reader *r)
 {
-    return r->system.failed || r->content.text.failed || r->thought.failed;
+    return r->system.failed || r->content.text.failed || r->reasoning.failed;
 }
 
 static int end_turn(struct reader *r)
@@ -107,9 +107,9 @@ static int end_turn(struct reader *r)
         r->any ? json_pack("{s:s, s:o}", "role", r->role, "content", sv_content_take(&r->content))
                : NULL;
 
-    if (m &&
-        ((r->thought.len && json_object_set_new(m, "reasoning_content", text_of(&r->thought))) ||
-         (r->calls && json_object_set(m, "tool_calls", r->calls)))) {
+    if (m && ((r->reasoning.len &&
+               json_object_set_new(m, "reasoning_content", text_of(&r->reasoning))) ||
+              (r->calls && json_object_set(m, "tool_calls", r->calls)))) {
         json_decref(m);
         m = NULL;
     }
@@ -117,7 +117,7 @@ static int end_turn(struct reader *r)
     json_decref(r->calls);
     r->calls = NULL;
     r->any = false;
-    sv_buf_clear(&r->thought);
+    sv_buf_clear(&r->reasoning);
     return rc;
 }
 
@@ -280,13 +280,13 @@ static int take_result(struct reader *r, const json_t *block, const char *place)
 }
 
 /* Redacted thinking cannot be read here. */
-static int take_thought(struct reader *r, const json_t *block, const char *place)
+static int take_reasoning(struct reader *r, const json_t *block, const char *place)
 {
     const json_t *text = json_object_get(block, "thinking");
 
     if (!json_is_string(text))
         return ill(r->e, place, ".thinking", "a string");
-    add_line(&r->thought, json_string_value(text), json_string_length(text));
+    add_line(&r->reasoning, json_string_value(text), json_string_length(text));
     r->any = true;
     return 0;
 }
@@ -303,7 +303,7 @@ static int take_block(struct reader *r, json_t *block, const char *place)
         return own ? take_call(r, block, place)
                    : unsupported_block(r, place, type, "it belongs to the assistant's turn");
     if (type && own && strcmp(type, "thinking") == 0)
-        return take_thought(r, block, place);
+        return take_reasoning(r, block, place);
     if (type && own && strcmp(type, "redacted_thinking") == 0) {
         r->any = true;
         return 0;
@@ -436,14 +436,14 @@ static int read_messages(struct sv_params *p, const json_t *body, struct sv_api_
     if (!json_array_size(list))
         return sv_api_bad(e, "messages", "'messages' is empty");
     sv_content_init(&r.content);
-    sv_buf_init(&r.thought);
+    sv_buf_init(&r.reasoning);
     sv_buf_init(&r.system);
     p->messages = r.out = json_array();
     int rc = sv_params_own(p, r.out) ? read_all(p, &r, present(body, "system"), list)
                                      : sv_api_no_memory(e);
     json_decref(r.calls);
     sv_content_fini(&r.content);
-    sv_buf_fini(&r.thought);
+    sv_buf_fini(&r.reasoning);
     sv_buf_fini(&r.system);
     return rc;
 }
@@ -544,7 +544,7 @@ static int read_tool_choice(struct sv_params *p, json_t *v, struct sv_api_err *e
     return 0;
 }
 
-/* ---------------------------------------------------------------- thoughts and forms */
+/* ---------------------------------------------------------------- reasoning and forms */
 
 /* *thinks: 1 or 0 for the template, -1 to leave it out. */
 static int read_thinking(struct sv_params *p, json_t *v, int *thinks, struct sv_api_err *e)

@@ -19,7 +19,7 @@ struct head {
 
 static void add(struct sv_choice *ch, const struct sv_part *p)
 {
-    bool of_call = p->kind != SV_PART_CONTENT && p->kind != SV_PART_THOUGHT;
+    bool of_call = p->kind != SV_PART_CONTENT && p->kind != SV_PART_REASONING;
     /* content before and after a dropped call is joined */
     struct head h = {(int32_t)p->kind, of_call ? p->call : 0, p->n};
 
@@ -38,7 +38,7 @@ static void flush_reasoning(struct sv_choice *ch)
 {
     if (ch->reasoning.len)
         add(ch, &(struct sv_part){
-                    .kind = SV_PART_THOUGHT, .text = ch->reasoning.data, .n = ch->reasoning.len});
+                    .kind = SV_PART_REASONING, .text = ch->reasoning.data, .n = ch->reasoning.len});
     ch->deltas.failed |= ch->reasoning.failed;
     sv_buf_clear(&ch->reasoning);
 }
@@ -47,17 +47,17 @@ static void on_part(void *user, const struct sv_part *p)
 {
     struct sv_choice *ch = user;
     const struct sv_params *par = &ch->call->p;
-    bool thought = p->kind == SV_PART_THOUGHT;
+    bool reasoning = p->kind == SV_PART_REASONING;
 
-    if (thought && !par->include_reasoning)
+    if (reasoning && !par->include_reasoning)
         return;
-    if (thought && !par->stream_reasoning) {
+    if (reasoning && !par->stream_reasoning) {
         sv_buf_append(&ch->reasoning, "\n", needs_break(ch, p, ch->reasoning.len));
         sv_buf_append(&ch->reasoning, p->text, p->n);
         return;
     }
     flush_reasoning(ch);
-    if (p->kind != SV_PART_CONTENT && !thought && p->call > 0 && !par->parallel)
+    if (p->kind != SV_PART_CONTENT && !reasoning && p->call > 0 && !par->parallel)
         return; /* vLLM drops them too */
     ch->n_calls += p->kind == SV_PART_CALL;
     if (needs_break(ch, p, ch->last_kind == (int32_t)p->kind))
@@ -71,8 +71,8 @@ int sv_deltas_open(struct sv_choice *ch)
     const struct sv_params *p = &ch->call->p;
     struct sv_answer_opts o = {.tools = p->tool_format,
                                .think = p->think_format,
-                               .in_thought = p->in_reasoning,
-                               .thoughts_in_content = !p->separate_reasoning,
+                               .within_reasoning = p->in_reasoning,
+                               .reasoning_in_content = !p->separate_reasoning,
                                .whole = !p->stream,
                                .tool_list = p->tools,
                                .part = on_part,
@@ -205,7 +205,7 @@ bool sv_deltas_write_next(struct sv_choice *ch, size_t *at, struct sv_buf *b)
     while (p.kind == SV_PART_CALL_END);
     sv_buf_lit(b, "{");
     switch (p.kind) {
-    case SV_PART_THOUGHT:
+    case SV_PART_REASONING:
         write_reasoning(b, ch, at, &p);
         break;
     case SV_PART_CALL:
@@ -273,15 +273,15 @@ void sv_deltas_message(struct sv_choice *ch, struct sv_buf *b)
     sv_buf_init(&text);
     sv_deltas_push(ch, ch->text.data ? ch->text.data : "", ch->text.len, ch->finish);
     b->failed |= ch->deltas.failed;
-    bool thought = gather(ch, SV_PART_THOUGHT, &text, b);
-    if (thought) {
-        const struct sv_part p = {.kind = SV_PART_THOUGHT, .text = text.data, .n = text.len};
+    bool reasoning = gather(ch, SV_PART_REASONING, &text, b);
+    if (reasoning) {
+        const struct sv_part p = {.kind = SV_PART_REASONING, .text = text.data, .n = text.len};
         size_t end = ch->deltas.len;
         write_reasoning(b, ch, &end, &p);
         sv_buf_lit(b, ",");
     }
     sv_buf_lit(b, "\"content\":");
-    if (gather(ch, SV_PART_CONTENT, &text, b) || (!thought && !ch->n_calls))
+    if (gather(ch, SV_PART_CONTENT, &text, b) || (!reasoning && !ch->n_calls))
         sv_json_quote(b, text.data ? text.data : "", text.len);
     else
         sv_buf_lit(b, "null");
@@ -302,7 +302,7 @@ const char *sv_deltas_finish(const struct sv_choice *ch)
 int64_t sv_deltas_n_reasoning_tokens(struct sv_choice *ch)
 {
     const int32_t *ids = (const int32_t *)(const void *)ch->ids.data;
-    size_t n = ch->answer ? sv_answer_n_thought(ch->answer) : 0;
+    size_t n = ch->answer ? sv_answer_n_reasoning(ch->answer) : 0;
     struct sv_detok d;
 
     sv_detok_init(&d, ch->call->s->model->tok, !ch->r.show_special);

@@ -120,7 +120,7 @@ static int add_reasoning(struct sv_grammar **g, const struct head *h, struct sv_
     static const char spaces[] = "[ \\t\\r\\n]{0,8}";
     const char *open = sv_think_marker((enum sv_think_format)h->think, 0);
     const char *close = sv_think_marker((enum sv_think_format)h->think, 1);
-    struct sv_grammar *part[4] = {NULL, NULL, NULL, *g}, *thought = NULL, *all = NULL;
+    struct sv_grammar *part[4] = {NULL, NULL, NULL, *g}, *reasoning = NULL, *all = NULL;
 
     if (!close)
         return SV_OK;
@@ -130,14 +130,14 @@ static int add_reasoning(struct sv_grammar **g, const struct head *h, struct sv_
     if (!rc)
         rc = sv_grammar_regex(&part[2], spaces, sizeof spaces - 1, err);
     if (!rc)
-        rc = sv_grammar_join(&thought, part, 4, err);
+        rc = sv_grammar_join(&reasoning, part, 4, err);
     if (!rc && h->think_open)
-        all = sv_grammar_ref(thought);
+        all = sv_grammar_ref(reasoning);
     else if (!rc)
-        rc = sv_grammar_either(&all, (struct sv_grammar *[]){*g, thought}, 2, err);
+        rc = sv_grammar_either(&all, (struct sv_grammar *[]){*g, reasoning}, 2, err);
     for (int i = 0; i < 3; i++)
         sv_grammar_unref(part[i]);
-    sv_grammar_unref(thought);
+    sv_grammar_unref(reasoning);
     if (rc)
         return rc;
     sv_grammar_unref(*g);

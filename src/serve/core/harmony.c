@@ -48,7 +48,7 @@ static json_t *with_thinking(const json_t *m)
     return NULL;
 }
 
-/* Beside a call the template takes reasoning or content, and either as a thought: they are joined.
+/* Beside a call the template takes reasoning or content, and either as reasoning: they are joined.
  * True unless memory ran out. */
 static bool join_content(json_t *m)
 {

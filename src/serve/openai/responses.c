@@ -71,7 +71,7 @@ static void write_logprobs(struct sv_buf *b, const struct sv_choice *ch, int32_t
 
 /* An item: where its deltas begin, and the range of tokens whose log probabilities it has. */
 struct item {
-    enum sv_part_kind kind; /* THOUGHT, CONTENT or CALL */
+    enum sv_part_kind kind; /* REASONING, CONTENT or CALL */
     size_t at;
     int32_t index, from, to;
 };
@@ -80,7 +80,7 @@ struct item {
 static const struct {
     const char *id, *delta, *done;
 } names[] = {
-    [SV_PART_THOUGHT] = {"rs", "response.reasoning_text.delta", "response.reasoning_text.done"},
+    [SV_PART_REASONING] = {"rs", "response.reasoning_text.delta", "response.reasoning_text.done"},
     [SV_PART_CONTENT] = {"msg", "response.output_text.delta", "response.output_text.done"},
     [SV_PART_CALL] = {"fc", "response.function_call_arguments.delta",
                       "response.function_call_arguments.done"},
@@ -109,14 +109,14 @@ static void write_text(struct sv_buf *b, const struct sv_choice *ch, const struc
 static void write_part(struct sv_buf *b, const struct sv_choice *ch, const struct item *it,
                        bool begun)
 {
-    bool thought = it->kind == SV_PART_THOUGHT;
+    bool reasoning = it->kind == SV_PART_REASONING;
 
-    sv_buf_printf(b, "{\"type\":\"%s\",\"text\":", thought ? "reasoning_text" : "output_text");
+    sv_buf_printf(b, "{\"type\":\"%s\",\"text\":", reasoning ? "reasoning_text" : "output_text");
     if (begun)
         sv_buf_lit(b, "\"\"");
     else
         write_text(b, ch, it);
-    if (!thought) {
+    if (!reasoning) {
         sv_buf_lit(b, ",\"annotations\":[]");
         write_logprobs(b, ch, it->from, begun ? it->from : it->to);
     }
@@ -135,7 +135,7 @@ static void write_item(struct sv_buf *b, const struct sv_choice *ch, const struc
     write_id(b, ch->call, it);
     sv_buf_printf(b, ",\"status\":\"%s\",", status ? status : "in_progress");
     switch (it->kind) {
-    case SV_PART_THOUGHT:
+    case SV_PART_REASONING:
         sv_buf_lit(b, "\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":null,"
                       "\"content\":[");
         break;

@@ -223,7 +223,8 @@ static int take_output(struct talk *t, const json_t *item, const char *place, st
 }
 
 /* The reasoning's content, or else its summary. */
-static int take_thought(struct talk *t, const json_t *item, const char *place, struct sv_api_err *e)
+static int take_reasoning(struct talk *t, const json_t *item, const char *place,
+                          struct sv_api_err *e)
 {
     struct sv_buf b;
     int rc = 0;
@@ -363,7 +364,7 @@ static int add_item(struct talk *t, const json_t *item, const char *place, struc
     } kinds[] = {{"message", take_message},
                  {"function_call", take_call},
                  {"function_call_output", take_output},
-                 {"reasoning", take_thought}};
+                 {"reasoning", take_reasoning}};
     const json_t *v = json_object_get(item, "type"), *id = json_object_get(item, "id");
     const char *type = json_string_value(v);
     char at[PLACE];
