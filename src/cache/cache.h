@@ -85,7 +85,8 @@ struct sv_cache {
     struct sv_dev *dev;
     struct sv_cache_group group[SV_MAX_GROUPS];
     int32_t n_groups, n_slots, n_parts, max_positions;
-    int32_t main; /* the group by which fullness is told: the first one that keeps all positions */
+    int32_t
+        main; /* the group that fullness is measured by: the first one that keeps all positions */
     uint32_t owned[SV_CACHE_OWNERS]; /* groups of each owner, as bits */
     bool has_state;
     int32_t *n_backed; /* (n_slots) positions with pages */
@@ -210,8 +211,8 @@ void sv_cache_snapshot_passed(struct sv_cache *c, int32_t slot, const int32_t *n
 /* It did, and the positions are published: the slot's snapshot from now on. */
 void sv_cache_passed(struct sv_cache *c, int32_t slot, int32_t n_positions);
 
-/* How far the pages of the prompt that sv_cache_attach was given are known, where that is farther
- * than it could go on from for lack of a state: a place that prompts may have in common. Else 0. */
+/* How far the prompt given to sv_cache_attach is known, where that is farther than it could be
+ * continued for lack of a state: a beginning that prompts may share. Else 0. */
 static inline int32_t sv_cache_branch(const struct sv_cache *c, int32_t slot)
 {
     return c->branch_at[slot];
@@ -226,14 +227,14 @@ int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err);
 int32_t sv_cache_boundary(const struct sv_cache *c);
 /* The salt of an empty slot: it shares prefixes with slots of the same salt. (0, 0) at first. */
 void sv_cache_set_salt(struct sv_cache *c, int32_t slot, const uint64_t salt[2]);
-/* Gives an empty slot the longest prefix of tokens that is known and can be gone on from: what a
+/* Attaches to an empty slot the longest known prefix of tokens that can be continued: all that a
  * row behind it sees is there in every group, and valid in the target's groups and in the groups
  * whose bits are in `required`. Those positions are backed and shared, so nothing may be written
  * below them. Returns how many. */
 int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_tokens,
                         uint32_t required);
-/* How many positions attach would give a slot of this salt just now, at most; a slot of this part.
- * Any thread may ask. */
+/* How many positions attach would give a slot of this salt and this part at the moment, at most.
+ * Callable from any thread. */
 int32_t sv_cache_known(const struct sv_cache *c, const uint64_t salt[2], const int32_t *tokens,
                        int32_t n_tokens);
 int32_t sv_cache_known_in(const struct sv_cache *c, int32_t part, const uint64_t salt[2],

@@ -66,7 +66,7 @@ int32_t sv_prefix_n_published(const struct sv_cache *c, int32_t slot);
 /* Gives a snapshot of the slot's states at n positions to the node that ends there, if there is
  * one: the slot is then no user of it any more. */
 void sv_prefix_take_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions);
-/* Whether a snapshot there is of use: the positions may be published, and none is known yet. */
+/* Whether a snapshot there is useful: the positions may be published, and none is known yet. */
 bool sv_prefix_wants_snapshot(const struct sv_cache *c, int32_t slot, int32_t n_positions);
 /* Users that the index adds to each page of a group; aborts when its own lists disagree. */
 void sv_prefix_count(const struct sv_cache *c, int32_t group, int32_t *n_users);

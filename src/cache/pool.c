@@ -139,7 +139,7 @@ static int group_open(struct sv_cache *c, struct sv_cache_group *g,
     return rc;
 }
 
-/* The group by which fullness is told: the first one that keeps all positions, else the first
+/* The group that fullness is measured by: the first one that keeps all positions, else the first
  * paged one. */
 static int32_t main_group(const struct sv_cache_group_desc *d, int32_t n)
 {
@@ -268,8 +268,8 @@ void sv_cache_drop_page(struct sv_cache_group *g, int32_t page)
         kept_insert(g, page, pool->newest, SV_NO_PAGE);
 }
 
-/* The same of a page that its last user has passed: it is the next to be evicted, since prefixes
- * are gone on from at their ends more than in between. */
+/* The same of a page that its last user has passed: it is evicted next, since prefixes are mostly
+ * continued at their ends. */
 static void pass_page(struct sv_cache_group *g, int32_t page)
 {
     const struct sv_cache_pool *pool = pool_of(g, page);
@@ -351,7 +351,7 @@ bool sv_cache_can_back(const struct sv_cache *c, int32_t part, const struct sv_c
     return true;
 }
 
-/* Whole nodes first: that makes room in all groups, and spoils fewer prefixes. */
+/* Whole nodes first: that makes room in all groups, and affects fewer prefixes. */
 static void make_room(struct sv_cache *c, int32_t part, const struct sv_cache_need *need)
 {
     for (int32_t apart = 0; apart < 2; apart++)
@@ -494,7 +494,7 @@ static void upload_tables(struct sv_cache *c)
         hi--;
     if (lo == hi)
         return;
-    /* One copy a group, from memory that stays as it is until the step after the next. */
+    /* One copy per group, from memory that is unchanged until the step after the next. */
     int32_t *stage = c->stage + (size_t)c->stage_use * c->stage_words;
     c->stage_use ^= 1;
     for (int32_t i = 0; i < c->n_groups; i++) {
@@ -577,7 +577,7 @@ static void check_kept(const struct sv_cache_group *g, int32_t part)
     SV_REQUIRE(n_kept == pool->n_kept && n_listed == n_kept && pool->newest == older);
 }
 
-/* Every page of a group has exactly the users that tables, slots and the index count up to. */
+/* Every page of a group has exactly the users that tables, slots and the index count. */
 static void check_group(const struct sv_cache *c, int32_t i)
 {
     const struct sv_cache_group *g = &c->group[i];

@@ -232,7 +232,7 @@ static void let_go(struct sv_cache_group *g, int32_t *held)
     *held = SV_NO_PAGE;
 }
 
-/* What a slot has computed of its positions up to the end of node p of its path. */
+/* Which groups a slot has computed up to the end of node p of its path. */
 static uint32_t valid_of(const struct sv_cache *c, int32_t slot, int32_t p)
 {
     const int32_t end = (p + 1) * sv_prefix_of(c, slot)->grid;
@@ -383,8 +383,8 @@ static void share(struct sv_cache *c, int32_t slot, int32_t p, int32_t i, bool l
     }
 }
 
-/* The longest path of known nodes for these tokens that can be gone on from: how many nodes, the
- * last of them, and how many are known in all. */
+/* The longest path of known nodes for these tokens that can be continued: number of nodes, the last
+ * of them, and how many are known in all. */
 struct path {
     int32_t n, end, n_known;
 };
@@ -477,8 +477,8 @@ static bool merge(struct sv_cache_group *g, int32_t *held, int32_t *entry, int32
     return false;
 }
 
-/* Another sequence has published part p of the slot's path. Where what it holds is not valid and no
- * running sequence reads it, the slot's pages take their place. */
+/* Another sequence has published part p of the slot's path. Where its pages are not valid and no
+ * running sequence reads them, the slot's pages take their place. */
 static void meet(struct sv_cache *c, int32_t slot, int32_t p, int32_t i)
 {
     struct sv_prefix *x = sv_prefix_of(c, slot);

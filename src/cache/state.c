@@ -115,7 +115,7 @@ void sv_cache_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions)
     SV_REQUIRE(slot >= 0 && slot < c->n_slots && n_positions <= c->n_backed[slot]);
     if (!c->has_state || !sv_prefix_wants_snapshot(c, slot, n_positions))
         return;
-    SV_REQUIRE(!c->reset[slot]); /* else there is nothing of the slot's own yet */
+    SV_REQUIRE(!c->reset[slot]); /* else the slot has nothing of its own yet */
     for (int32_t i = 0; i < c->n_groups; i++) {
         struct sv_cache_group *g = &c->group[i];
         if (sv_cache_is_paged(g))
@@ -130,7 +130,7 @@ void sv_cache_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions)
     sv_prefix_take_snapshot(c, slot, n_positions);
 }
 
-/* Answers leave half of the pages to what is kept for others. */
+/* Answers leave half of the pages to cached prefixes. */
 static bool can_reserve(struct sv_cache *c, int32_t group)
 {
     const struct sv_cache_group *g = &c->group[group];

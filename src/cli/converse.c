@@ -46,8 +46,8 @@ static char *continued_text(EditLine *el)
     return text;
 }
 
-/* Waits for a byte, as long as timeout_ms (-1: without limit). Returns read's result; -1 also on
- * Ctrl-C, on being told to end and after the timeout. */
+/* Waits for a byte, up to timeout_ms (-1: without limit). Returns read's result; -1 also on Ctrl-C,
+ * on SIGTERM or SIGHUP and after the timeout. */
 static int read_byte(int timeout_ms, char *byte)
 {
     /* A Ctrl-C that came before the wait is not lost, nor is the wait ended by other signals: of a
@@ -219,8 +219,8 @@ static int open_editor(struct editor *ed)
     return SV_CLI_OK;
 }
 
-/* Beside the old one and then in its place, so that a full disk or an end in the middle loses
- * neither. A conversation is nobody else's: mkstemp's file is its owner's alone. */
+/* Written beside the old file and moved into its place, so that a full disk or an interruption
+ * loses neither. Conversations are private: mkstemp's file is readable by its owner alone. */
 static void save_history(struct editor *ed)
 {
     char linked[PATH_MAX];

@@ -1,9 +1,10 @@
 /*
- * grammar.c - what answers must be: options of `run` and `generate`, and fields of a line of JSON.
+ * grammar.c - constraints on answers: options of `run` and `generate`, and fields of a line of
+ * JSON.
  *
- * Called by run.c, generate.c and jsonl.c. A grammar is made here, so that a mistake in it is told
- * with the option's or the field's name before a model is loaded. Must not: read a file that is not
- * named.
+ * Called by run.c, generate.c and jsonl.c. A grammar is made here, so that a mistake in it is
+ * reported with the option's or the field's name before a model is loaded. Must not: read a file
+ * that is not named.
  */
 #include "cli/cli.h"
 

@@ -330,7 +330,7 @@ int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
     int rc;
 
     memset(out, 0, sizeof *out);
-    /* With a time limit nobody knows how many answers there will be. */
+    /* With a time limit the number of answers is not known in advance. */
     sv_cli_progress_begin(&b.progress, stderr, "measure", "answers",
                           o->max_seconds > 0
                               ? 0

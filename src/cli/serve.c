@@ -311,7 +311,8 @@ int sv_cli_serve(int argc, char **argv)
         code = sv_cli_one_of("serve", "unknown-fields", unknown, fates);
     if (code < 0 && !!s.tls_cert != !!s.tls_key)
         code = sv_cli_usage("serve", "options --tls-cert and --tls-key belong together");
-    if (code < 0 && s.unix_path && !*s.unix_path) /* an unset variable: nobody would find it */
+    if (code < 0 && s.unix_path &&
+        !*s.unix_path) /* an unset variable: the socket would not be found */
         code = sv_cli_usage("serve", "option --unix: the path is empty");
     if (code < 0 && s.unix_path && s.host)
         code = sv_cli_usage("serve", "options --unix and --host exclude each other");

@@ -1,14 +1,14 @@
 /*
- * grammar.h - front header of src/grammar: texts that an answer may be. Rules over bytes, the
- * vocabulary as a trie, and a matcher that says which tokens may come next.
+ * grammar.h - front header of src/grammar: constraints on the text of an answer. Rules over bytes,
+ * the vocabulary as a trie, and a matcher that yields the tokens allowed next.
  *
  * Called by engine (one matcher a sequence), serve and cli (they make grammars). Knows no model, no
- * device and no tokenizer: bytes come through a callback. Must not: allocate after
- * sv_matcher_open, or take unbounded time or memory for any grammar, however hostile.
+ * device and no tokenizer: bytes come through a callback. Must not: allocate after sv_matcher_open,
+ * or take unbounded time or memory for any grammar, however hostile.
  *
  * Threads: a grammar may be made, referenced and released on any thread. Matchers of one grammar
- * share what they have learnt about it, so all matchers of a grammar are opened, used and closed by
- * one thread (the engine's). A vocabulary does not change once it is open.
+ * share its caches, so all matchers of a grammar are opened, used and closed by one thread (the
+ * engine's). A vocabulary does not change once it is open.
  */
 #ifndef SV_GRAMMAR_H
 #define SV_GRAMMAR_H
@@ -139,12 +139,12 @@ void sv_matcher_back(struct sv_matcher *m, uint64_t mark);
  * too expensive gives up early here, and that is undone as well, so what is tried changes nothing
  * of what comes. Until then no other matcher of the grammar may be asked. */
 uint64_t sv_matcher_try(struct sv_matcher *m);
-/* Nobody will go back to before what was taken so far: it need not be kept. */
+/* Marks before the current place are not needed any more. */
 void sv_matcher_settle(struct sv_matcher *m);
 
-/* NULL, or why this matcher gave up: the grammar is so ambiguous that it went beyond the bounds on
- * memory or time. From then on it allows nothing, for good. Which texts lead there depends on the
- * texts, not on what this matcher or others have been asked before (automaton.h). */
+/* NULL, or why this matcher failed: the grammar is so ambiguous that it exceeded the bounds on
+ * memory or time. From then on it allows nothing. Which texts lead there depends on the texts
+ * alone, not on earlier calls of this matcher or others (automaton.h). */
 const char *sv_matcher_failure(const struct sv_matcher *m);
 
 #endif

@@ -353,7 +353,7 @@ bool sv_harmony_step(struct sv_answer *a)
 
 /* ---------------------------------------------------------------- the end */
 
-/* A header that was cut within its next word says nothing by it. */
+/* A header that was cut within its next word does not count that word. */
 static bool is_cut_word(struct span s)
 {
     static const char *const words[] = {"assistant", "analysis", "commentary", "final",

@@ -29,7 +29,7 @@ enum sv_think_format {
     SV_THINK_HARMONY /* messages on the channel "analysis" */
 };
 
-/* By our names and those of vLLM's and SGLang's parsers; -1: nobody's. */
+/* By our names and those of vLLM's and SGLang's parsers; -1: unknown. */
 int sv_tool_format_named(const char *name);
 int sv_think_format_named(const char *name);
 const char *sv_tool_format_name(enum sv_tool_format f);

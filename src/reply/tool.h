@@ -15,7 +15,7 @@
 struct sv_tool_syntax {
     const char *name;
     const char *open[3];  /* where calls begin; lists end with NULL */
-    const char *close[4]; /* what may follow a call and says nothing */
+    const char *close[4]; /* what may follow a call and is dropped */
     const char *inner[8]; /* other markers that may be special tokens */
     bool bare;            /* an object at the beginning is a call */
 };

@@ -83,7 +83,7 @@ enum sv_call_is sv_call_byte(struct sv_call *k, char c)
     }
 }
 
-/* Models leave out the last tags; what a value is without its tag nobody knows. */
+/* Models leave out the last tags; the extent of a value without its tag is unknown. */
 bool sv_call_may_end(struct sv_call *k)
 {
     if (k->step != SV_STEP_TAG || k->word.len)

@@ -42,7 +42,7 @@ static enum sv_call_field field_of(const struct sv_call *k)
     return SV_FIELD_OTHER;
 }
 
-/* An object without a marker around it is a call only if it says nothing else. */
+/* An object without a marker around it is a call only if it has no other fields. */
 static bool may_have(const struct sv_call *k)
 {
     static const char *const known[] = {"name", "arguments", "parameters", "type", "id"};

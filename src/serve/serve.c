@@ -40,7 +40,7 @@ static void check_drained(struct sv_serve *s)
         return; /* the state does not tell: the device may fail meanwhile */
     if (over > 0 && s->calls && !s->drain_over) {
         s->drain_over = true;
-        sv_call_cancel_all(s); /* the clients are told */
+        sv_call_cancel_all(s); /* clients get an error */
     }
     if (over > 2000000 || (!s->calls && !sv_http_n_open(s->http)))
         event_base_loopbreak(s->base);

@@ -135,7 +135,7 @@ struct sv_fake_opts {
 };
 int sv_fake_open(struct sv_drafter **d, const struct sv_fake_opts *opts, struct sv_err *err);
 
-/* Acceptance so far: plain counters, summed by whoever owns them. */
+/* Acceptance so far: plain counters, summed by their owner. */
 struct sv_accept_stats {
     int64_t n_steps;                   /* verify steps with at least one draft */
     int64_t n_drafted, n_accepted;     /* drafts; the bonus token is in neither */

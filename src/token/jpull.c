@@ -193,8 +193,7 @@ static int skip_string(struct sv_jpull *j)
     return sv_jpull_fail(j, start, "this string has no end");
 }
 
-/* Brackets are only counted here: whoever reads the span afterwards checks the rest of the
- * grammar. */
+/* Brackets are only counted here: the reader of the span checks the rest of the grammar. */
 int sv_jpull_skip(struct sv_jpull *j)
 {
     char stack[SV_JPULL_DEPTH];

@@ -80,8 +80,8 @@ uint8_t sv_utf8_next(uint8_t state, uint8_t byte);
 #define SV_N_MASKS 64 /* of whole states */
 #define SV_N_TOPS 64
 #define SV_N_LEAVES 4096 /* of one top */
-/* Items looked at between one dropping of what was learnt and the next, so for one token or mask:
- * some tens of milliseconds; and for all tokens that are only tried from one place. */
+/* Items visited between two resets of the caches, so for one token or mask: some tens of
+ * milliseconds; and for all tokens that are only tried from one place. */
 #define SV_WORK (1 << 22)
 #define SV_WORK_TRIED (SV_WORK / 8)
 
@@ -111,7 +111,7 @@ struct sv_set {
 struct sv_top {
     uint32_t set; /* SV_NO_SET: free */
     uint64_t used;
-    uint32_t n_leaves; /* SV_N_LEAVES + 1: too many to be of use */
+    uint32_t n_leaves; /* SV_N_LEAVES + 1: too many to use */
     uint16_t reach;    /* of all states on the way */
     uint32_t *words, *leaves;
 };
@@ -122,7 +122,7 @@ struct sv_mask {
     uint32_t *words;
 };
 
-/* That two sets united are a third. */
+/* The union of two sets is a third. */
 struct sv_union {
     uint32_t one, other, set; /* one SV_NO_SET: free */
 };
@@ -138,7 +138,7 @@ struct sv_automaton {
     const struct sv_grammar *g;
     struct sv_vocab *v;
     struct sv_automaton *next;   /* of the same grammar */
-    struct sv_matcher *matchers; /* whose states are kept */
+    struct sv_matcher *matchers; /* their states are kept */
     uint32_t start;
 
     struct sv_set *sets;
@@ -146,9 +146,9 @@ struct sv_automaton {
     uint32_t *table; /* (2 * SV_MAX_SETS) by hash: set + 1, 0: none */
     uint32_t *rows;  /* transitions: set + 1, 0: unknown */
     uint32_t n_sets, n_items, n_rows;
-    uint32_t max_sets, max_items; /* until what was learnt is dropped */
+    uint32_t max_sets, max_items; /* left until the caches are reset */
 
-    uint64_t *queue;         /* one closure's pairs (node, tail) */
+    uint64_t *queue;         /* pairs (node, tail) of one closure */
     uint64_t *seen;          /* (2 * SV_MAX_QUEUE) by hash: epoch << 32 | place in the queue */
     struct sv_call *calls;   /* a heap by rank */
     struct sv_union *unions; /* (SV_N_UNIONS) by hash, the latest */
@@ -160,10 +160,10 @@ struct sv_automaton {
     uint32_t *words;        /* of all masks and tops */
     uint32_t *leaves;       /* of all tops */
     uint32_t *walk;         /* (longest + 1) states of a walk over the trie, by depth */
-    uint64_t clock;         /* of use, for masks and tops */
+    uint64_t clock;         /* clock of uses, for masks and tops */
     uint64_t kinds_of[256]; /* by class: the kinds that have a byte in it */
 
-    int32_t work;        /* left until what was learnt is dropped */
+    int32_t work;        /* work left until the caches are reset */
     int32_t unions_left; /* in this step */
     bool full;           /* a pool is used up: collect and try again */
 };
@@ -194,11 +194,11 @@ bool sv_sets_push(struct sv_automaton *a, uint64_t item); /* onto scratch */
 void sv_sets_forget_unions(struct sv_automaton *a);
 /* Of the stacks that a tail stands for those of at most `most` frames (not less than its low). */
 uint32_t sv_sets_prune(struct sv_automaton *a, uint32_t tail, uint32_t most);
-/* The set in which every node stands for those it is like. */
+/* The set with every node replaced by its representative. */
 uint32_t sv_sets_like(struct sv_automaton *a, uint32_t set);
-/* Drops all that was learnt but the states that matchers hold, whose numbers change. */
+/* Drops all cached sets but the states that matchers hold, whose numbers change. */
 void sv_sets_collect(struct sv_automaton *a);
-/* From now on: what may be learnt before it is dropped. */
+/* Resets the bound on what may be cached. */
 void sv_sets_allow(struct sv_automaton *a);
 
 /* close.c. The state after one more byte; the state that popping a tail leads to; the first. */

@@ -38,7 +38,7 @@ void sv_build_at(struct sv_build *b, int64_t pos);
 void sv_build_fail(struct sv_build *b, int code, int64_t pos, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 bool sv_build_failed(const struct sv_build *b);
-/* The first error, for those who do not finish a grammar; SV_OK: there is none. */
+/* The first error, for callers that do not finish a grammar; SV_OK: none. */
 int sv_build_error(const struct sv_build *b, struct sv_err *err);
 
 sv_expr sv_build_empty(struct sv_build *b);   /* the empty text */
@@ -67,15 +67,15 @@ struct sv_arc {
     sv_expr label;
 };
 sv_expr sv_build_states(struct sv_build *b, int32_t n_states, const struct sv_arc *arcs, size_t n);
-/* What a finished grammar matches. It must live until sv_build_finish. */
+/* What a finished grammar matches. The grammar must live until sv_build_finish. */
 sv_expr sv_build_grammar(struct sv_build *b, const struct sv_grammar *g);
 
 /* A rule: declared first, so that bodies can call it (the expression calls the rule), defined once
  * later. The name (copied, NULL: none) and the position are for errors. Rules are shared, not
- * copied: masks are cached by what happens inside a rule, whoever called it, so parts that come
- * back in many places (a string, a number, a value) should be rules. A rule may call itself as its
- * very first part only directly (it becomes a repetition); by way of other rules that is refused
- * with its position. */
+ * copied: masks are cached by the place within a rule, not by its caller, so parts that occur in
+ * many places (a string, a number, a value) should be rules. A rule may call itself as its very
+ * first part only directly (it becomes a repetition); indirect left recursion is refused with its
+ * position. */
 sv_expr sv_build_rule(struct sv_build *b, const char *name, size_t n_name, int64_t pos);
 void sv_build_define(struct sv_build *b, sv_expr rule, sv_expr body);
 bool sv_build_defined(const struct sv_build *b, sv_expr rule);

@@ -1,8 +1,8 @@
 /*
- * compile.c - expressions to the network of nodes: what a matcher runs on.
+ * compile.c - expressions to the network of nodes that a matcher runs on.
  *
  * Called by the readers of grammars as their last act. Works backwards: every part is compiled with
- * the node that follows it in hand. A rule is one piece of network with one end; to call it takes
+ * the node that follows it in hand. A rule is one piece of network with one end; a call of it takes
  * one node. Must not: recurse but into parts of an expression (SV_MAX_EXPR_DEPTH).
  */
 #include "grammar/core/rules.h"
@@ -236,7 +236,7 @@ static void compile_all(struct sv_build *b, uint32_t start)
     }
 }
 
-/* Moves nodes, edges and rules over; rules nobody calls stay without a way through. */
+/* Moves nodes, edges and rules over; rules that are never called keep no way through. */
 static struct sv_grammar *take(struct sv_build *b, uint32_t start)
 {
     uint32_t nothing = sv_build_new_node(b, SV_NODE_SPLIT, 0, 0);

@@ -1,9 +1,9 @@
 /*
  * compose.c - grammars of texts and of other grammars: literal, choice, join, either, repeat, and
- * what stands around a marker.
+ * texts around a marker.
  *
- * Called by serve for tools and reasoning, and by whoever has texts to choose from. Must not: keep
- * the parts; their rules are copied.
+ * Called by serve for tools and reasoning, and for choices between texts. Must not: keep the parts;
+ * their rules are copied.
  */
 #include "grammar/core/build.h"
 

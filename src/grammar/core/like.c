@@ -1,10 +1,10 @@
 /*
- * like.c - which nodes of a network look alike to tokens of a few bytes: the links of a counted
- * repetition that are far from its end, and parts that a grammar says twice.
+ * like.c - equivalent nodes: nodes of a network that tokens of a few bytes cannot distinguish, such
+ * as the links of a counted repetition far from its end, and parts that a grammar repeats.
  *
- * Called by network.c when a network is complete. Masks are then computed for one node of many
- * alike, and only tokens longer than the bytes they agree on are looked at again (mask.c). Nodes
- * are told apart round by round, as automata are minimised: after r rounds those with one signature
+ * Called by network.c when a network is complete. Masks are then computed for one representative,
+ * and only tokens longer than the bytes on which nodes agree are visited again (mask.c). Nodes are
+ * separated round by round, as automata are minimised: after r rounds those with one signature
  * agree on r bytes. Must not: take more than WORK visits of nodes, or recurse.
  */
 #include "grammar/core/rules.h"
@@ -75,7 +75,7 @@ static void put_in_order(struct like *l, uint32_t start)
     }
 }
 
-/* What a round can tell of node i. */
+/* The signature of node i in a round. */
 static uint64_t signature(const struct like *l, uint32_t i)
 {
     const struct sv_grammar *g = l->g;
@@ -139,8 +139,8 @@ static uint32_t count_signatures(struct like *l, const uint64_t *sign)
     return n;
 }
 
-/* Nodes that are like none yet get one of the same signature: one that stands for others already,
- * so that all of a chain come to be like one. */
+/* Nodes without a representative get one of the same signature: one that represents others already,
+ * so that a whole chain shares one. */
 static void liken(struct like *l, const uint64_t *sign, uint8_t same)
 {
     memset(l->table, 0, l->n_table * sizeof *l->table);
@@ -163,7 +163,7 @@ static void liken(struct like *l, const uint64_t *sign, uint8_t same)
     }
 }
 
-/* Rounds, until they tell no more apart, or all, or there have been enough. */
+/* Rounds, until nothing more is separated, or all is, or there have been enough. */
 static void tell_apart(struct like *l)
 {
     const uint32_t n = l->g->n_nodes;
@@ -177,7 +177,8 @@ static void tell_apart(struct like *l)
             run_round(l);
         memcpy(l->kept + (size_t)n_levels++ * n, l->sign, n * sizeof *l->sign);
         n_signatures = count_signatures(l, l->sign);
-        stable = n_signatures == n_before; /* then those of one signature are the same for good */
+        stable = n_signatures ==
+                 n_before; /* then nodes of one signature are equivalent for all lengths */
         n_before = n_signatures;
     }
     while (n_levels-- > 0) {

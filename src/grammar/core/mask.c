@@ -1,11 +1,12 @@
 /*
- * mask.c - which tokens may come next: the vocabulary's trie walked with the grammar's states.
+ * mask.c - token masks: the vocabulary's trie walked with the grammar's states.
  *
- * Called by matcher.c. A state is cut into its items by tail. What the items of one tail allow is
- * walked once with the hole in place of the tail, and kept: it is the same at any depth and in any
- * surroundings. Where such a walk falls into the hole, the subtree of the trie below is a leaf, and
- * is walked with the true tail each time. So a string's mask costs one walk over the vocabulary for
- * each grammar, and after that the few thousand tokens that close the string. Must not: allocate.
+ * Called by matcher.c. A state is divided into its items by tail. The tokens that the items of one
+ * tail allow are computed once with the hole in place of the tail, and cached: they are the same at
+ * any depth and in any context. Where such a walk falls into the hole, the subtree of the trie
+ * below is a leaf, and is walked with the true tail each time. So a string's mask costs one walk
+ * over the vocabulary for each grammar, and after that the few thousand tokens that close the
+ * string. Must not: allocate.
  */
 #include "grammar/core/automaton.h"
 
@@ -40,7 +41,7 @@ static uint32_t step_like(struct sv_automaton *a, uint32_t set, uint8_t byte, ui
     return sv_sets_like(a, to);
 }
 
-/* What find_loops has looked at: places within characters. */
+/* Places within characters that find_loops has visited. */
 struct places {
     uint8_t same;
     struct {
@@ -124,7 +125,7 @@ static bool falls_into_hole(const struct sv_automaton *a, uint32_t set)
     return s->n && sv_item_node(a->items[s->first]) == SV_NODE_HOLE;
 }
 
-/* Notes what a top has to know about a state that was reached at node i. */
+/* Records in a top the state reached at node i. */
 static void note(const struct sv_automaton *a, struct sv_top *top, uint32_t set, uint32_t i)
 {
     if (a->sets[set].reach > top->reach)
@@ -316,7 +317,7 @@ static bool add_top(struct sv_automaton *a, const struct sv_top *top, uint32_t t
     return true;
 }
 
-/* Whether a top may be used above this tail: it has leaves few enough, and no state on its way
+/* Whether a top may be used above this tail: it has few enough leaves, and no state on its way
  * comes near the limit on stacks, which the walk with the hole could not see. */
 static bool fits(const struct sv_automaton *a, const struct sv_top *top, uint32_t tail)
 {
@@ -397,7 +398,7 @@ const uint32_t *sv_mask_of(struct sv_automaton *a, uint32_t set)
     like = sv_sets_like(a, set);
     if (like == SV_NO_SET)
         return NULL;
-    if (like != set) { /* a set of what nodes are like is like itself: no deeper than this */
+    if (like != set) { /* a set of representatives is its own representative: no deeper than this */
         words = sv_mask_of(a, like);
         if (!words || a->v->longest <= a->sets[set].same)
             return words;

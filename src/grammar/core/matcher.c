@@ -1,6 +1,6 @@
 /*
- * matcher.c - one sequence's place in a grammar: forwards by tokens, back to a mark, and what may
- * come next.
+ * matcher.c - one sequence's place in a grammar: advanced by tokens, taken back to a mark, and the
+ * tokens allowed next.
  *
  * Called by engine. Places are numbers of states, which the automaton shares; going back is reading
  * an older number. Must not: allocate once it is open.
@@ -58,8 +58,8 @@ static bool is_end(const struct sv_vocab *v, int32_t id)
     return v->end_mask[id / 32] >> (id % 32) & 1;
 }
 
-/* After a call that did not come to its end: whether it is worth another try, from nothing learnt.
- * Where tokens are only tried it is not: whoever comes there for good finds out. */
+/* Whether a call that ran out of its budget is repeated with empty caches. Not where tokens are
+ * only tried: the same place is computed in full if the text gets there. */
 static bool try_again(struct sv_matcher *m, int attempt)
 {
     if (!m->tries && attempt == 0) {

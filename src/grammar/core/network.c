@@ -1,7 +1,7 @@
 /*
- * network.c - what follows from a network alone, computed once: how deep its rules must nest, which
- * match the empty text, in which order they may call one another before any byte, and which bytes
- * it tells apart.
+ * network.c - properties of a network, computed once: how deep its rules must nest, which match the
+ * empty text, in which order they may call one another before any byte, and which bytes it
+ * distinguishes.
  *
  * Called by compile.c. All of it takes time linear in the network, whatever its shape. Must not:
  * recurse.
@@ -181,7 +181,7 @@ static const char *rule_name(const struct sv_rule *rule)
     return rule->name ? rule->name : "(unnamed)";
 }
 
-/* Names the rule of the circle that the source has a position for. */
+/* Names a rule of the cycle that has a position in the source. */
 static int left_recursion(const struct order *o, uint32_t depth, uint32_t callee,
                           struct sv_err *err)
 {

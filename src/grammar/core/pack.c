@@ -1,9 +1,9 @@
 /*
- * pack.c - a grammar as bytes, and back: for an engine in another process, which is spared making
+ * pack.c - a grammar as bytes, and back, for an engine in another process, which need not compile
  * it.
  *
  * Called by serve. Bytes are those of this build on this kind of machine; their sizes are checked,
- * what they say is not. Must not: carry names of rules, which only messages about a text have, or
+ * their contents are not. Must not: carry names of rules, which only messages about a text have, or
  * automata, which every engine has of its own.
  */
 #include "grammar/core/rules.h"

@@ -1,6 +1,6 @@
 /*
- * sets.c - sets of items: each kept once, united where nodes agree, and dropped when nobody holds
- * them any longer.
+ * sets.c - sets of items: each stored once, united where nodes agree, and dropped when no matcher
+ * holds them.
  *
  * Called by close.c, mask.c and matcher.c. Must not: allocate.
  */
@@ -151,10 +151,10 @@ static bool merge_item(struct sv_automaton *a, const struct sv_set *x, uint32_t 
     return tail != SV_NO_SET && sv_sets_push(a, sv_item(node, tail));
 }
 
-/* One tail for what either of two does. Recursion goes no deeper than the lower of the stacks; that
- * unions are remembered keeps it from going the same way twice where stacks meet again. Very
- * ambiguous grammars would make ever new unions: when a step has made its share, tails stay APART,
- * which says the same with more items. */
+/* One tail for the union of two. The recursion is no deeper than the lower of the stacks; cached
+ * unions keep it from repeating where stacks meet again. Very ambiguous grammars would make ever
+ * new unions: when a step has made its share, tails stay APART, which is equivalent with more
+ * items. */
 static uint32_t unite_tails(struct sv_automaton *a, uint32_t one, uint32_t other)
 {
     const struct sv_set *x = &a->sets[one], *y = &a->sets[other];
@@ -260,8 +260,8 @@ uint32_t sv_sets_like(struct sv_automaton *a, uint32_t set)
 
 #define HELD 1u
 
-/* Marks, in the field closed, what matchers hold. Tails are older than the sets that hold
- * them, so one pass from the newest down reaches everything. */
+/* Marks, in the field closed, what matchers hold. Tails are older than the sets that contain them,
+ * so one pass from the newest down reaches everything. */
 static void mark_held(struct sv_automaton *a)
 {
     for (uint32_t i = 0; i < a->n_sets; i++)

@@ -116,7 +116,7 @@ uint8_t sv_utf8_next(uint8_t state, uint8_t c)
     return c == 0xF0 ? 6 : c == 0xF4 ? 7 : 3;
 }
 
-/* An open node on the way to the word at hand. */
+/* An open node on the way to the current word. */
 struct open_node {
     uint32_t node;
     uint8_t utf8; /* after its byte */
@@ -155,7 +155,7 @@ static void lay_out(struct sv_vocab *v, const struct word *words, struct open_no
     for (; depth > 0; depth--)
         v->nodes[path[depth - 1].node].end = n;
     v->nodes[n] = (struct sv_trie_node){.end = n, .token = v->n_order};
-    for (uint32_t i = n; i-- > 0;) { /* what is known of subtrees goes up from the leaves */
+    for (uint32_t i = n; i-- > 0;) { /* properties of subtrees go up from the leaves */
         for (uint32_t k = i + 1; k < v->nodes[i].end; k = v->nodes[k].end) {
             v->kinds[i] |= v->kinds[k];
             if (v->nodes[k].tallest > v->nodes[i].tallest)

@@ -4,7 +4,7 @@
  *
  * Called by schema_leaf.c and schema_string.c for automata that are to be written. States are split
  * into classes until no two of a class lead to different classes (Moore). Must not: take long;
- * where it would, the automaton stays as it is, which is as right.
+ * where it would, the automaton is left unchanged, which is equivalent.
  */
 #include "grammar/regex/dfa.h"
 

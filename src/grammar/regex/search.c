@@ -1,10 +1,9 @@
 /*
- * search.c - expressions that are looked for in a text while it grows.
+ * search.c - expressions that are searched for in a text while it grows.
  *
- * Called by serve and by whoever uses the library to make one, by the engine's sequences to go on
- * in it. Each expression becomes an automaton of the texts that have it in them, so that a
- * character costs one step however long the text is. Must not: change once it is open; sequences
- * share it.
+ * Made by serve and through the library, advanced by the engine's sequences. Each expression
+ * becomes an automaton of the texts that contain a match, so that a character costs one step
+ * however long the text is. Must not: change once it is open; sequences share it.
  */
 #include "grammar/regex/dfa.h"
 #include "grammar/regex/regex.h"

@@ -1,9 +1,10 @@
 /*
- * schema_apart.c - two subschemas that no value satisfies both, seen without making nodes of them.
+ * schema_apart.c - detects two subschemas that no value satisfies both, without making nodes of
+ * them.
  *
- * Called by schema_node.c for every two alternatives of a oneOf: most are told apart by their type
- * or by a property with a const, and then nothing more is to be done. What is not seen here is
- * found out by making the set of both. Must not: say apart when it is not sure.
+ * Called by schema_node.c for every two alternatives of a oneOf: most differ by their type or by a
+ * property with a const, which is enough. What is not detected here is found by making the set of
+ * both. Must not: report a difference that is not certain.
  */
 #include "grammar/schema/schema.h"
 

@@ -85,8 +85,8 @@ static int add_part(struct keys *k, struct sv_set *set, int32_t i, const char *n
     return status;
 }
 
-/* The node for a name (NULL: names that nobody declares) that matches the patterns of the mask.
- * *said: some subschema has something to say on it. */
+/* The node for a name (NULL: undeclared names) that matches the patterns of the mask. *said: some
+ * subschema constrains it. */
 static int value_node(struct keys *k, const char *name, uint32_t mask, bool *said, int32_t *out)
 {
     struct sv_set set = {0};
@@ -334,7 +334,7 @@ int sv_keys_make(struct sv_schema *s, int32_t node, struct sv_leaf *leaf)
         status = read_properties(&k, i);
     for (int32_t i = 0; i < mine.n_parts && status == SV_OK; i++)
         status = read_required(&k, i);
-    /* Who wants more members than are declared wants others. */
+    /* More members than are declared require undeclared ones. */
     for (int32_t i = 0; i < leaf->n_members; i++)
         n_possible += leaf->members[i].node != SV_SCHEMA_NEVER;
     k.declares &= leaf->min_members <= n_possible;

@@ -361,7 +361,7 @@ static int make_items(struct sv_schema *s, int32_t node, struct sv_leaf *leaf)
         status = item_node(s, &s->nodes[node], i, &said, &leaf->prefix[i]);
     if (status == SV_OK)
         status = item_node(s, &s->nodes[node], n_prefix, &said, &leaf->items);
-    /* As with properties: a list of items that says nothing of others has no others. */
+    /* As with properties: a list of items that does not mention others has no others. */
     if (n_prefix && !said && leaf->min_items <= (int64_t)n_prefix)
         leaf->items = SV_SCHEMA_NEVER;
     return status;

@@ -233,8 +233,8 @@ int sv_ref_target(struct sv_schema *s, const json_t *ref, const char *path, cons
 
 enum followed { NOT_YET, ON_THE_WAY, FOLLOWED };
 
-/* Follows $ref, allOf, anyOf and oneOf. A subschema that comes back to itself so, without going
- * into a member or an item, says nothing. Each is followed once. */
+/* Follows $ref, allOf, anyOf and oneOf. A subschema that refers back to itself without entering a
+ * member or an item adds no constraint. Each is followed once. */
 static int follow(struct sv_schema *s, const json_t *schema, const char *path, int depth)
 {
     static const char *const lists[] = {"allOf", "anyOf", "oneOf"};

@@ -350,7 +350,7 @@ static int read_bytes(const struct sv_serve *s, const struct source *src, struct
 
 /* ---------------------------------------------------------------- bytes to pixels */
 
-/* Resizes to what the model reads, where the model would leave that as it is. */
+/* Resizes to the size that the model reads, where its preparation would not change it. */
 static int resize(const struct sv_vision_prep *v, struct sv_pixels *px, int32_t width,
                   int32_t height, struct sv_err *err)
 {

@@ -38,7 +38,7 @@ struct sv_wire_known {
 /* All that an engine reads of a request. Prompts are ids. */
 void sv_wire_pack(struct sv_buf *b, const struct sv_request *q);
 
-/* Grammars of requests that came, so that what a matcher has learnt serves the next one. All bytes
+/* Grammars of earlier requests, so that the caches of their matchers serve the next one. All bytes
  * 0 at first. */
 #define SV_WIRE_GRAMMARS 32
 struct sv_wire_grammars {
