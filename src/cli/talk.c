@@ -194,15 +194,17 @@ static int render(struct sv_cli_talk *t, const char *text, size_t n, struct sv_b
                : SV_CLI_OK;
 }
 
-/* What a failed request says; the engine counts images and knows no files. */
-static int say_failure(const struct sv_cli_talk *t)
+/* What a failed request says; the engine counts images and knows no files. One that is refused
+ * would be so with each message. */
+static int say_failure(struct sv_cli_talk *t)
 {
     const char *text = t->answer.message;
     int image, n = 0;
 
-    if (sscanf(text, "image %d: %n", &image, &n) == 1 && n && image >= 0 && image < t->n_images)
-        return sv_cli_fail("%s: %s", t->image_files[image], text + n);
-    return sv_cli_fail("%s", text);
+    if (sscanf(text, "image %d: %n", &image, &n) != 1 || !n || image < 0 || image >= t->n_images)
+        return sv_cli_fail("%s", text);
+    t->over = true;
+    return sv_cli_fail("%s: %s", t->image_files[image], text + n);
 }
 
 static int answer(struct sv_cli_talk *t, struct sv_buf *prompt)

@@ -53,9 +53,9 @@ struct sv_cli_talk {
     struct sv_cli_parts parts;
     struct sv_cli_answer answer; /* the latest */
     struct sv_cli_accept accept; /* of all answers */
-    bool over;                   /* the engine has failed: nothing more can be answered */
-    int32_t end_id;              /* <|im_end|> ends an answer in chat form, where it is a token */
-    double gbs;                  /* read bandwidth, measured when first needed */
+    bool over; /* the engine has failed, or an image is refused: nothing more can be answered */
+    int32_t end_id; /* <|im_end|> ends an answer in chat form, where it is a token */
+    double gbs;     /* read bandwidth, measured when first needed */
 };
 /* A message of a chat with a text; NULL: memory ran out. */
 json_t *sv_cli_message(const char *role, const char *text, size_t n);

@@ -132,6 +132,9 @@ refused "$images/cmyk.jpg" 'JPEG: CMYK is not supported'
 refused "$tmp/side.png" 'PNG: 40000 x 1 pixels; a side may have 32768'
 refused "$tmp/many.png" 'PNG: 30000 x 3000 pixels; an image may have 67108864 in all'
 refused "$tmp/wide.png" 'an image of 900 x 3 pixels: one side may be at most 200 times the other'
+code=0
+screen=$(printf 'hi\nmore\n' | script -qec "$salvo run -m $vl --image $tmp/wide.png -n 2; exit \$?" /dev/null 2>&1) || code=$?
+equal "$code $(grep -c 'at most 200 times the other' <<<"$screen")" '1 1'
 run 1 run -m "$vl" -p hi --image "$images/rgb.png" -c 16
 err_says 'the prompt has 29 tokens'
 run 1 run -m "$target" -p hi --image "$images/rgb.png"
