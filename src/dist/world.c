@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SPIN_US = 60, SPIN_CROWDED_US = 2, WATCH_US = 200000 };
+enum { SPIN_US = 60, SPIN_CROWDED_US = 2, WATCH_US = 200000, SWAP_LOOK_US = 100000 };
 /* A rank that opens reads weights, which may take long; when it fails it says so. */
 #define OPEN_US ((int64_t)3600 * 1000000)
 
@@ -147,6 +147,35 @@ bool sv_world_failed(const struct sv_world *w)
     return __atomic_load_n(&w->shared->failure.stop, __ATOMIC_ACQUIRE) != 0;
 }
 
+/* Waits for what rank r says. It may take its time, but a process that is stopped does not go on.
+ */
+static enum sv_wait await_said(struct sv_world *w, int32_t r)
+{
+    struct sv_world_memory *m = w->shared;
+    const int64_t begin = sv_clock_us();
+    int64_t now = begin, beat_us = begin;
+    uint32_t beat = 0;
+    while (now - begin < OPEN_US) {
+        const enum sv_wait got =
+            sv_count_wait(&m->swapped[r], w->n_swaps, &m->failure.stop, 0, SWAP_LOOK_US);
+        const uint32_t last = __atomic_load_n(&m->heartbeat[r], __ATOMIC_RELAXED);
+        const int32_t pid = __atomic_load_n(&m->pid[r], __ATOMIC_ACQUIRE);
+        if (got == SV_WAIT_OK || got == SV_WAIT_STOPPED)
+            return got;
+        now = sv_clock_us();
+        if (!pid || last != beat)
+            beat_us = now;
+        beat = last;
+        if (w->timeout_us >= 0 && now - beat_us > w->timeout_us) {
+            char text[96];
+            snprintf(text, sizeof text, "process %d has been stopped for %lld ms", pid,
+                     (long long)(w->timeout_us / 1000));
+            sv_failure_tell(&m->failure, r, text);
+        }
+    }
+    return SV_WAIT_TIMEOUT;
+}
+
 int sv_world_swap(struct sv_world *w, const void *own, size_t n_bytes, void *all,
                   struct sv_err *err)
 {
@@ -156,8 +185,7 @@ int sv_world_swap(struct sv_world *w, const void *own, size_t n_bytes, void *all
     memcpy(said[w->ranks.rank], own, n_bytes);
     sv_count_set(&m->swapped[w->ranks.rank], w->n_swaps);
     for (int32_t r = 0; r < w->ranks.n; r++) {
-        const enum sv_wait got =
-            sv_count_wait(&m->swapped[r], w->n_swaps, &m->failure.stop, 0, OPEN_US);
+        const enum sv_wait got = await_said(w, r);
         if (got == SV_WAIT_STOPPED)
             return sv_fail(err, SV_EDEVICE, -1, "rank %d: %s", m->failure.rank, m->failure.text);
         if (got)

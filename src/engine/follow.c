@@ -180,6 +180,8 @@ int sv_engine_follow(const struct sv_engine_options *opts, struct sv_err *err)
     const struct sv_world_opts w = sv_ranks_world(opts, sv_mpi_ranks().rank % opts->tp);
     int rc = sv_world_open_mpi(&own.world, &w, err);
     if (!rc)
+        rc = sv_ranks_compare(&own.world, opts, err);
+    if (!rc)
         rc = sv_world_tell(&own.world, &told, sizeof told, err);
     if (!rc) { /* all that rank 0 has; its pointers mean nothing here */
         o = told;

@@ -11,8 +11,11 @@
 
 #include "engine/engine.h"
 
+#include <dirent.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---------------------------------------------------------------- open */
@@ -47,6 +50,77 @@ struct sv_world_opts sv_ranks_world(const struct sv_engine_options *opts, int32_
         .kills = sv_mpi_ranks().n > opts->tp};
 }
 
+/* What processes compare first: of the program, and of the files of target and draft. */
+struct introduction {
+    char version[16];
+    uint32_t options_bytes, pass_bytes;
+    int64_t program_bytes;
+    uint64_t target, draft;
+};
+
+static uint64_t hash_of(uint64_t h, const void *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
+    return h;
+}
+
+static uint64_t file_hash(const char *path, const char *name)
+{
+    struct stat st = {0};
+    if (stat(path, &st))
+        return 0;
+    const int64_t of[3] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+    return hash_of(hash_of(0xcbf29ce484222325u, name, strlen(name)), of, sizeof of);
+}
+
+/* Of names, sizes and times: ranks of one replica are on one machine. NULL: no model. */
+static uint64_t files_hash(const char *model)
+{
+    DIR *dir = model ? opendir(model) : NULL;
+    uint64_t sum = model && !dir ? file_hash(model, "") : 0;
+    for (const struct dirent *d; dir && (d = readdir(dir));) {
+        const char *end = strrchr(d->d_name, '.');
+        char path[4096];
+        if (!end || (strcmp(end, ".safetensors") && strcmp(d->d_name, "config.json")))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", model, d->d_name);
+        sum += file_hash(path, d->d_name);
+    }
+    if (dir)
+        closedir(dir);
+    return sum;
+}
+
+int sv_ranks_compare(struct sv_world *w, const struct sv_engine_options *opts, struct sv_err *err)
+{
+    struct introduction all[SV_MAX_RANKS];
+    struct introduction own = {.version = SALVO_VERSION,
+                               .options_bytes = sizeof *opts,
+                               .pass_bytes = sizeof(struct sv_tell_pass),
+                               .target = files_hash(opts->target_dir),
+                               .draft = files_hash(opts->draft_dir)};
+    struct stat st = {0};
+    if (stat("/proc/self/exe", &st) == 0)
+        own.program_bytes = st.st_size;
+    int rc = sv_world_swap(w, &own, sizeof own, all, err);
+    for (int32_t r = 1; r < w->ranks.n && !rc; r++) {
+        const struct introduction *a = &all[0], *b = &all[r];
+        if (memcmp(a, b, offsetof(struct introduction, target)) != 0)
+            rc = sv_fail(err, SV_EMISMATCH, -1,
+                         "ranks 0 and %d run different programs (%.15s, %lld bytes; %.15s, %lld "
+                         "bytes)",
+                         r, a->version, (long long)a->program_bytes, b->version,
+                         (long long)b->program_bytes);
+        else if (a->target != b->target || a->draft != b->draft)
+            rc = sv_fail(err, SV_EMISMATCH, -1,
+                         "ranks 0 and %d have different files of the %s: names, sizes or times "
+                         "differ",
+                         r, a->target != b->target ? "target" : "draft");
+    }
+    return rc;
+}
+
 _Static_assert(sizeof(struct sv_engine_options) <= SV_SWAP_BYTES, "options are told at once");
 
 int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
@@ -79,6 +153,8 @@ int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
                        sv_mpi_ranks().n);
     struct sv_engine_options told = *opts;
     int rc = sv_world_open_mpi(&g->world, &o, err);
+    if (!rc)
+        rc = sv_ranks_compare(&g->world, opts, err);
     return rc ? rc : sv_world_tell(&g->world, &told, sizeof told, err);
 }
 

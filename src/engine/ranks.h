@@ -56,6 +56,10 @@ struct sv_rank_fault_at {
 bool sv_ranks_bound(void);
 /* Threads of a rank: all that are asked for are shared out. */
 int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r);
+/* Processes: the same program and the same files everywhere, or an error that names what differs.
+ */
+int sv_ranks_compare(struct sv_world *world, const struct sv_engine_options *opts,
+                     struct sv_err *err);
 struct sv_world_opts sv_ranks_world(const struct sv_engine_options *opts, int32_t rank);
 /* ranks.c. Rank 0, before anything else is opened: starts the others, and the record. */
 int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,

@@ -174,5 +174,51 @@ static void says_that_it_fails(void **state)
     assert_string_equal(told[1].message, "rank 3 failed: enough");
 }
 
+/* A process that takes longer than the timeout to open is waited for as long as its heart beats:
+ * here until it has beaten n_beats times. */
+struct opening {
+    struct sv_world world;
+    int n_beats;
+    bool ends;
+};
+
+static void *opening_main(void *arg)
+{
+    struct opening *o = arg;
+    int32_t value = 7, all[2];
+    for (int i = 0; i < o->n_beats; i++, nap_us(100000))
+        __atomic_fetch_add(&o->world.shared->heartbeat[1], 1, __ATOMIC_RELAXED);
+    if (o->ends)
+        sv_world_swap(&o->world, &value, sizeof value, all, NULL);
+    return NULL;
+}
+
+static void stopped_while_it_opens(void **state)
+{
+    const struct sv_world_opts o = {.n = 2, .n_threads = 1, .timeout_us = 2000000};
+    (void)state;
+    for (int ends = 0; ends < 2; ends++) {
+        struct opening other = {.n_beats = ends ? 25 : 1, .ends = ends};
+        struct sv_thread *thread;
+        struct sv_err err = {0};
+        struct sv_world w;
+        int32_t value = 3, all[2] = {0};
+        assert_int_equal(sv_world_open(&w, &o, &err), SV_OK);
+        w.shared->pid[1] = 1234;
+        other.world = w;
+        other.world.ranks.rank = 1;
+        assert_int_equal(sv_thread_start(&thread, opening_main, &other, &err), SV_OK);
+        const int rc = sv_world_swap(&w, &value, sizeof value, all, &err);
+        sv_thread_join(thread);
+        assert_int_equal(rc, ends ? SV_OK : SV_EDEVICE);
+        if (ends)
+            assert_int_equal(all[1], 7);
+        else
+            assert_string_equal(err.msg, "rank 1: process 1234 has been stopped for 2000 ms");
+        sv_world_close(&w);
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(in_order), cmocka_unit_test(reads_no_more),
-             cmocka_unit_test(says_that_it_fails))
+             cmocka_unit_test(says_that_it_fails), cmocka_unit_test(stopped_while_it_opens))

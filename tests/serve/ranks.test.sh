@@ -75,6 +75,12 @@ grep -q 'this build has no MPI' "$tmp/out" && { echo 'left out: built without MP
 holds "$(cat "$tmp/out")" 'option --tp: 5, and mpirun started 2 processes'
 $run 2 "$salvo" serve -m "$demo/target" --dp 3 >"$tmp/out" 2>&1 </dev/null && fail "2 processes for 3 replicas"
 holds "$(cat "$tmp/out")" 'options --tp and --dp: 3 replicas of 1 ranks are 3 processes, and mpirun started 2'
+cp -r "$tiny/qwen3_tied_bf16" "$tmp/other"
+touch -d '2 days ago' "$tmp/other/"*.safetensors
+part=(run --tp 2 -t 2 -p hi -m)
+$run 1 "$salvo" "${part[@]}" "$tiny/qwen3_tied_bf16" : -n 1 "$salvo" "${part[@]}" "$tmp/other" >"$tmp/out" 2>&1 \
+    </dev/null && fail "two checkpoints"
+holds "$(cat "$tmp/out")" 'ranks 0 and 1 have different files of the target'
 program=$salvo
 printf '#!/bin/bash\nexec %s 5 %q "$@"\n' "$run" "$salvo" >"$tmp/ranks"
 chmod +x "$tmp/ranks"
