@@ -61,7 +61,7 @@ if [ "${QUICK:-0}" = 1 ]; then
     export SALVO_TEST_QUICK=1
     for tool in ${TOOLS:-memcheck racecheck}; do
         for program in test_cross_ops test_cross_tokens test_cross_logits test_cross_moe test_cross_gdn \
-            test_cross_codes test_cross_mla test_cross_vision; do
+            test_cross_codes test_cross_w8a8 test_cross_mla test_cross_vision; do
             [ -x "$B/tests/backend/$program" ] || continue
             for op in ${OPS:-$("$B/tests/backend/$program" --list)}; do
                 "$B/tests/backend/$program" --list | grep -qx "$op" || continue
@@ -108,8 +108,9 @@ for device in cuda cuda-portable cuda-eager; do
     export SALVO_TEST_DEVICE=$device
     for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16 moe_auto_f32 moe_auto_bf16 \
         gptoss_auto_f32 gptoss_auto_bf16 hybrid_auto_f32 hybrid_auto_bf16 hybrid_experts_auto hybrid_fp8_auto_bf16 \
-        latent_auto_f32 latent_auto_bf16 quantized_auto_bf16 k_quants_auto_bf16 formats_auto_bf16 formats_auto_f32 moe_fp8_auto_bf16 fp8_target fp8_auto_bf16 fp8_latents activations_fp8_on_hopper \
-        images_auto_f32 images_auto_bf16 images_and_states; do
+        latent_auto_f32 latent_auto_bf16 quantized_auto_bf16 k_quants_auto_bf16 formats_auto_bf16 formats_auto_f32 \
+        families_in_every_format moe_fp8_auto_bf16 fp8_target fp8_auto_bf16 fp8_latents activations_fp8_on_hopper \
+        images_auto_f32 images_auto_bf16 images_and_states images_in_fp8 other_families; do
         [ $device != cuda ] && [[ $test != *_auto_bf16 || $test = sampled* ]] && continue
         start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"
     done
