@@ -261,12 +261,14 @@ static void several_and_their_order(void **state)
     end(&r);
 }
 
-/* A turn that follows a stored one sends its images once more to the engine. */
+/* A turn that follows a stored one sends its images once more to the engine, also where it names
+ * them alone: far more bytes than the context has text, and no more than a body may have. */
 static void stored_turns(void **state)
 {
     (void)state;
-    struct hub r = {0};
+    struct hub r = {.o.max_body_bytes = 65536, .o.engine.context = 200};
     char body[256];
+    struct sv_buf many;
     json_t *v;
 
     begin(&r);
@@ -278,6 +280,31 @@ static void stored_turns(void **state)
     assert_non_null(strstr(hub_text(v, "output.0.content.0.text"), "user:<img>;"));
     assert_non_null(strstr(hub_text(v, "output.0.content.0.text"), "user:(more);"));
     expect_pixels("baseline.jpg", 64, 48);
+    /* of an answer whose only item is the image */
+    struct sv_buf image;
+    sv_buf_init(&image);
+    sv_buf_printf(&image, "%s", base64_of("rgb.png"));
+    char *pad = strchr(image.data, '=');
+    for (; pad && *pad; pad++)
+        *pad = 'A';
+    while (image.len < 40000)
+        sv_buf_lit(&image, "AAAA");
+    v = hub_json(&r, RESPONSES, body_of(RESPONSES_OF(INPUT_URL(DATA)), image.data), 200);
+    sv_buf_fini(&image);
+    snprintf(body, sizeof body, RESPONSES "/%s/input_items", hub_text(v, "id"));
+    char *id = sv_strdup(hub_text(hub_json(&r, body, NULL, 200), "data.0.id"));
+    snprintf(body, sizeof body, "{\"input\":[{\"type\":\"item_reference\",\"id\":\"%s\"}]}", id);
+    hub_json(&r, RESPONSES, body, 200);
+    expect_pixels("rgb.png", 16, 16);
+    sv_buf_init(&many);
+    sv_buf_lit(&many, "{\"input\":[");
+    for (int i = 0; i < 3; i++)
+        sv_buf_printf(&many, "%s{\"type\":\"item_reference\",\"id\":\"%s\"}", i ? "," : "", id);
+    sv_buf_lit(&many, "]}");
+    v = hub_json(&r, RESPONSES, many.data, 413);
+    assert_non_null(strstr(hub_text(v, "error.message"), "more than the 65536 bytes"));
+    sv_buf_fini(&many);
+    sv_free(id);
     end(&r);
 }
 

@@ -331,7 +331,7 @@ static void not_found(struct sv_api_err *e, const char *place, const char *id)
 }
 
 /* Finds an item by its id, which contains the name of its answer: msg_NAME_2. All items found for a
- * body together are limited to what a context can hold, however often they are named. */
+ * body together are limited to what a body may have, however often they are named. */
 static int take_reference(struct talk *t, const json_t *item, const char *place,
                           struct sv_api_err *e)
 {
@@ -343,11 +343,17 @@ static int take_reference(struct talk *t, const json_t *item, const char *place,
 
     if (!id)
         return -1;
+    const size_t most = (size_t)t->s->o.max_body_bytes;
     snprintf(response, sizeof response, "resp%.33s", name ? name : "");
     struct sv_kept *k = sv_stored_get(st, t->key, response);
     if (!k || !sv_kept_item(k, id, &line)) {
         not_found(e, place, id);
-    } else if (!sv_check_text(t->s, t->n_found += line.n, "input", e)) {
+    } else if ((t->n_found += line.n) > most) {
+        sv_api_fail(e, 413, "body_too_large",
+                    "'%s.id': the items named by id have more than the %zu bytes that a body may "
+                    "have (--max-body)",
+                    place, most);
+    } else {
         json_t *found = parse_line(&line);
         rc = found ? add_item(t, found, place, e) : sv_api_no_memory(e);
         json_decref(found);
