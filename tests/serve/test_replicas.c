@@ -308,6 +308,10 @@ static void none_is_left(void **state)
     hub_ask(&r, TEXT, "{\"prompt\":\"five six\",\"max_tokens\":9}", &r.a);
     assert_int_equal(r.a.status, 500);
     assert_non_null(strstr(r.a.body.data, "replica 1: the fake device failed"));
+    /* what the second gave as the first did is one answer */
+    assert_int_equal(hub_metric(&r, "salvo_generated_tokens_total"), 2);
+    assert_int_equal(hub_metric(&r, "salvo_time_to_first_token_seconds_count"), 1);
+    assert_int_equal(hub_metric(&r, "salvo_inter_token_seconds_count"), 1);
     json_t *v = hub_json(&r, "/health", NULL, 503);
     assert_string_equal(hub_text(v, "status"), "failed");
     assert_string_equal(hub_text(v, "replicas.0.status"), "failed");

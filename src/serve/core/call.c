@@ -131,23 +131,33 @@ static void take_steps(struct sv_choice *ch, const struct sv_out *o)
     sv_buf_append(&ch->widths, o->widths, n);
 }
 
+static int32_t count_of(const struct sv_choice *ch)
+{
+    return (int32_t)(ch->ids.len / sizeof(int32_t));
+}
+
+/* Tokens that came once before, from a replica that failed, are not counted again. */
 static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_choice *ch,
                          const struct sv_out *o)
 {
-    if (o->n_tokens && !ch->begun) {
+    const int32_t n_had = count_of(ch), n_now = n_had + o->n_tokens,
+                  from = ch->n_counted > n_had ? ch->n_counted : n_had,
+                  n_new = n_now > from ? n_now - from : 0;
+
+    if (n_new && !ch->begun && !ch->n_counted) {
         double first = (double)(o->at_us - c->start_us) / 1e6;
         sv_histogram_add(&s->metrics.ttft, first > 0 ? first : 0, 1);
         c->first_us = c->first_us ? c->first_us : o->at_us;
-    } else if (o->n_tokens) {
+    } else if (n_new && ch->begun) {
         /* A step yields several tokens at once; each counts with its share of the gap. */
         int64_t step = o->at_us - ch->last_us;
         double gap = (double)step / 1e6 / o->n_tokens;
-        sv_histogram_add(&s->metrics.itl, gap > 0 ? gap : 0, o->n_tokens);
+        sv_histogram_add(&s->metrics.itl, gap > 0 ? gap : 0, n_new);
         s->step_us += (step - s->step_us) / 16;
     }
     if (o->n_tokens)
         ch->last_us = o->at_us;
-    s->metrics.n_tokens += o->n_tokens;
+    s->metrics.n_tokens += n_new;
     if (!ch->begun)
         ch->n_cached = o->n_cached;
     if (o->finish == SV_FINISH_NONE)
@@ -162,7 +172,7 @@ static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_choice
     ch->prefill_us = o->prefill_us;
     ch->decode_us = o->decode_us;
     take_steps(ch, o);
-    take_lengths(&s->metrics, o, (int64_t)(ch->ids.len / sizeof(int32_t)) + o->n_tokens);
+    take_lengths(&s->metrics, o, n_now);
 }
 
 void sv_call_set_due(struct sv_call *c)
@@ -231,7 +241,10 @@ static bool run_elsewhere(struct sv_call *c, struct sv_choice *ch)
                               .replica = ch->replica,
                               .n_rows = ch->n_rows,
                               .serial = ch->serial,
+                              .n_counted = count_of(ch),
                               .r = ch->r};
+    if (fresh.n_counted < ch->n_counted)
+        fresh.n_counted = ch->n_counted;
     choice_free(ch);
     *ch = fresh;
     if (begin_choice(ch))

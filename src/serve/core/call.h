@@ -29,6 +29,7 @@ struct sv_choice {
     struct sv_buf ids;      /* int32_t */
     struct sv_buf new_text; /* stream: the text of the next chunk */
     int32_t n_shown;        /* stream: ids before the next chunk */
+    int32_t n_counted;      /* tokens that the metrics have from a replica that failed */
     int32_t index, prompt;  /* number of the choice; of its prompt in the call */
     enum sv_finish_reason finish;
     bool fresh, shown; /* there is something for a chunk; a chunk was written */
