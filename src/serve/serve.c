@@ -415,6 +415,9 @@ int sv_serve_run(struct sv_serve *s, struct sv_err *err)
                  s->tls ? "https" : "http", s->o.host, sv_serve_port(s));
     struct sv_log_field f[] = {SV_LOG_S("at", where)};
     sv_serve_log(s, "listening", f, 1);
+    if (!s->keys && !s->o.unix_path && !sv_http_is_loopback(s->http))
+        sv_serve_log(s, "no API key is asked for: whoever reaches this address can use the server",
+                     NULL, 0);
     event_base_dispatch(s->base);
     if (s->state == SV_BROKEN)
         return sv_fail(err, SV_EDEVICE, -1, "%s", s->broken);

@@ -59,6 +59,12 @@ done
 ask 200 "$url/flush_cache"
 stop
 equal "$?" 0
+grep -q 'no API key' "$log" && fail "on loopback: $(cat "$log")"
+
+# Any host reaches it and no key is asked for: the log says so, once.
+serve -b 2 -c 512 --host 0.0.0.0
+equal "$(grep -c 'no API key' "$log")" 1
+stop
 
 # Names and origins that are allowed; a key makes names needless, unless some are given.
 serve -b 2 -c 512 --allowed-host 'gpu.example, other' --cors http://friend.example --api-key k
@@ -69,7 +75,8 @@ ask 403 "$url/v1/models" -H "$key" -H 'Host: evil.example'
 ask 200 "$url/v1/completions" -H "$key" -H 'Origin: http://friend.example' -d "$hello"
 ask 403 "$url/v1/completions" -H "$key" -H "$evil" -d "$hello"
 stop
-serve -b 2 -c 512 --cors '*' --api-key k
+serve -b 2 -c 512 --host 0.0.0.0 --cors '*' --api-key k
+grep -q 'no API key' "$log" && fail "with a key: $(cat "$log")"
 ask 200 "$url/v1/models" -H "$key" -H 'Host: evil.example'
 ask 200 "$url/v1/completions" -H "$key" -H "$evil" -d "$hello"
 ask 200 "$url/flush_cache" -H "$key" -H 'Sec-Fetch-Site: cross-site'

@@ -177,7 +177,7 @@ static void going_on_without_memory(void **state)
                           "\"content\":[{\"type\":\"output_text\",\"text\":\"b\"}]}\n";
     static const struct sv_serve_model m = {.info.context = 100, .max_token_bytes = 10};
     static struct sv_params p;
-    struct sv_serve s = {.model = &m};
+    struct sv_serve s = {.model = &m, .o.max_body_bytes = 1000};
     struct sv_buf input, response;
     struct sv_err err;
     int64_t nth = 0;

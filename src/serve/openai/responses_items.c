@@ -353,6 +353,7 @@ static int take_reference(struct talk *t, const json_t *item, const char *place,
                     "'%s.id': the items named by id have more than the %zu bytes that a body may "
                     "have (--max-body)",
                     place, most);
+        snprintf(e->param, sizeof e->param, "%.80s.id", place);
     } else {
         json_t *found = parse_line(&line);
         rc = found ? add_item(t, found, place, e) : sv_api_no_memory(e);
