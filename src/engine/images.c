@@ -99,14 +99,15 @@ static struct sv_picture *picture_at(struct sv_image_key *place, const uint64_t 
     return p;
 }
 
-static void leave_picture(struct sv_picture *p, struct sv_dev *dev)
+static void leave_picture(struct sv_picture *p, struct sv_engine *e)
 {
     if (!p || --p->n_users)
         return;
     if (p->place->shown == p)
         p->place->shown = NULL;
     sv_pixels_free(&p->pixels);
-    sv_dev_free(dev, p->rows);
+    e->images.n_held -= p->rows != NULL;
+    sv_dev_free(e->dev, p->rows);
     sv_free(p);
 }
 
@@ -188,7 +189,7 @@ int sv_images_new(struct sv_images **images, struct sv_engine *e, const struct s
     struct sv_images *m = sv_calloc(1, n_bytes);
     if (!m)
         return sv_fail(err, SV_ENOMEM, -1, "%d images", r->n_images);
-    m->dev = e->dev;
+    m->engine = e;
     m->image_token = e->model.cfg.vision.image_token;
     m->n_deep = e->model.tower->cfg.n_deep;
     int rc = SV_OK;
@@ -208,7 +209,7 @@ int sv_images_new(struct sv_images **images, struct sv_engine *e, const struct s
 void sv_images_free(struct sv_images *images)
 {
     for (int32_t i = 0; images && i < images->n; i++)
-        leave_picture(images->image[i].shown, images->dev);
+        leave_picture(images->image[i].shown, images->engine);
     sv_free(images);
 }
 
@@ -316,8 +317,26 @@ static int make_rows(struct sv_engine *e, struct sv_picture *shown)
         return rc;
     }
     shown->rows = rows;
+    e->images.n_held++;
     sv_pixels_free(&shown->pixels);
     return SV_OK;
+}
+
+static bool has_rows(const struct sv_images *m)
+{
+    int32_t i = 0;
+    while (m && i < m->n && !m->image[i].shown->rows)
+        i++;
+    return m && i < m->n;
+}
+
+/* Whether a sequence other than this one has rows and needs no more of them to end. */
+static bool another_ends(const struct sv_engine *e, const struct sv_seq *than)
+{
+    struct sv_seq *q = e->sched.head;
+    while (q && (q == than || q->slot < 0 || !has_rows(q->images) || waited_for(q)))
+        q = q->next;
+    return q != NULL;
 }
 
 /* One image at a time, so that other sequences wait for one at most between two steps. */
@@ -330,7 +349,12 @@ void sv_images_prepare(struct sv_engine *e)
         q = q->next;
     if (!q)
         return;
-    if (make_rows(e, g)) {
+    const bool may_wait = another_ends(e, q);
+    if (may_wait && e->images.n_full && e->images.n_held >= e->images.n_full)
+        return;
+    const int rc = make_rows(e, g);
+    e->images.n_full = rc == SV_ENOMEM && may_wait ? e->images.n_held : 0;
+    if (rc && !e->images.n_full) {
         sv_seq_finish(q, SV_FINISH_ERROR, "no memory for the rows of an image");
         sv_deferred_end(e, q);
         sv_sched_unseat(&e->sched, &e->cache, q);

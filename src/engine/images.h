@@ -29,6 +29,8 @@ struct sv_image_intake {
     int32_t last_key;
     struct sv_image_rows *rows; /* (max_rows) those of the step being filled */
     int32_t n_rows;
+    int32_t n_held; /* pictures that have rows */
+    int32_t n_full; /* so many had them when there was no memory for another; 0: there was */
 };
 enum { SV_KNOWN_IMAGES = 4096 };
 int sv_images_open(struct sv_engine *e, const char *dir, struct sv_err *err);
@@ -47,7 +49,7 @@ struct sv_picture {
 
 /* A request's, NULL where it has none. */
 struct sv_images {
-    struct sv_dev *dev;
+    struct sv_engine *engine;
     int32_t n, image_token;
     int32_t n_deep;
     struct sv_seq_image {
@@ -74,7 +76,7 @@ int32_t sv_images_ready(const struct sv_images *images, int32_t from);
 void sv_images_shift(const struct sv_images *images, int32_t index, int32_t shift[3]);
 
 /* Before a step: runs the tower for the first image that a prompt waits for. Where there is no
- * memory, the request fails. */
+ * memory, it waits for a running sequence that has rows to end; without one the request fails. */
 void sv_images_prepare(struct sv_engine *e);
 /* The positions and the images of a segment's rows in the target's batch. */
 void sv_images_fill(struct sv_engine *e, const struct sv_plan_seg *g);

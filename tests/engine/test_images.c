@@ -278,6 +278,50 @@ static void faults(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
+/* Without memory for its rows a request waits for one that has rows and runs: tried once, and again
+ * when that one has ended. */
+static void memory_of_another(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    static const int32_t ids[] = {5, PICTURE_TOKEN, 9};
+    const struct sv_engine_options o = {
+        .target_dir = dir_of(names[0]), .n_threads = 1, .max_sequences = 2};
+    struct sv_engine *e = run_open(&o, NULL);
+    const struct sv_image images[2] = {picture(6), picture(11)};
+    struct run_told told[2] = {{0}};
+    struct sv_err err = {0};
+    for (int i = 0; i < 2; i++) {
+        struct sv_request r = sv_default_request(e);
+        r.prompt_ids = ids;
+        r.n_prompt_ids = 3;
+        r.images = &images[i];
+        r.n_images = 1;
+        r.max_tokens = i ? 3 : 12;
+        r.ignore_eos = true;
+        r.on_event = run_listen;
+        r.user = &told[i];
+        assert_int_equal(sv_engine_submit(e, &r, NULL, &err), SV_OK);
+        while (!told[0].n_tokens)
+            assert_true(sv_step_engine(e, NULL, 0) > 0);
+    }
+    while (e->sched.tail->slot < 0)
+        assert_true(sv_step_engine(e, NULL, 0) > 0);
+    for (int n = 0; told[0].finish == SV_FINISH_NONE; n++) {
+        sv_fault_arm(n ? INT64_MAX : 1);
+        assert_true(sv_step_engine(e, NULL, 0) > 0);
+        assert_int_equal(sv_fault_calls(), !n);
+        sv_fault_arm(0);
+        assert_int_equal(told[1].finish, SV_FINISH_NONE);
+    }
+    while (sv_step_engine(e, NULL, 0) > 0) {
+    }
+    assert_true(told[1].finish == SV_FINISH_LENGTH && told[1].n_tokens == 3);
+    assert_true(!e->images.n_held && !e->images.n_full);
+    sv_engine_close(e);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 /* ---------------------------------------------------------------- the same bits */
 
 struct setting {
@@ -574,6 +618,7 @@ static void drafts_go_by_index(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(golden_text), cmocka_unit_test(text_models),
              cmocka_unit_test(what_does_not_fit), cmocka_unit_test(a_placeholder),
-             cmocka_unit_test(faults), cmocka_unit_test(bits_f32), cmocka_unit_test(bits_bf16),
-             cmocka_unit_test(bits_states), cmocka_unit_test(prefixes), cmocka_unit_test(shared),
+             cmocka_unit_test(faults), cmocka_unit_test(memory_of_another),
+             cmocka_unit_test(bits_f32), cmocka_unit_test(bits_bf16), cmocka_unit_test(bits_states),
+             cmocka_unit_test(prefixes), cmocka_unit_test(shared),
              cmocka_unit_test(tokens_without_images), cmocka_unit_test(drafts_go_by_index))
