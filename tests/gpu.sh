@@ -54,6 +54,16 @@ check_ops() {
     done
 }
 
+# check_join PREFIX TIMEOUT: alone, as ranks that share a GPU wait for each other on it, and no other program's kernels may
+# stand between them
+check_join() {
+    local test
+    for test in $("$B/tests/backend/test_cross_join" --list 2>/dev/null); do
+        start "${1}test_cross_join-$test" "$2" "$B/tests/backend/test_cross_join" "$test"
+        finish
+    done
+}
+
 failed=0
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader 2>/dev/null
 
@@ -95,6 +105,7 @@ if [ "${JITTER:-0}" = 1 ]; then
         [ -x "$B/tests/engine/test_lossless" ] && start "jitter-lossless-$test" "${LIMIT:-60}" "$B/tests/engine/test_lossless" "$test"
     done
     finish
+    check_join jitter- "${LIMIT:-60}"
     sort "$summary"
     exit $failed
 fi
@@ -167,11 +178,7 @@ if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] && [ -x "$B/tests/serve/test
     done
     finish
 fi
-# Alone: ranks that share a GPU wait for each other on it, and no other program's kernels may stand between them.
-for test in $("$B/tests/backend/test_cross_join" --list 2>/dev/null); do
-    start "test_cross_join-$test" 60 "$B/tests/backend/test_cross_join" "$test"
-    finish
-done
+check_join '' 60
 # Alone: it looks at all of the device's memory.
 SALVO_TEST_DEVICE=cuda start engine/test_memory-cuda 60 "$B/tests/engine/test_memory"
 finish

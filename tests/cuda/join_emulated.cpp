@@ -28,7 +28,7 @@ bool sv_gemm_bytes_room(const struct sv_cuda *, int32_t, int32_t)
 
 namespace
 {
-enum { BIG = 8, ROWS = 5, D = 72, VOCAB = 101, ROUNDS = 6 };
+enum { BIG = 8, ROWS = 5, D = 264, VOCAB = 101, ROUNDS = 6 };
 
 struct world {
     sv_failure failure;
@@ -40,7 +40,7 @@ struct world {
     alignas(64) float logits[BIG][2][ROWS * VOCAB], whole[ROWS * VOCAB];
     uint64_t best[BIG][ROUNDS][ROWS];
     int32_t ids[BIG][ROUNDS][ROWS];
-    alignas(64) uint8_t window[BIG][1 << 18];
+    alignas(64) uint8_t window[BIG][1 << 19];
 };
 world *w;
 
@@ -78,7 +78,7 @@ struct device {
         cu.fault = &w->fault[rank];
         cu.peers = &peers;
         for (int k = 0; k < SV_JOINS; k++)
-            peers.at[k + 1] = peers.at[k] + (size_t)r.n * 4096;
+            peers.at[k + 1] = peers.at[k] + (size_t)r.n * 8192;
         for (int i = 0; i < r.n; i++)
             peers.window[i] = w->window[i];
         peers.sums = sums.data();
@@ -156,6 +156,7 @@ void live(const run &r, int rank)
 {
     device d(r, rank);
     sv_rng g = {(uint64_t)rank * 77 + r.n};
+    emu_draws = 1 + rank * 1000;
     int32_t index[ROWS];
     fill_index(index, r.n_rows);
     for (int round = 0; round < ROUNDS; round++) {

@@ -3,8 +3,9 @@
  * that counts on another warp being there in time, or on looking at a barrier before it has gone on
  * twice, then fails in a second instead of once in a thousand runs.
  *
- * Called before and after waits, before arrivals, copies and pieces, and around the wait for the
- * launch before: by barrier.cuh, cuda.h and the gemm*.cuh. Builds without SV_CUDA_JITTER have not
+ * Called before and after waits, before arrivals, copies and pieces, around the wait for the launch
+ * before, and by joins before a part is sent, looked for and blanked, and on leaving: by
+ * barrier.cuh, cuda.h, join.cuh and the gemm*.cuh. Builds without SV_CUDA_JITTER have not
  * one instruction of it. Must not: change what a kernel computes, or call a function: the matrix
  * instructions would then no longer run on their own.
  */

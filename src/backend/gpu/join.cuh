@@ -57,8 +57,10 @@ static __device__ __forceinline__ void sv_join_send_to(const struct sv_join_site
 {
 #pragma unroll 1
     for (int32_t r = first; r < end; r++)
-        if (r != s.rank)
+        if (r != s.rank) {
+            sv_jitter();
             gpu_send16(s.to[r] + at, sv_join_words(v));
+        }
 }
 static __device__ __forceinline__ void sv_join_send(const struct sv_join_site &s, int64_t at,
                                                     uint4 v)
@@ -103,6 +105,7 @@ static __device__ __forceinline__ uint4 sv_join_take(const struct sv_join_site &
                                                      int64_t at, int32_t row)
 {
     uint4 *place = sv_join_place(s, r, at);
+    sv_jitter();
     uint4 v = gpu_take16(place);
     uint64_t begin = 0;
     for (uint32_t n = 1; !sv_join_there(v); n++) {
@@ -111,7 +114,9 @@ static __device__ __forceinline__ uint4 sv_join_take(const struct sv_join_site &
         gpu_idle();
         v = gpu_take16(place);
     }
+    sv_jitter();
     gpu_send16(place, sv_join_blank());
+    sv_jitter();
     return v;
 }
 
@@ -187,6 +192,7 @@ static __device__ __forceinline__ void sv_join_look(uint4 seen[LOOKS], const str
                                                     int32_t at, int32_t row)
 {
     uint64_t begin = 0;
+    sv_jitter();
     for (uint32_t n = 1;; n++) {
         bool all = true;
 #pragma unroll
@@ -240,8 +246,10 @@ static __device__ __forceinline__ uint4 sv_join_sum(const struct sv_join_site &s
             float f[N];
             if (j && r >= end)
                 break;
-            if (r != here)
+            if (r != here) {
+                sv_jitter();
                 gpu_send16(sv_join_place(s, r, at), sv_join_blank());
+            }
             sv_join_spread(f, seen[j], (const T *)NULL);
 #pragma unroll
             for (int k = 0; k < N; k++)
@@ -251,6 +259,7 @@ static __device__ __forceinline__ uint4 sv_join_sum(const struct sv_join_site &s
     const uint4 all = sv_join_pack(sum, (const T *)NULL);
     if (s.share && adds)
         sv_join_send(s, at, all);
+    sv_jitter();
     return all;
 }
 

@@ -270,6 +270,8 @@ struct emu_block {
 extern struct emu_block emu;
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 extern unsigned emu_block_y;
+/* Not 0: the order of warps is drawn from it, anew each time that all have run. */
+extern unsigned emu_draws;
 [[noreturn]] void emu_fail(const char *what);
 void emu_yield(void);
 void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size_t smem,

@@ -14,6 +14,8 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <random>
 
 static std::map<uint32_t, emu_bar> bars;
 static std::vector<bool> on_their_way; /* places of asynchronous copies that nobody has waited for, of four bytes each */
@@ -22,7 +24,8 @@ static void bar_step(emu_bar &b);
 
 struct emu_block emu;
 dim3 threadIdx, blockIdx, blockDim, gridDim;
-unsigned emu_block_y;
+unsigned emu_block_y, emu_draws;
+static bool looks;
 
 void emu_fail(const char *what)
 {
@@ -106,12 +109,17 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
     /* One warp, another in each launch, runs only while all others stand still: nobody may count on its being there in
      * time, and it must cope with all that has happened meanwhile. */
     static unsigned launches;
-    const int late = (int)(launches++ % (all / 32));
+    const int late = (int)((launches++ + emu_draws) % (all / 32));
     uint64_t idle = 0;
+    std::vector<int> order(all / 32);
+    std::iota(order.begin(), order.end(), 0);
     while (emu.cluster_left) {
         const uint64_t before = emu.turn;
         int left = emu.cluster_left;
-        for (int warp = 0; warp < (int)all / 32; warp++) {
+        looks = false;
+        if (emu_draws)
+            std::shuffle(order.begin(), order.end(), std::minstd_rand(emu_draws++));
+        for (const int warp : order) {
             if (warp == late && !idle)
                 continue;
             emu.rank = (unsigned)warp * 32 / n_threads;
@@ -134,7 +142,7 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
         if (left != emu.cluster_left)
             emu.turn++; /* who has ended stands at no barrier of the cluster any more */
         emu.cluster_left = left;
-        idle = before == emu.turn ? idle + 1 : 0;
+        idle = before != emu.turn ? 0 : looks ? 1 : idle + 1;
         if (idle > 1000)
             emu_fail("threads wait for one another for ever");
     }
@@ -637,7 +645,7 @@ void emu_wgmma_wait(int) {}
 
 void gpu_idle(void)
 {
-    emu.turn++; /* it is another process that it waits for */
+    looks = true; /* it is another process that it waits for */
     if (threadIdx.x % 32 == 0)
         usleep(20);
     emu_yield();
