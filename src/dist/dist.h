@@ -110,7 +110,7 @@ struct sv_world {
 struct sv_world_opts {
     int32_t n, n_threads; /* ranks, and processors that each keeps busy */
     int64_t timeout_us;   /* longest wait for a rank that should answer; < 0: none */
-    bool kills;           /* a process that has been stopped for so long is killed */
+    bool kills; /* a process that has been stopped for so long is killed, not only while it opens */
 };
 int sv_world_open(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err);
 /* The same among n consecutive processes that mpirun started: each of them calls it. */

@@ -56,6 +56,16 @@ static bool is_stopped(struct sv_world_watch *x, int32_t r, int64_t now)
     return x->kills && x->world.timeout_us >= 0 && now - x->at_us[r] > x->world.timeout_us;
 }
 
+/* Nothing else ends a process that is stopped. */
+static void fail_stopped(struct sv_world *w, int32_t r, int32_t pid)
+{
+    char text[96];
+    snprintf(text, sizeof text, "process %d has been stopped for %lld ms", pid,
+             (long long)(w->timeout_us / 1000));
+    sv_failure_tell(&w->shared->failure, r, text);
+    kill(pid, SIGKILL);
+}
+
 static void look_at(struct sv_world_watch *x, int32_t r)
 {
     struct sv_world_memory *m = x->world.shared;
@@ -68,10 +78,7 @@ static void look_at(struct sv_world_watch *x, int32_t r)
         sv_failure_tell(&m->failure, r, text);
         sv_count_set(&m->gone[r], 1); /* it looks at nothing any more */
     } else if (is_stopped(x, r, sv_clock_us())) {
-        snprintf(text, sizeof text, "process %d has been stopped for %lld ms", pid,
-                 (long long)(x->world.timeout_us / 1000));
-        sv_failure_tell(&m->failure, r, text);
-        kill(pid, SIGKILL); /* nothing else ends it */
+        fail_stopped(&x->world, r, pid);
     }
 }
 
@@ -166,12 +173,8 @@ static enum sv_wait await_said(struct sv_world *w, int32_t r)
         if (!pid || last != beat)
             beat_us = now;
         beat = last;
-        if (w->timeout_us >= 0 && now - beat_us > w->timeout_us) {
-            char text[96];
-            snprintf(text, sizeof text, "process %d has been stopped for %lld ms", pid,
-                     (long long)(w->timeout_us / 1000));
-            sv_failure_tell(&m->failure, r, text);
-        }
+        if (w->timeout_us >= 0 && now - beat_us > w->timeout_us)
+            fail_stopped(w, r, pid);
     }
     return SV_WAIT_TIMEOUT;
 }

@@ -10,8 +10,12 @@
 
 #include "dist/dist.h"
 
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MESSAGES = 3000, LAST = 2 };
 
@@ -174,8 +178,8 @@ static void says_that_it_fails(void **state)
     assert_string_equal(told[1].message, "rank 3 failed: enough");
 }
 
-/* A process that takes longer than the timeout to open is waited for as long as its heart beats:
- * here until it has beaten n_beats times. */
+/* A process that takes longer than the timeout to open is waited for as long as its heart beats,
+ * here until it has beaten n_beats times; one that is stopped is killed. */
 struct opening {
     struct sv_world world;
     int n_beats;
@@ -203,18 +207,35 @@ static void stopped_while_it_opens(void **state)
         struct sv_err err = {0};
         struct sv_world w;
         int32_t value = 3, all[2] = {0};
+        char text[80];
+        int status;
+        const pid_t pid = fork();
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (;;)
+                pause();
+        }
+        assert_true(pid > 0);
+        if (!ends)
+            kill(pid, SIGSTOP);
         assert_int_equal(sv_world_open(&w, &o, &err), SV_OK);
-        w.shared->pid[1] = 1234;
+        w.shared->pid[1] = pid;
         other.world = w;
         other.world.ranks.rank = 1;
         assert_int_equal(sv_thread_start(&thread, opening_main, &other, &err), SV_OK);
         const int rc = sv_world_swap(&w, &value, sizeof value, all, &err);
         sv_thread_join(thread);
+        if (ends)
+            kill(pid, SIGTERM);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status));
+        assert_int_equal(WTERMSIG(status), ends ? SIGTERM : SIGKILL);
+        snprintf(text, sizeof text, "rank 1: process %d has been stopped for 2000 ms", (int)pid);
         assert_int_equal(rc, ends ? SV_OK : SV_EDEVICE);
         if (ends)
             assert_int_equal(all[1], 7);
         else
-            assert_string_equal(err.msg, "rank 1: process 1234 has been stopped for 2000 ms");
+            assert_string_equal(err.msg, text);
         sv_world_close(&w);
     }
     assert_int_equal(sv_alloc_live(), 0);
