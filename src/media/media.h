@@ -33,7 +33,8 @@ struct sv_image_limits {
 /* PNG, JPEG or WebP, told apart by their first bytes. The pixels are those that Pillow's
  * convert("RGB") gives after the turn that EXIF's orientation asks for: an alpha channel is
  * dropped, not blended; of 16 bits a sample of colour keeps the high byte, one of grey is cut off
- * at 255. limits NULL: the above. */
+ * at 255. limits NULL: the above. Where there are more pixels than max_pixels, out has the sizes
+ * that the file states; on other errors 0 or these. */
 int sv_image_decode(const void *bytes, size_t n_bytes, const struct sv_image_limits *limits,
                     struct sv_pixels *out, struct sv_err *err);
 
