@@ -14,7 +14,7 @@ struct sv_chat_template {
     struct sv_template *plain, *tools; /* tools: the one named tool_use, or NULL */
     json_t *tokens;                    /* bos_token: text, ... */
     bool knows_developer;
-    char *source; /* of plain, or of tools where there is no other */
+    char *source; /* the plain one, or tools as the only one */
 };
 
 static int parse(struct sv_chat_template *c, struct sv_template **t, const char *text, size_t n,
@@ -167,7 +167,7 @@ static int open_all(struct sv_chat_template *c, const char *dir, struct sv_err *
     return rc;
 }
 
-/* The template is given, the directory has only the tokens. */
+/* A given template; only the tokens are the directory's. */
 static int open_given(struct sv_chat_template *c, const char *dir, const char *text, size_t n,
                       struct sv_err *err)
 {
@@ -182,7 +182,7 @@ static int open_given(struct sv_chat_template *c, const char *dir, const char *t
     return rc;
 }
 
-/* Both from a configuration that is at hand; dir only names it. */
+/* Both from a parsed configuration; dir is only for messages. */
 static int open_of(struct sv_chat_template *c, const json_t *config, const char *dir,
                    const char *text, size_t n, struct sv_err *err)
 {
@@ -243,7 +243,7 @@ int sv_chat_template_render(const struct sv_chat_template *t, const json_t *cont
     const json_t *tools = json_object_get(context, "tools");
     bool with_tools = tools && !json_is_null(tools);
     const struct sv_template *use = t->tools && (with_tools || !t->plain) ? t->tools : t->plain;
-    json_t *all = json_object(); /* json_copy leaves out what finds no memory */
+    json_t *all = json_object(); /* json_copy skips members when out of memory */
     int rc;
 
     if (json_object_update(all, t->tokens) ||

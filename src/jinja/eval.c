@@ -1,7 +1,7 @@
 /*
  * eval.c - the tree walker's half for expressions.
  *
- * Called by exec.c and by itself; every node costs a step, every level depth. Must not: write
+ * Called by exec.c and recursively; every node counts a step, every level depth. Must not: write
  * output.
  */
 #include "jinja/run.h"

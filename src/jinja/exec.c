@@ -76,7 +76,7 @@ static void assign_target(struct sv_jx *x, struct sv_jscope *scope, const struct
         sv_j_throw(x, SV_EINVAL, "too many values to unpack (expected %zu)", i);
 }
 
-/* Runs a body with its own scope and its output caught. */
+/* Runs a body in its own scope and captures its output. */
 static enum flow capture(struct sv_jx *x, const struct sv_jnode *body, struct sv_jscope *scope,
                          struct sv_jval *text)
 {
@@ -117,7 +117,7 @@ static struct sv_jlist *filter_items(struct sv_jx *x, const struct sv_jnode *n,
     return out;
 }
 
-/* Each round begins with nothing set; the scope is used again unless a macro may have kept it. */
+/* Each round starts with an empty scope, reused unless a macro may have kept it. */
 static struct sv_jscope *fresh_round(struct sv_jx *x, struct sv_jscope *scope)
 {
     size_t n = 0;
@@ -199,7 +199,7 @@ static void assign_special(struct sv_jx *x, struct sv_jscope *scope, int id, str
         sv_j_assign(x, scope, id, v);
 }
 
-/* Keyword arguments no parameter took: the caller, kwargs, or an error. */
+/* Keyword arguments without a parameter: caller, kwargs, or an error. */
 static void bind_rest(struct sv_jx *x, const struct sv_jnode *n, struct sv_jscope *scope,
                       const struct sv_jcall *c, const bool *used)
 {
@@ -261,7 +261,7 @@ static void bind_params(struct sv_jx *x, const struct sv_jnode *n, struct sv_jsc
                    c->n_pos - rest.u.list->n);
 }
 
-/* Defaults see the parameters before them; what stays open is undefined. */
+/* Defaults see the parameters before them; the rest is undefined. */
 static void fill_defaults(struct sv_jx *x, const struct sv_jnode *n, struct sv_jscope *scope)
 {
     for (const struct sv_jarg *a = n->args; a; a = a->next) {
@@ -320,7 +320,7 @@ static enum flow run_set_block(struct sv_jx *x, const struct sv_jnode *n)
     return NEXT;
 }
 
-/* What blocks hand on is joined without str(), so it has to be text already. */
+/* Output of blocks is joined without str(), so it must be text already. */
 static void put_joined(struct sv_jx *x, const struct sv_jval *v)
 {
     if (!sv_j_is(v, SV_J_STR))

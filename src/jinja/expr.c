@@ -353,7 +353,7 @@ static struct sv_jnode *parse_unary(struct sv_jparse *p, bool with_filter)
         } else if (sv_j_at_name(p, "is")) {
             n = parse_test(p, n);
         } else if (sv_j_cur(p)->type == SV_JT_LPAREN) {
-            /* calls follow filters, subscripts do not */
+            /* after filters: calls, no subscripts */
             struct sv_jnode *call = sv_j_node(p, SV_JN_CALL, sv_j_cur(p)->pos);
             call->a = n;
             call->args = parse_args(p);
@@ -387,7 +387,7 @@ static const struct {
     {SV_JT_GE, P_COMPARE, SV_JO_GE},
 };
 
-/* The power of the operator at hand, 0 when there is none. */
+/* The power of the current operator, 0 = none. */
 static int operator_at(const struct sv_jparse *p, int *op)
 {
     const struct sv_jtoken *t = sv_j_cur(p);
@@ -433,7 +433,7 @@ static struct sv_jnode *parse_chain(struct sv_jparse *p, struct sv_jnode *left, 
         p->at += op == SV_JO_NOTIN && power == P_COMPARE ? 2 : 1;
         if (power == P_CONCAT) {
             append(&end, parse_binary(p, power + 1));
-        } else { /* its own node carries the operator, since a kid may be anything */
+        } else { /* a node of its own carries the operator */
             wrap->op = (uint8_t)op;
             wrap->a = parse_binary(p, power + 1);
             append(&end, wrap);
@@ -483,7 +483,7 @@ struct sv_jnode *sv_j_parse_expr(struct sv_jparse *p, bool with_cond)
     sv_j_enter(p->x);
     n = parse_binary(p, P_OR);
     while (with_cond && sv_j_at_name(p, "if")) {
-        /* What came before is conditional too; unknown filters there must not fail the parse. */
+        /* The operand is conditional too: unknown filters in it do not fail the parse. */
         if (!p->soft) {
             p->at = begin;
             p->soft++;

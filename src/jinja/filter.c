@@ -443,7 +443,7 @@ static struct sv_jval f_length(struct sv_jx *x, struct sv_jval v, const struct s
     return sv_j_int(n);
 }
 
-/* Not in jinja2 itself; templates that ask for it get Python's json.loads. */
+/* Not in jinja2 itself; behaves as Python's json.loads. */
 static struct sv_jval f_from_json(struct sv_jx *x, struct sv_jval v, const struct sv_jcall *c)
 {
     sv_j_bind(x, "from_json", "", c, NULL);

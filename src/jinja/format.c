@@ -1,9 +1,9 @@
 /*
  * format.c - str.format with replacement fields, as the sandbox's formatter does it.
  *
- * Called by method.c. Fields may be numbered, named or counted, with attributes, items, !s
- * and !r; a format specification after ":" is refused. Must not: reach anything a template could
- * not reach itself.
+ * Called by method.c. Fields may be numbered, named or counted, with attributes, items, !s and !r;
+ * a format specification after ":" is refused. Must not: read anything that a template cannot read
+ * itself.
  */
 #include "jinja/run.h"
 #include "jinja/text.h"

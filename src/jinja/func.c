@@ -122,7 +122,7 @@ static void put_directive(struct sv_jx *x, struct sv_jbuild *b, const char *p, s
     if (n >= sizeof fmt - 1)
         sv_j_throw(x, SV_EINVAL, "strftime_now: a directive is too long");
     memcpy(fmt, p, n);
-    fmt[n] = '|'; /* so that an empty result is no failure */
+    fmt[n] = '|'; /* distinguishes an empty result from failure */
     fmt[n + 1] = 0;
     n = strftime(text, sizeof text, fmt, tm);
     sv_j_put(x, b, text, n ? n - 1 : 0);

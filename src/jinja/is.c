@@ -1,7 +1,7 @@
 /*
  * is.c - the tests of "is", and of select and reject.
  *
- * Called by the tree walker and seq.c. Must not: raise where jinja2's test just says no.
+ * Called by the tree walker and seq.c. Must not: raise where jinja2's test returns false.
  */
 #include "jinja/run.h"
 #include "jinja/text.h"
@@ -119,7 +119,7 @@ static bool same(struct sv_jx *x, const struct sv_jval *a, const struct sv_jval 
         return false;
     if (a->kind == SV_J_UNDEF || a->kind == SV_J_LIST || a->kind == SV_J_TUPLE ||
         a->kind == SV_J_DICT)
-        return a->u.list == b->u.list; /* the pointer, whatever it is called */
+        return a->u.list == b->u.list; /* compares the union's pointer */
     return sv_j_eq(x, a, b);
 }
 

@@ -2,8 +2,8 @@
  * jinja.h - front header of src/jinja: Jinja templates, and the chat template of a model directory.
  *
  * Called by engine's users (serve, cli) to turn messages into a prompt. Knows no tokenizer and no
- * model; what is about language models is in chat.c alone. Must not: run without limits on work,
- * memory, output and depth.
+ * model; only chat.c is specific to language models. Must not: run without limits on work, memory,
+ * output and depth.
  */
 #ifndef SV_JINJA_H
 #define SV_JINJA_H
@@ -14,7 +14,7 @@
  * parsed template does not change: several threads may render it at once. */
 struct sv_template;
 
-/* 0 stands for the default in each. A template that goes beyond a limit ends with SV_EFULL. */
+/* 0 = the default. A template that exceeds a limit fails with SV_EFULL. */
 struct sv_template_opts {
     int64_t now;             /* strftime_now: seconds since 1970, the local zone's offset added */
     size_t max_output_bytes; /* 16 MiB */
@@ -23,11 +23,11 @@ struct sv_template_opts {
     int max_depth;           /* 1000 levels of nesting; a macro call takes about eight */
 };
 
-/* Errors name line and column; pos is the line. What jinja2 has and this has not gives
+/* Errors name line and column; pos is the line. Unsupported features of jinja2 give
  * SV_EUNSUPPORTED. */
 int sv_template_parse(struct sv_template **t, const char *text, size_t n, struct sv_err *err);
 /* Appends the rendered text; on failure out is as before. context is a JSON object (messages,
- * tools, add_generation_prompt, ...). raise_exception gives SV_EINVAL with its message alone. opts
+ * tools, add_generation_prompt, ...). raise_exception gives SV_EINVAL with only its message. opts
  * may be NULL. */
 int sv_template_render(const struct sv_template *t, const json_t *context,
                        const struct sv_template_opts *opts, struct sv_buf *out, struct sv_err *err);
@@ -38,22 +38,22 @@ void sv_template_free(struct sv_template *t);
  * SV_EUNSUPPORTED when there is none. */
 struct sv_chat_template;
 int sv_chat_template_open(struct sv_chat_template **t, const char *dir, struct sv_err *err);
-/* This text instead, with the special tokens of the directory (NULL: none). */
+/* The given text, with the special tokens of the directory (NULL: none). */
 int sv_chat_template_parse(struct sv_chat_template **t, const char *dir, const char *text, size_t n,
                            struct sv_err *err);
-/* The same from a tokenizer_config.json that is at hand; text NULL: its own template. dir is its
- * name in messages. */
+/* The same from a parsed tokenizer_config.json; text NULL: its own template. dir: name for
+ * messages. */
 int sv_chat_template_of(struct sv_chat_template **t, const json_t *config, const char *dir,
                         const char *text, size_t n, struct sv_err *err);
-/* As sv_template_render, with bos_token, eos_token and their kin added where context has none. With
- * tools in the context the template named tool_use is taken when there is one, else the one named
- * default. */
+/* As sv_template_render, with bos_token, eos_token etc. added where context has none. With tools in
+ * the context the template named tool_use is taken when there is one, else the one named default.
+ */
 int sv_chat_template_render(const struct sv_chat_template *t, const json_t *context,
                             const struct sv_template_opts *opts, struct sv_buf *out,
                             struct sv_err *err);
-/* The template as it was read; of several the one named default. */
+/* The template's text; of several the one named default. */
 const char *sv_chat_template_source(const struct sv_chat_template *t);
-/* Whether a template says "developer" anywhere: others leave such messages out, or refuse them. */
+/* Whether a template contains "developer": others skip such messages, or refuse them. */
 bool sv_chat_template_knows_developer(const struct sv_chat_template *t);
 void sv_chat_template_close(struct sv_chat_template *t);
 

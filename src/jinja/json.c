@@ -1,6 +1,5 @@
 /*
- * json.c - the tojson filter: Python's json.dumps with the arguments that transformers lets
- * through.
+ * json.c - the tojson filter: Python's json.dumps with the arguments that transformers passes.
  *
  * Called by filter.c. Must not: sort or escape anything json.dumps would not.
  */

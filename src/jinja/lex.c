@@ -3,8 +3,7 @@
  * lstrip_blocks on).
  *
  * Called by template.c before parsing. The rules follow jinja2/lexer.py: which of them matches
- * first, and what a "-" or "+" beside a delimiter takes away. Must not: know statements or
- * expressions.
+ * first, and what a "-" or "+" beside a delimiter strips. Must not: know statements or expressions.
  */
 #include "jinja/run.h"
 #include "jinja/text.h"
@@ -20,7 +19,7 @@ struct lexer {
     bool line_starting; /* the last match ended with a line break */
     struct sv_jtoken *tok;
     size_t n_tok, cap_tok;
-    char *open; /* closing brackets that are awaited */
+    char *open; /* expected closing brackets */
     size_t n_open, cap_open;
 };
 
@@ -62,7 +61,7 @@ static size_t skip_space(const struct lexer *l, size_t at)
     return at;
 }
 
-/* Where the whitespace that ends [from, to) begins. */
+/* Start of the trailing whitespace of [from, to). */
 static size_t rstrip(const struct lexer *l, size_t from, size_t to)
 {
     struct sv_jval s = sv_j_strip(l->x, sv_j_str(l->s + from, to - from), NULL, SV_J_RIGHT);
@@ -92,7 +91,7 @@ static void moved(struct lexer *l, size_t to)
     l->at = to;
 }
 
-/* The end of "{% raw %}" when one begins here (its "{%" is at `at`), else 0. */
+/* The end of a "{% raw %}" whose "{%" is at `at`, else 0. */
 static size_t raw_begin(const struct lexer *l, size_t at)
 {
     at += 2;
@@ -267,8 +266,8 @@ static int hex_value(const char *p, size_t n)
     return v;
 }
 
-/* One escape at p (behind the backslash); returns how many bytes it takes. As Python's
- * unicode-escape. */
+/* One escape at p (after the backslash); returns its length in bytes. As Python's unicode-escape.
+ */
 static size_t unescape(struct lexer *l, struct sv_jbuild *b, const char *p, size_t n, size_t pos)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -392,7 +391,7 @@ static void lex_operator(struct lexer *l)
     fail(l, l->at, "unexpected character");
 }
 
-/* The end of the tag when it is here, else 0. */
+/* The end of the tag if `at` is its closing delimiter, else 0. */
 static size_t tag_end(const struct lexer *l, bool is_variable)
 {
     const char *end = is_variable ? "}}" : "%}";

@@ -4,8 +4,8 @@
  * Called by all jinja*.c. Small pieces are cut from chunks of the run's arena. Steps, bytes and
  * depth are counted so that no template can hang or exhaust the process: a loop whose length a
  * template can choose must either count steps or allocate memory in proportion. A step is worth
- * about 100 ns at most, so bytes that are looked at one by one count a sixteenth of a step each,
- * bytes that memcmp or memmove goes through a 256th. Must not: return from an error.
+ * about 100 ns at most, so bytes read one by one count a sixteenth of a step each, bytes read by
+ * memcmp or memmove a 256th. Must not: return after an error.
  */
 #include "jinja/run.h"
 
@@ -126,7 +126,7 @@ static void grow(struct sv_jx *x, struct sv_jbuild *b, size_t n)
 
     if (n > x->max_output || b->n + n > x->max_output)
         sv_j_throw(x, SV_EFULL, "the template writes more than %zu bytes", x->max_output);
-    /* No more than may be written: what fits is not looked at again. */
+    /* Not above the limit: output that fits is not checked again. */
     if (cap > x->max_output)
         cap = x->max_output;
     if (cap < b->n + n)

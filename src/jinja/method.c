@@ -1,8 +1,8 @@
 /*
- * method.c - methods of strings, dicts, lists and tuples, as far as the immutable sandbox
- * lets them.
+ * method.c - methods of strings, dicts, lists and tuples, as far as the immutable sandbox allows
+ * them.
  *
- * Called when a template gets an attribute or calls one. A name in the table hides a dict's key of
+ * Called when a template reads an attribute or calls one. A name in the table hides a dict's key of
  * that name when it is read as an attribute, as in Python, even where the call is refused. Must
  * not: change a dict.
  */
@@ -10,7 +10,7 @@
 #include "jinja/text.h"
 
 enum { STR = 1, LIST = 2, TUPLE = 4, DICT = 8, RANGE = 16 };
-enum { UNSAFE = 1, REFUSED = 2 }; /* the sandbox forbids it; it exists, but not here */
+enum { UNSAFE = 1, REFUSED = 2 }; /* forbidden by the sandbox; or not implemented */
 
 static const struct method {
     const char *name;

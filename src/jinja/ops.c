@@ -2,9 +2,8 @@
  * ops.c - operators of template expressions: arithmetic, comparison, attributes, items,
  * slices.
  *
- * Called by the tree walker and by filters that look things up. Integers have 64 bits: where Python
- * would go on, this ends with an error. Must not: let a template change what the immutable sandbox
- * protects.
+ * Called by the tree walker and by filters that read attributes. Integers have 64 bits: overflow is
+ * an error. Must not: let a template change what the immutable sandbox protects.
  */
 #include "jinja/run.h"
 #include "jinja/text.h"
@@ -273,7 +272,7 @@ bool sv_j_compare(struct sv_jx *x, enum sv_jop op, const struct sv_jval *a, cons
 
 /* ---------------------------------------------------------------- attributes and items */
 
-/* What Python's getattr finds: MISSING when there is no such attribute. */
+/* As Python's getattr; MISSING when there is no such attribute. */
 static struct sv_jval attribute(struct sv_jx *x, struct sv_jval obj, struct sv_jval name)
 {
     struct sv_jval v, *found;
@@ -315,7 +314,7 @@ static struct sv_jval attribute(struct sv_jx *x, struct sv_jval obj, struct sv_j
     }
 }
 
-/* obj[key], MISSING for what Python answers with TypeError or LookupError. */
+/* obj[key], MISSING where Python raises TypeError or LookupError. */
 static struct sv_jval item(struct sv_jx *x, struct sv_jval obj, struct sv_jval key)
 {
     struct sv_jval *found;

@@ -1,8 +1,8 @@
 /*
- * parse.c - statements of a template to the tree, and what the parsers share.
+ * parse.c - statements of a template to the tree, and functions shared by the parsers.
  *
- * Called by template.c after the lexer; expressions are expr.c's. What chat templates never use
- * (extends, include, import, block, autoescape) is refused by name. Must not: evaluate anything.
+ * Called by template.c after the lexer; expressions are in expr.c. Statements that chat templates
+ * never use (extends, include, import, block, ...) are refused. Must not: evaluate anything.
  */
 #include "jinja/run.h"
 #include "jinja/parse.h"
@@ -135,7 +135,7 @@ int sv_j_name_id(struct sv_jparse *p, const struct sv_jval *name)
 
 /* ---------------------------------------------------------------- statements */
 
-/* As parse_body, for what opens a scope: an unknown filter in there fails the parse again. */
+/* As parse_body, for bodies with a scope: unknown filters fail the parse again. */
 static struct sv_jnode *parse_scope_body(struct sv_jparse *p, const char *const *ends)
 {
     int soft = p->soft;
@@ -370,7 +370,7 @@ static struct sv_jnode *parse_generation(struct sv_jparse *p)
     int loops = p->loops;
 
     p->at++;
-    p->loops = 0; /* it is a call block underneath */
+    p->loops = 0; /* implemented as a call block */
     n->body = parse_scope_body(p, ends);
     p->loops = loops;
     expect_name(p, "endgeneration");

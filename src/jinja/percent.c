@@ -1,8 +1,8 @@
 /*
  * percent.c - numbers from text, and Python's "%" formatting of strings.
  *
- * Called by the operators and the filters int, float and format. Must not: hand a template's format
- * to printf; each conversion is taken apart first.
+ * Called by the operators and the filters int, float and format. Must not: pass a template's format
+ * to printf; each conversion is parsed first.
  */
 #include "jinja/run.h"
 #include "jinja/text.h"
@@ -13,8 +13,7 @@
 
 /* ---------------------------------------------------------------- int(text), float(text) */
 
-/* text without the whitespace around it and the underscores between digits; NULL when it has
- * others */
+/* text without surrounding whitespace and underscores between digits; NULL when it has others */
 static char *plain_digits(struct sv_jx *x, const char *p, size_t n, size_t *n_out)
 {
     struct sv_jval s = sv_j_strip(x, sv_j_str(p, n), NULL, SV_J_LEFT | SV_J_RIGHT);
@@ -58,7 +57,7 @@ bool sv_j_parse_int(struct sv_jx *x, const char *p, size_t n, int base, int64_t 
     if (base < 2 || base > 36 || *s == '+' || *s == '-' || sv_j_space((uint8_t)*s) || !*s)
         return false;
     if (strncmp(s, "0x", 2) == 0 || strncmp(s, "0X", 2) == 0)
-        return false; /* strtoull would take a second mark */
+        return false; /* strtoull would accept a second sign */
     errno = 0;
     unsigned long long v = strtoull(s, &end, base);
     if (*end || end == s)
@@ -97,7 +96,7 @@ struct percent {
     const char *p, *end;
     struct sv_jval args;
     size_t at;  /* arguments taken */
-    size_t n;   /* arguments there are; 1 when args is no tuple */
+    size_t n;   /* number of arguments; 1 when args is no tuple */
     bool named; /* %(name)s was used */
     struct sv_jbuild out;
 };

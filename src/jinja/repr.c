@@ -118,7 +118,7 @@ static void put_range(struct sv_jx *x, struct sv_jbuild *b, const struct sv_jran
     sv_j_putc(x, b, ')');
 }
 
-/* Lists, dicts and all that holds other values. */
+/* Containers: lists, dicts and others. */
 static void put_compound(struct sv_jx *x, struct sv_jbuild *b, const struct sv_jval *v)
 {
     static const char *const view[] = {"dict_keys([", "dict_values([", "dict_items(["};
@@ -200,7 +200,7 @@ void sv_j_put_repr(struct sv_jx *x, struct sv_jbuild *b, const struct sv_jval *v
     case SV_J_LOOP:
         sv_j_putf(x, b, "<LoopContext %zu/%zu>", v->u.loop->index0 + 1, v->u.loop->items->n);
         break;
-    default: /* Python would print an address, which no template can mean */
+    default: /* Python would print an address */
         sv_j_putf(x, b, "<%s object>", sv_j_type_name(v));
         break;
     }

@@ -1,10 +1,9 @@
 /*
- * run.h - the state of one parse or render, and what the files of this folder offer one another.
+ * run.h - the state of one parse or render, and the functions shared by the files of this folder.
  *
- * Included by the files of src/jinja; the public interface is jinja.h. All memory of a run lies in
- * one arena and ends with it; an error leaves by longjmp to template.c, so nothing between may own
- * anything outside the arena. Must not: be included outside src/jinja, or grow rules of its own
- * (what Python's jinja2 does is the rule).
+ * Included by the files of src/jinja; the public interface is jinja.h. All memory of a run is in
+ * one arena; errors longjmp to template.c, so functions in between may own nothing outside the
+ * arena. Must not: be included outside src/jinja, or deviate from Python's jinja2.
  */
 #ifndef SV_JINJA_RUN_H
 #define SV_JINJA_RUN_H
@@ -74,7 +73,7 @@ struct sv_jx {
     int64_t steps, max_steps;
     size_t max_output;
     int depth, max_depth;
-    uint32_t pos; /* of what is being read or run */
+    uint32_t pos; /* of the current token or node */
     const char *source;
     size_t n_source;
     struct sv_err *err;
@@ -101,18 +100,18 @@ struct sv_jcall { /* evaluated arguments */
 
 /* ---------------------------------------------------------------- mem.c */
 
-/* How many of n bytes a message shows. */
+/* How many of n bytes are shown in a message. */
 static inline int sv_j_cut(size_t n)
 {
     return n < 100 ? (int)n : 100;
 }
 _Noreturn void sv_j_throw(struct sv_jx *x, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* As raise_exception: the message is all there is. */
+/* As raise_exception: the message alone. */
 _Noreturn void sv_j_throw_text(struct sv_jx *x, const char *p, size_t n);
 void *sv_j_alloc(struct sv_jx *x, size_t n_bytes); /* cleared, aligned to 16 */
 void sv_j_step(struct sv_jx *x, size_t n);         /* counts n steps */
-/* Count the steps of n bytes that are looked at one by one, or by memcmp and its like. */
+/* Count the steps of n bytes read one by one, or by memcmp and similar. */
 void sv_j_read(struct sv_jx *x, size_t n);
 void sv_j_copied(struct sv_jx *x, size_t n);
 void sv_j_walked(struct sv_jx *x, size_t n); /* counts the steps along a list of n variables */
@@ -189,8 +188,7 @@ bool sv_j_eq(struct sv_jx *x, const struct sv_jval *a, const struct sv_jval *b);
 bool sv_j_order(struct sv_jx *x, enum sv_jop op, const struct sv_jval *a, const struct sv_jval *b);
 bool sv_j_contains(struct sv_jx *x, const struct sv_jval *in, const struct sv_jval *v);
 bool sv_j_iterable(const struct sv_jval *v);
-bool sv_j_sequence(
-    const struct sv_jval *v); /* has a length and items by index, as jinja2 sees it */
+bool sv_j_sequence(const struct sv_jval *v); /* has a length and items by index, as in jinja2 */
 /* Items of anything that can be looped over; throws otherwise. A generator is used up. */
 struct sv_jlist *sv_j_iter(struct sv_jx *x, const struct sv_jval *v);
 int64_t sv_j_len(struct sv_jx *x, const struct sv_jval *v); /* -1: has no length */
@@ -268,7 +266,7 @@ struct sv_jval sv_j_loop_call(struct sv_jx *x, struct sv_jloop *l, const struct 
 struct sv_jval sv_j_loop_attr(struct sv_jx *x, struct sv_jval v, const struct sv_jval *name);
 
 void sv_j_assign(struct sv_jx *x, struct sv_jscope *scope, int name, struct sv_jval v);
-/* eval.c: filters of a block; the innermost gets input */
+/* eval.c: filters of a block; input goes to the innermost */
 struct sv_jval sv_j_eval_filters(struct sv_jx *x, const struct sv_jnode *n,
                                  const struct sv_jval *input);
 struct sv_jval sv_j_eval_call(struct sv_jx *x, const struct sv_jnode *n,

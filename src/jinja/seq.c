@@ -1,8 +1,8 @@
 /*
  * seq.c - filters over sequences: selecting, mapping, sorting, joining.
  *
- * Called through the table in filter.c. What is a generator in jinja2 is handed out once here
- * too, but computed at once. Must not: sort unstably, or change the list it was given.
+ * Called through the table in filter.c. Generators of jinja2 can be iterated once here too, but are
+ * computed eagerly. Must not: sort unstably, or change its input.
  */
 #include "jinja/run.h"
 #include "jinja/text.h"
@@ -154,7 +154,7 @@ static struct sv_jval f_map(struct sv_jx *x, struct sv_jval v, const struct sv_j
     }
     for (size_t i = 0; i < in->n; i++) {
         struct sv_jval item = in->item[i];
-        sv_j_enter(x); /* a filter may be map again */
+        sv_j_enter(x); /* the filter may be map itself */
         sv_j_list_push(x, out, id < 0 ? get(x, &g, item) : sv_j_filter_call(x, id, item, &rest));
         sv_j_leave(x);
     }
@@ -445,7 +445,7 @@ static struct sv_jval f_batch(struct sv_jx *x, struct sv_jval v, const struct sv
         sv_j_throw(x, SV_EINVAL, "batch: linecount must be an integer");
     for (size_t i = 0; i < in->n; i++) {
         if (!row || (int64_t)row->n == size) {
-            if (!row && size == 0) /* jinja2 hands out an empty first row */
+            if (!row && size == 0) /* jinja2 yields an empty first row */
                 sv_j_list_push(x, out, sv_j_list(SV_J_LIST, sv_j_list_new(x, 0)));
             row = sv_j_list_new(x, 0);
             sv_j_list_push(x, out, sv_j_list(SV_J_LIST, row));

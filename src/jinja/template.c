@@ -1,9 +1,8 @@
 /*
  * template.c - parsing and rendering of a template from outside: set-up, limits, errors, clean-up.
  *
- * Called by chat.c, engine, serve and cli through text.h. The only place where jinja*.c's
- * longjmp lands; everything that must be given back afterwards is in the run's arena or its list of
- * held JSON.
+ * Called by chat.c, engine, serve and cli through text.h. The only target of the folder's longjmp;
+ * everything to free afterwards is in the run's arena or its list of held JSON.
  */
 #include "jinja/run.h"
 #include "jinja/parse.h"
@@ -14,7 +13,7 @@
 #define DEFAULT_STEPS 20000000
 #define DEFAULT_DEPTH 1000
 
-struct job { /* what runs between setjmp and longjmp */
+struct job { /* the function run between setjmp and longjmp */
     struct sv_jx x;
     struct sv_template *t;
     const json_t *context;
@@ -44,7 +43,7 @@ static void set_limits(struct sv_jx *x, const struct sv_template_opts *o)
 
 /* ---------------------------------------------------------------- parsing */
 
-/* Line ends become \n; one at the very end goes, as jinja2's keep_trailing_newline is off. */
+/* Line ends become \n; a final one is removed, as jinja2's keep_trailing_newline is off. */
 static void take_source(struct job *j, const char *text, size_t n)
 {
     char *s = j->t->source;
@@ -124,8 +123,7 @@ void sv_template_free(struct sv_template *t)
 
 /* ---------------------------------------------------------------- rendering */
 
-/* Each name the template mentions gets its value from the context, else a global function, else
- * nothing. */
+/* Each name in the template gets its value from the context, else a global function, else none. */
 static void bind_context(struct job *j)
 {
     const struct sv_template *t = j->t;

@@ -2,8 +2,8 @@
  * text.c - Python's string operations on UTF-8: counting, case, stripping, splitting,
  * replacing.
  *
- * Called by the operators, methods and filters. Pieces share the bytes of what they were cut from.
- * Must not: be given text that is not UTF-8, or work by bytes where Python works by code points.
+ * Called by the operators, methods and filters. Slices share the bytes of their source. Must not:
+ * get text that is not UTF-8, or count bytes where Python counts code points.
  */
 #define _GNU_SOURCE /* memmem, which is linear */
 
@@ -89,7 +89,7 @@ const char *sv_j_rfind(struct sv_jx *x, const char *p, size_t n, const char *q, 
         if (memcmp(p + i, q, m) == 0)
             break;
     }
-    sv_j_read(x, n - m - i); /* all of it when i has gone below 0 */
+    sv_j_read(x, n - m - i); /* the whole text when i is below 0 */
     return i < n ? p + i : NULL;
 }
 
@@ -212,10 +212,10 @@ static void put_cased(struct sv_jx *x, struct sv_jbuild *b, const struct sv_jval
         sv_j_put_cp(x, b, more->to[k]);
 }
 
-/* What is done with a code point depends on where it stands. */
+/* The mapping of a code point depends on its position. */
 enum rule { ALL_UPPER, ALL_LOWER, FIRST_TITLE, WORDS, SWAP, AFTER_MARK };
 
-static bool begins_word(uint32_t cp) /* the title filter: what stands between words */
+static bool begins_word(uint32_t cp) /* the title filter's word separators */
 {
     return sv_j_space(cp) || cp == '-' || cp == '(' || cp == '{' || cp == '[' || cp == '<';
 }

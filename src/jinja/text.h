@@ -11,7 +11,7 @@
 bool sv_j_space(uint32_t cp);
 size_t sv_j_n_cp(struct sv_jx *x, const char *p, size_t n);
 size_t sv_j_cp_to_byte(struct sv_jx *x, const char *p, size_t n, size_t cp); /* n: past the end */
-/* The first and the last place of q, or NULL. */
+/* The first and the last occurrence of q, or NULL. */
 const char *sv_j_find(struct sv_jx *x, const char *p, size_t n, const char *q, size_t m);
 const char *sv_j_rfind(struct sv_jx *x, const char *p, size_t n, const char *q, size_t m);
 enum { SV_J_LEFT = 1, SV_J_RIGHT = 2 };
@@ -28,7 +28,7 @@ struct sv_jval sv_j_replace(struct sv_jx *x, struct sv_jval s, struct sv_jval ol
 struct sv_jlist *sv_j_splitlines(struct sv_jx *x, struct sv_jval s, bool keep);
 struct sv_jlist *sv_j_split(struct sv_jx *x, struct sv_jval s, const struct sv_jval *sep,
                             int64_t max, bool right);
-/* isalpha and its kin; what is the method's name */
+/* isalpha and similar; what: the method's name */
 bool sv_j_str_is(struct sv_jx *x, const struct sv_jval *s, const char *what);
 bool sv_j_printable(uint32_t cp);
 /* str % args */

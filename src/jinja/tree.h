@@ -22,7 +22,7 @@ enum sv_jtype {
     SV_JN_ITEM,   /* a [ b ] */
     SV_JN_SLICE,  /* a : b : c; each may be NULL; only as b of ITEM */
     SV_JN_CALL,   /* a (args) */
-    SV_JN_FILTER, /* a | id(args); a is NULL at the innermost filter of a block */
+    SV_JN_FILTER, /* a | id(args); a is NULL: innermost filter of a block */
     SV_JN_TEST,   /* a is id(args) */
     SV_JN_NOT,
     SV_JN_NEG,

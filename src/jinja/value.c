@@ -1,10 +1,10 @@
 /*
- * value.c - values of a template: making them, dicts, truth, equality, order, membership,
+ * value.c - values of a template: construction, dicts, truth, equality, order, membership,
  * iteration.
  *
- * Called by all jinja*.c. The rules are Python's for the types that JSON and templates can make.
- * Must not: change a value that a template may hold twice, except namespaces and what the sandbox
- * lets be changed.
+ * Called by all jinja*.c. The rules are Python's for the types of JSON and templates. Must not:
+ * change a value that a template may share, except namespaces and what the sandbox allows to
+ * change.
  */
 #include "jinja/run.h"
 #include "jinja/text.h"
@@ -245,8 +245,8 @@ struct sv_jval sv_j_from_json(struct sv_jx *x, const json_t *j)
     }
 }
 
-/* What the parser allocates for each mark of the text, at most: {"a":{}} takes about 550 bytes
- * and has three, and one behind it. */
+/* Upper bound of the parser's allocation for each mark: {"a":{}} takes about 550 bytes and has
+ * three, plus one after it. */
 #define MOST_JSON_BYTES 160
 
 struct sv_jval sv_j_json_text(struct sv_jx *x, const char *p, size_t n)
@@ -259,8 +259,8 @@ struct sv_jval sv_j_json_text(struct sv_jx *x, const char *p, size_t n)
     sv_j_step(x, n / 4);
     for (size_t i = 0; i < n; i++)
         marks += p[i] == '[' || p[i] == '{' || p[i] == ',' || p[i] == ':';
-    sv_j_reserve(x, n + marks * MOST_JSON_BYTES); /* the parser's memory, which ends with the run */
-    sv_j_putc(x, &b, '[');                        /* the parser wants a list or an object on top */
+    sv_j_reserve(x, n + marks * MOST_JSON_BYTES); /* the parser's memory, freed with the run */
+    sv_j_putc(x, &b, '[');                        /* the parser needs a list or an object on top */
     sv_j_put(x, &b, p, n);
     sv_j_putc(x, &b, ']');
     held->json = sv_json_parse(b.p, b.n, &err);
@@ -542,7 +542,7 @@ struct sv_jlist *sv_j_iter(struct sv_jx *x, const struct sv_jval *v)
     case SV_J_TUPLE:
         sv_j_step(x, v->u.list->n / 8);
         return v->u.list;
-    case SV_J_GEN: /* what has not been handed out yet */
+    case SV_J_GEN: /* the items not yet iterated */
         l = sv_j_list_new(x, 0);
         l->item = v->u.list->item + v->u.list->next;
         l->n = l->cap = v->u.list->n - v->u.list->next;

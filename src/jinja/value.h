@@ -1,8 +1,8 @@
 /*
- * value.h - the values of templates: what a name, an expression or a JSON member can be.
+ * value.h - the values of templates: of names, expressions and JSON members.
  *
- * Included by tree.h. All values of a run lie in its arena and end with it. Must not: grow kinds
- * that Python's jinja2 does not have.
+ * Included by tree.h. All values of a run are in its arena. Must not: have kinds that Python's
+ * jinja2 does not have.
  */
 #ifndef SV_JINJA_VALUE_H
 #define SV_JINJA_VALUE_H
@@ -25,8 +25,8 @@ enum sv_jkind {
     SV_J_TUPLE,
     SV_J_DICT,
     SV_J_RANGE,
-    SV_J_GEN,  /* a list that is handed out once, as a generator */
-    SV_J_VIEW, /* keys, values or items of a dict; sub says which */
+    SV_J_GEN,  /* a list that can be iterated once: a generator */
+    SV_J_VIEW, /* keys, values or items of a dict, by sub */
     SV_J_NS,
     SV_J_MACRO,
     SV_J_LOOP,
@@ -63,7 +63,7 @@ struct sv_jval {
 struct sv_jlist {
     struct sv_jval *item;
     size_t n, cap;
-    size_t next; /* generator: items handed out */
+    size_t next; /* generator: items consumed */
 };
 
 struct sv_jpair {
@@ -80,7 +80,7 @@ struct sv_jrange {
     int64_t start, stop, step, n;
 };
 
-struct sv_jundef { /* the message is only built when the value is used */
+struct sv_jundef { /* the message is built when the value is used */
     const char *hint;
     struct sv_jval obj, name;
 };

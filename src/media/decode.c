@@ -76,8 +76,8 @@ void sv_image_job_exif(struct sv_image_job *j, const uint8_t *exif, size_t n)
     }
 }
 
-/* Where the upright image's first pixel lies, and the way from a pixel to the next one of its row
- * and of its column. */
+/* Index of the upright image's first pixel, and the distances to the next pixel of a row and of a
+ * column. */
 struct walk {
     int64_t begin, right, down;
 };
@@ -125,7 +125,7 @@ static int turn(struct sv_pixels *p, int orientation, struct sv_err *err)
 
 /* ---------------------------------------------------------------- formats */
 
-/* A mark at `at`. decode NULL: the format is known and not read. */
+/* Magic bytes at `at`. decode NULL: known but not supported. */
 struct format {
     const char *name;
     size_t at, n_mark;

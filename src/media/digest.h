@@ -12,7 +12,7 @@
 struct sv_digest {
     uint32_t h[8];
     uint64_t n_bytes;
-    uint8_t block[64]; /* what does not fill a block yet */
+    uint8_t block[64]; /* the incomplete block */
 };
 void sv_digest_begin(struct sv_digest *d);
 void sv_digest_add(struct sv_digest *d, const void *data, size_t n);

@@ -1,9 +1,9 @@
 /*
  * jpeg.c - JPEG, sequential and progressive, through libjpeg-turbo.
  *
- * Called by decode.c. libjpeg's errors jump out of it: what must survive is in struct reader, and
- * nothing but libjpeg lies between. Must not: print, or decode the scans of a file that has only
- * been made to take long.
+ * Called by decode.c. libjpeg's errors longjmp: state that must survive is in struct reader, and
+ * only libjpeg's frames are skipped. Must not: print, or decode a file with more scans than
+ * encoders write.
  */
 #include "media/formats.h"
 
@@ -50,7 +50,7 @@ static void fail(struct reader *r, int code, const char *text)
     longjmp(r->leave, 1);
 }
 
-/* Warnings are damage that is skipped, as Pillow does; but a file that ends early is refused. */
+/* Warnings are ignored, as in Pillow, but a file that ends early is refused. */
 static void on_message(j_common_ptr cinfo, int level)
 {
     if (level < 0 && cinfo->err->msg_code == JWRN_JPEG_EOF)

@@ -25,22 +25,21 @@ struct sv_image_limits {
     int64_t max_pixels;
     int32_t max_side;
 };
-/* Those of requests and of the command line. */
+/* The limits of requests and of the command line. */
 #define SV_IMAGE_MAX_BYTES ((size_t)32 << 20)
 #define SV_IMAGE_MAX_PIXELS ((int64_t)64 << 20)
 #define SV_IMAGE_MAX_SIDE 32768
 
-/* PNG, JPEG or WebP, told apart by their first bytes. The pixels are those that Pillow's
- * convert("RGB") gives after the turn that EXIF's orientation asks for: an alpha channel is
- * dropped, not blended; of 16 bits a sample of colour keeps the high byte, one of grey is cut off
- * at 255. limits NULL: the above. Where there are more pixels than max_pixels, out has the sizes
- * that the file states; on other errors 0 or these. */
+/* PNG, JPEG or WebP, by their first bytes. The pixels are those of Pillow's convert("RGB") after
+ * EXIF's orientation: an alpha channel is dropped, not blended; of 16 bits a sample of colour keeps
+ * the high byte, grey is clamped to 255. limits NULL: the above. Where there are more pixels than
+ * max_pixels, out has the sizes that the file states; on other errors 0 or these. */
 int sv_image_decode(const void *bytes, size_t n_bytes, const struct sv_image_limits *limits,
                     struct sv_pixels *out, struct sv_err *err);
 
 /* ---------------------------------------------------------------- preparation */
 
-/* What a model's image processor does, from preprocessor_config.json. */
+/* A model's image processor, by preprocessor_config.json. */
 struct sv_vision_prep {
     int32_t patch, merge, temporal; /* pixels a side; patches a side of a block; frames */
     int64_t min_pixels, max_pixels; /* of the resized image */
@@ -57,7 +56,7 @@ int64_t sv_vision_prep_rows(const struct sv_vision_prep *p, int32_t width, int32
 int sv_pixels_resize(const uint8_t *rgb, int32_t width, int32_t height, int32_t to_width,
                      int32_t to_height, struct sv_pixels *out, struct sv_err *err);
 
-/* Of a resized image: its grid and pixels by SHA-256, equal for equal patches alone. */
+/* Hash of a resized image: SHA-256 of its grid and pixels, equal only for equal patches. */
 void sv_pixels_hash(const struct sv_pixels *px, const struct sv_vision_prep *p, uint64_t hash[2]);
 
 struct sv_patches {
@@ -66,7 +65,7 @@ struct sv_patches {
      * block by block: block row, block column, row in the block, column in it */
     float *values;
 };
-/* Normalises and cuts up a resized image: for an image of 16 x 16 patches eight times its bytes. */
+/* Patches of a resized image, normalised; with patches of 16 x 16 pixels eight times its bytes. */
 int sv_patches_make(const struct sv_vision_prep *p, const struct sv_pixels *px,
                     struct sv_patches *out, struct sv_err *err);
 void sv_patches_free(struct sv_patches *p);

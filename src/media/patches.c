@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* What each byte of a colour becomes: scaled by 1/255 and normalised, in one step. */
+/* The value of each byte of a colour: scaled by 1/255 and normalised, in one step. */
 static void table_of(const struct sv_vision_prep *p, int colour, float value[256])
 {
     const float mean = p->mean[colour] * 255, std = p->std[colour] * 255;

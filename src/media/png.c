@@ -2,9 +2,9 @@
  * png.c - PNG through libpng.
  *
  * Called by decode.c. Only the first image of an animated PNG is read. Ancillary chunks are
- * skipped, but for the orientation's. libpng's errors jump out of it: what must survive is in
- * struct reader, and nothing but libpng lies between. Must not: print, or let a compressed chunk
- * choose how much memory is taken.
+ * skipped, except the orientation. libpng's errors longjmp: state that must survive is in struct
+ * reader, and only libpng's frames are skipped. Must not: print, or let a compressed chunk
+ * determine the memory used.
  */
 #include "media/formats.h"
 
@@ -61,7 +61,7 @@ static void read_bytes(png_structp png, png_bytep to, size_t n)
     r->at += n;
 }
 
-/* All but the pixels and the orientation is skipped, without being unpacked. */
+/* All but pixels and orientation is skipped without decompression. */
 static void skip_chunks(png_structp png)
 {
     static const png_byte exif[] = "eXIf";
@@ -71,7 +71,7 @@ static void skip_chunks(png_structp png)
     png_set_crc_action(png, PNG_CRC_DEFAULT, PNG_CRC_QUIET_USE);
 }
 
-/* A row of 16-bit grey in place to RGB, cut off at 255. */
+/* A row of 16-bit grey in place to RGB, clamped to 255. */
 static void widen(uint8_t *row, size_t width)
 {
     for (size_t x = width; x-- > 0;) {
@@ -89,7 +89,7 @@ static void take_orientation(struct reader *r)
         sv_image_job_exif(r->job, exif, n);
 }
 
-/* What libpng does; its errors leave it. */
+/* The calls of libpng; errors longjmp out. */
 static void read_image(struct reader *r)
 {
     struct sv_pixels *out = r->job->out;
@@ -129,7 +129,7 @@ static void read_image(struct reader *r)
         widen(r->rows[y], (size_t)out->width);
 }
 
-/* Not in the function that has the reader: what changes before a jump would be lost to it. */
+/* Not in the function of the reader: changed locals are lost by longjmp. */
 static void run(struct reader *r)
 {
     if (setjmp(png_jmpbuf(r->png)))

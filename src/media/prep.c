@@ -1,8 +1,8 @@
 /*
- * prep.c - what a model's image processor does, from its configuration: sizes and normalisation.
+ * prep.c - a model's image processor, by its configuration: sizes and normalisation.
  *
  * Called by engine and serve when a model is opened. Must not: accept a setting that patches.c does
- * not follow.
+ * not support.
  */
 #include "media/media.h"
 
@@ -15,7 +15,7 @@
 
 /* ---------------------------------------------------------------- configuration */
 
-/* A field that says how, and that only this value is followed of. Absent is fine. */
+/* A field with a single supported value. May be absent. */
 static int check_fixed(const json_t *root, struct sv_err *err)
 {
     static const char *const flags[] = {"do_resize", "do_rescale", "do_normalize",
@@ -71,7 +71,7 @@ static int take_colours(const json_t *root, const char *name, double lo, float t
     return SV_OK;
 }
 
-/* size, whose edges are numbers of pixels here; min_pixels and max_pixels take precedence. */
+/* size, whose edges are counts of pixels here; min_pixels and max_pixels take precedence. */
 static int take_pixels(const json_t *root, struct sv_vision_prep *p, struct sv_err *err)
 {
     static const int64_t most = (int64_t)1 << 40;

@@ -13,7 +13,7 @@
 #define SUPPORT 2 /* of the filter, at scale 1 */
 #define MAX_BITS 22
 
-/* How each sample of one side is made of n consecutive old ones. */
+/* The weights of n consecutive old samples for each new one of a side. */
 struct axis {
     int32_t n_taps;  /* the most */
     int32_t *first;  /* (to) */
@@ -81,7 +81,7 @@ static int axis_init(struct axis *a, int32_t from, int32_t to)
                        .weight = sv_calloc((size_t)to * n_taps, sizeof *a->weight)};
     if (!w || !a->first || !a->n || !a->weight) {
         sv_free(w);
-        return SV_ENOMEM; /* what there is goes with axis_fini */
+        return SV_ENOMEM; /* axis_fini frees the rest */
     }
     for (int32_t i = 0; i < to; i++)
         weigh(a, i, from, scale, w + (size_t)i * n_taps);
