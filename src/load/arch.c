@@ -1,8 +1,8 @@
 /*
  * arch.c - the table of architectures: names, defaults and the tensors each is made of.
  *
- * Called by config.c, draft.c and tensors.c. A Llama-like family is one more row here. Must
- * not: read files or decide anything from anything but the two name fields of config.json.
+ * Called by config.c, draft.c and tensors.c. A Llama-like family is one more row here. Must not:
+ * read files, or decide by anything but the two name fields of config.json.
  */
 #include "load/impl.h"
 
@@ -25,7 +25,7 @@
     LINEAR("mlp.gate_proj", SV_ROLE_GATE | (d), SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_MLP_BIAS, SV_SHARD_ROWS, SV_SHARD_ROWS), \
     LINEAR("mlp.up_proj", SV_ROLE_UP | (d), SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_MLP_BIAS, SV_SHARD_ROWS, SV_SHARD_ROWS), \
     LINEAR("mlp.down_proj", SV_ROLE_DOWN | (d), SV_DIM_HIDDEN, SV_DIM_INTER, SV_IF_MLP_BIAS, SV_SHARD_COLS, SV_SHARD_NONE)
-/* Behind the layers of a target. */
+/* After the layers of a target. */
 #define ENDS \
     {"norm.weight", SV_ROLE_FINAL_NORM, SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_NONE}, \
     {"embed_tokens.weight", SV_ROLE_EMBED, SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_UNTIED, SV_SHARD_ROWS}, \
@@ -43,7 +43,7 @@ static const struct sv_tensor_row target_tensors[] = {
     ENDS,
 };
 
-/* Experts that are tensors of their own. */
+/* Experts with separate tensors. */
 #define EXPERTS_APART \
     {"layers.{layer}.mlp.experts.{expert}.gate_proj.weight", SV_ROLE_EXPERT_GATE, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_APART, SV_SHARD_ROWS}, \
     {"layers.{layer}.mlp.experts.{expert}.up_proj.weight", SV_ROLE_EXPERT_UP, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_APART, SV_SHARD_ROWS}, \
@@ -60,8 +60,8 @@ static const struct sv_tensor_row qwen3_moe_tensors[] = {
     ENDS,
 };
 
-/* The experts of a layer lie in one tensor for each projection, gate and up in turn; or in tensors of
- * their own, but their biases. */
+/* The experts of a layer are in one tensor per projection, gate and up interleaved; or in separate
+ * tensors, except biases. */
 #define PACKED(dim, pack) (dim) | (pack) * SV_DIM_PACK
 static const struct sv_tensor_row gpt_oss_tensors[] = {
     ATTN_TENSORS(0),
@@ -82,7 +82,7 @@ static const struct sv_tensor_row gpt_oss_tensors[] = {
     ENDS,
 };
 
-/* Gated DeltaNet hybrids: norms are 1 + w, q_proj has a gate behind each head's query. */
+/* Gated DeltaNet hybrids: norms are 1 + w, q_proj has a gate after each head's query. */
 #define AS(shard, form) (shard) + SV_FORMS * (form)
 #define NORM_1(name, role, dim, when) \
     {name, role, dim, SV_DIM_NONE, when, AS(SV_SHARD_NONE, SV_FORM_ONE_PLUS)}
@@ -138,8 +138,8 @@ static const struct sv_tensor_row qwen3_next_tensors[] = {
     HYBRID_ENDS,
 };
 
-/* Of Qwen3-VL's experts the inputs come first, as published; derived files have them either way, or
- * one by one. */
+/* Published Qwen3-VL experts are (inputs, outputs); derived files have either order, or separate
+ * tensors. */
 static const struct sv_tensor_row qwen3_vl_moe_tensors[] = {
     ATTN_TENSORS(0),
     {"layers.{layer}.mlp.gate_proj.weight", SV_ROLE_GATE, SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_DENSE, SV_SHARD_ROWS},
@@ -197,8 +197,8 @@ static const struct sv_tensor_row deepseek_v3_tensors[] = {
     ENDS,
 };
 
-/* The published draft has neither embedding nor head. fc is small, and all that the drafter sees of
- * the target goes through it: it is not quantized. */
+/* The published draft has neither embedding nor head. fc is small and carries all of the target's
+ * hidden states to the draft: it is not quantized. */
 static const struct sv_tensor_row draft_tensors[] = {
     {"fc.weight", SV_ROLE_TAP_PROJ, SV_DIM_HIDDEN, SV_DIM_TAPS, SV_ALWAYS, SV_SHARD_NONE},
     {"hidden_norm.weight", SV_ROLE_TAP_NORM, SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_NONE},
@@ -366,7 +366,7 @@ static const struct sv_arch_row table[] = {
      .skipped = {"vision_tower.", "mm_projector."},
      .tensors = deepseek_v3_tensors},
     {.architecture = "DFlashDraftModel",
-     .rope_theta = 0, /* engines disagree on a default: the file must say it */
+     .rope_theta = 0, /* engines disagree on a default: required */
      .max_position = 32768,
      .rms_eps = 1e-6,
      .qk_norm = true,

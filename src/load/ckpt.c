@@ -2,8 +2,8 @@
  * ckpt.c - a checkpoint: finding the safetensors files of a directory, mapping them, one sorted
  * list (GGUF: gguf_ckpt.c).
  *
- * Called by model (weights) and cli (info). Owns the mappings and the arena behind all names. Must
- * not: copy tensor data that is usable in place, accept a shard that disagrees with the index, or
+ * Called by model (weights) and cli (info). Owns the mappings and the arena of all names. Must not:
+ * copy tensor data that is usable in place, accept a shard that disagrees with the index, or
  * interpret a tensor.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -29,7 +29,7 @@ struct shard {
 
 /* ---------------------------------------------------------------- names */
 
-/* "model." taken off, known aliases replaced. A string of the arena, or NULL when memory is out. */
+/* "model." removed, known aliases replaced. A string of the arena, or NULL without memory. */
 static const char *canonical(struct sv_arena *arena, const char *name)
 {
     static const struct {
@@ -203,7 +203,7 @@ static int cmp_entry_name(const void *key, const void *entry)
     return strcmp(key, ((const struct sv_index_entry *)entry)->name);
 }
 
-/* Index and shards must tell the same story, tensor by tensor and in both directions. */
+/* Index and shards must list the same tensors in the same files. */
 static int check_index(const struct sv_ckpt_index *x, const struct shard *shards,
                        struct sv_err *err)
 {
@@ -330,7 +330,7 @@ int sv_ckpt_open(struct sv_ckpt *c, const char *dir, struct sv_err *err)
         rc = sort(c, err);
     if (!rc && !sv_is_gguf(dir))
         rc = sv_quant_bind(c, dir, err);
-    if (!rc) /* codes are called weights now */
+    if (!rc) /* codes are named weights now */
         rc = sort(c, err);
     if (rc)
         sv_ckpt_close(c);

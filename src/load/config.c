@@ -1,9 +1,9 @@
 /*
  * config.c - config.json and generation_config.json of target models.
  *
- * Called by engine and cli; draft.c shares the common steps. Works on the raw JSON: what a file
- * does not say is filled in from the architecture's row, never guessed from tensors. Must not:
- * accept a setting that changes the arithmetic and is not implemented.
+ * Called by engine and cli; draft.c shares the common steps. Works on the raw JSON: absent fields
+ * take the defaults of the architecture's row, never guessed from tensors. Must not: accept a
+ * setting that changes the arithmetic and is not implemented.
  */
 #include "load/gguf.h"
 #include "load/quant_config.h"
@@ -56,7 +56,7 @@ static int parse_sizes(struct sv_config *c, const json_t *root, const struct sv_
     int rc = sv_json_i32(root, "hidden_size", 1, MAX_HIDDEN, &c->hidden_size, err);
     if (!rc)
         rc = row->moe_intermediate_size && !sv_json_has(root, "intermediate_size")
-                 ? SV_OK /* of layers without experts, if there are such */
+                 ? SV_OK /* of layers without experts, if any */
                  : sv_json_i32(root, "intermediate_size", 1, MAX_INTER, &c->intermediate_size, err);
     if (!rc)
         rc = sv_json_i32(root, "num_hidden_layers", 1, SV_MAX_LAYERS, &c->n_layers, err);
@@ -150,7 +150,7 @@ static int refuse_foreign(const json_t *root, struct sv_err *err)
     return rc;
 }
 
-/* partial_rotary_factor may stand at top level, in rope_parameters, or in both. */
+/* partial_rotary_factor may be at top level, in rope_parameters, or in both. */
 static int parse_rotary(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
                         struct sv_err *err)
 {
@@ -197,8 +197,8 @@ static int parse_flags(struct sv_config *c, const json_t *root, const struct sv_
     return rc;
 }
 
-/* Which layers have a mixture of experts: as transformers' class, all that mlp_only_layers does not
- * list and whose number, counted from 1, decoder_sparse_step divides. */
+/* Which layers have a mixture of experts: as in transformers, all not listed in mlp_only_layers
+ * whose number, counted from 1, is divisible by decoder_sparse_step. */
 static int parse_moe_layers(struct sv_config *c, const json_t *root, struct sv_err *err)
 {
     int32_t step = 1;
@@ -224,7 +224,7 @@ static int parse_moe_layers(struct sv_config *c, const json_t *root, struct sv_e
     return SV_OK;
 }
 
-/* Files of gpt-oss have the number under both names. */
+/* Files of gpt-oss have both names of the field. */
 static int parse_chosen(struct sv_config *c, const json_t *root, struct sv_err *err)
 {
     int rc = sv_json_i32_opt(root, "num_experts_per_tok", 1, SV_MAX_CHOSEN, &c->n_chosen, err);
@@ -238,8 +238,8 @@ static int parse_chosen(struct sv_config *c, const json_t *root, struct sv_err *
     return rc;
 }
 
-/* What gpt-oss has instead: every layer has experts, as wide as intermediate_size, and a clamped
- * activation, which "hidden_act" does not name. */
+/* gpt-oss: every layer has experts of intermediate_size, and a clamped activation that "hidden_act"
+ * does not name. */
 static int parse_gpt_oss_moe(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
                              struct sv_err *err)
 {
@@ -257,7 +257,7 @@ static int parse_gpt_oss_moe(struct sv_config *c, const json_t *root, const stru
     return rc;
 }
 
-/* The later name of num_experts is what transformers 5 writes. */
+/* transformers 5 writes num_experts under the later name. */
 static int parse_moe(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
                      struct sv_err *err)
 {
@@ -270,7 +270,7 @@ static int parse_moe(struct sv_config *c, const json_t *root, const struct sv_ar
     c->n_chosen = row->n_chosen;
     c->moe_intermediate_size = row->moe_intermediate_size;
     c->norm_topk = row->norm_topk;
-    /* Until the tensors are seen: hybrids have packed experts where these are not quantized. */
+    /* Before the tensors are known: hybrids have packed experts unless quantized. */
     c->transposed_experts = row->transposed_experts;
     c->packed_experts =
         row->packed_experts && !(row->hybrid && (sv_json_has(root, "quantization_config") ||
@@ -304,7 +304,7 @@ static int parse_moe(struct sv_config *c, const json_t *root, const struct sv_ar
     return rc ? rc : parse_moe_layers(c, root, err);
 }
 
-/* An id that the vocabulary does not hold can never be produced; files carry such leftovers. */
+/* Ids outside the vocabulary, which some files have, can never be produced. */
 static int add_eos(struct sv_config *c, const json_t *v, struct sv_err *err)
 {
     if (!json_is_integer(v) || json_integer_value(v) < -1)
@@ -329,7 +329,7 @@ static int parse_eos(void *user, const json_t *root, struct sv_err *err)
     if (!sv_json_has(root, "eos_token_id"))
         return SV_OK;
     const json_t *v = json_object_get(root, "eos_token_id");
-    c->n_eos = 0; /* a later file replaces what an earlier one said */
+    c->n_eos = 0; /* a later file replaces the ids of an earlier one */
     memset(c->eos_ids, 0, sizeof c->eos_ids);
     if (!json_is_array(v))
         return add_eos(c, v, err);
@@ -466,7 +466,7 @@ static int parse_target(void *user, const json_t *root, struct sv_err *err)
     const json_t *said = text ? text : root;
     if (!rc)
         rc = sv_config_common(c, said, row, err);
-    if (!rc && row->deepstack) /* inside, transformers 5 writes what the text class assumes */
+    if (!rc && row->deepstack) /* the inner one of transformers 5 is the text class's default */
         rc = sv_json_bool_opt(root, "tie_word_embeddings", &c->tie_embeddings, err);
     if (!rc && row->hybrid)
         rc = sv_hybrid_parse(c, said, row, err);

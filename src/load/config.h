@@ -1,8 +1,8 @@
 /*
- * config.h - what a model's and a draft's configuration say, checked: config.json in the layouts of
+ * config.h - checked configurations of models and drafts: config.json in the layouts of
  * transformers 4 and 5, or a GGUF file's metadata, and generation_config.json.
  *
- * Part of load.h, which everyone else includes. Must not: look at a tensor.
+ * Part of load.h, which other folders include. Must not: look at a tensor.
  */
 #ifndef SV_LOAD_CONFIG_H
 #define SV_LOAD_CONFIG_H
@@ -34,7 +34,7 @@ struct sv_rope {
     /* yarn "truncate": false (gpt-oss): the ramp's ends are not rounded to integers */
     bool no_truncate;
     float factors[SV_MAX_ROPE_FACTORS];
-    double partial; /* share of a head that is rotated; 0 = not stated */
+    double partial; /* rotated share of a head; 0 = not stated */
 };
 
 #define SV_MAX_LAYERS 256
@@ -51,7 +51,7 @@ struct sv_vision_config {
     int32_t merge;             /* patches a side of a block, which becomes one row */
     int32_t n_positions, side; /* of the table of positions, side * side */
     int32_t n_deep,
-        deep[SV_MAX_DEEP]; /* blocks whose rows are added behind decoder layers 0, 1, .. */
+        deep[SV_MAX_DEEP]; /* blocks whose rows are added after decoder layers 0, 1, .. */
     int32_t image_token;   /* -1: outside the vocabulary */
 };
 static inline int32_t sv_vision_patch_len(const struct sv_vision_config *v)
@@ -68,32 +68,32 @@ struct sv_config {
     int32_t n_experts; /* of each layer in layer_moe; 0: none */
     int32_t n_chosen;  /* of them, by each row */
     int32_t moe_intermediate_size;
-    bool norm_topk;                   /* a row's weights add up to 1 */
-    int32_t shared_intermediate_size; /* of the expert that all rows go through; 0: none */
+    bool norm_topk;                   /* a row's weights sum to 1 */
+    int32_t shared_intermediate_size; /* of the shared expert; 0: none */
     float expert_limit;               /* "swiglu_limit", of the clamped activation; 0: plain silu */
-    bool router_sigmoid;              /* scores are sigmoids, with a bias for the choice alone */
-    int32_t n_group, topk_group;      /* of experts, of which some are chosen first; 0: none */
-    float routed_scale;               /* times the weights of chosen experts */
+    bool router_sigmoid;              /* scores are sigmoids, with a bias for selection only */
+    int32_t n_group, topk_group;      /* groups of experts, selected first; 0: none */
+    float routed_scale;               /* factor of the weights of chosen experts */
     int32_t rot_dim;                  /* of a head: its first numbers are rotated */
-    int32_t mrope_section[3];         /* frequencies by each of a row's three positions; 0: one */
+    int32_t mrope_section[3];         /* frequencies of each of three positions; 0: one */
     bool attn_gate;                   /* sigmoid gates on attention's output, from q_proj */
     int32_t gdn_k_heads, gdn_v_heads, gdn_k_dim, gdn_v_dim; /* of layers SV_LAYER_GDN; 0: none */
     bool gdn_fused;                                         /* input projections q|k|v|z and b|a */
     /* Latent attention, layers SV_LAYER_MLA; kv_lora_rank 0: none. head_dim is that of queries:
-     * nope_dim, then rot_dim numbers that are rotated. */
-    int32_t q_lora_rank; /* 0: queries come of one product */
+     * nope_dim, then rot_dim rotated numbers. */
+    int32_t q_lora_rank; /* 0: queries come from one product */
     int32_t kv_lora_rank, nope_dim, v_dim;
-    bool rope_interleaved; /* pairs that are rotated are neighbours */
+    bool rope_interleaved; /* rotated pairs are neighbours */
     float latent_eps;      /* of the norms of both latents */
-    bool kv_by_head;       /* K_UP and V_UP are stored head by head, else together */
-    int32_t n_mtp_layers;  /* behind the last layer: not read */
+    bool kv_by_head;       /* K_UP and V_UP are stored per head, else together */
+    int32_t n_mtp_layers;  /* after the last layer: not read */
     float rms_eps;
     bool tie_embeddings, attention_bias, mlp_bias, qk_norm;
-    /* Stored in one tensor for each projection, or for two; of a directory's this is an assumption
-     * until sv_ckpt_check_target has seen the tensors. */
+    /* One tensor per projection, or for two; for directories an assumption until
+     * sv_ckpt_check_target has checked the tensors. */
     bool packed_experts;
     bool transposed_experts; /* packed ones have inputs first */
-    bool mxfp4_experts;      /* of these: stored in blocks and scales */
+    bool mxfp4_experts;      /* packed ones: stored in blocks and scales */
     float embed_scale;       /* 1 unless the architecture multiplies embeddings */
     struct sv_rope rope;
     uint8_t layer_kind[SV_MAX_LAYERS]; /* enum sv_layer_kind */
@@ -102,7 +102,7 @@ struct sv_config {
     int32_t bos_id;                    /* -1 = none */
     int32_t eos_ids[SV_MAX_STOP_IDS];  /* config.json, replaced by generation_config.json */
     int32_t n_eos;
-    int32_t media_token; /* of images, which nothing reads: no prompt may have it; 0: none */
+    int32_t media_token; /* of unsupported images: refused in prompts; 0: none */
     struct sv_vision_config vision;
 };
 
@@ -118,26 +118,25 @@ struct sv_draft_config {
     uint8_t causal[SV_MAX_LAYERS]; /* per layer, the configuration resolved */
 };
 
-/* What a generation_config.json may hold for us; absent values are the "off" ones. */
+/* Fields of generation_config.json; absent values are "off". */
 struct sv_gen_config {
     float temperature, top_p, min_p; /* 1, 1, 0 */
     int32_t top_k;                   /* 0 = all */
     bool do_sample;
 };
 
-/* hub.c: the directory that has a model's files. Of models--ORG--NAME in the Hugging Face hub cache
- * that is the snapshot which refs/main names, of all others the given one. */
+/* hub.c: the directory of a model's files: for models--ORG--NAME in the Hugging Face hub cache the
+ * snapshot in refs/main, else the given one. */
 int sv_model_dir(const char *given, char *dir, size_t size, struct sv_err *err);
-/* What a model is called: ORG/NAME in the hub cache, else the last part of the path. */
+/* A model's name: ORG/NAME in the hub cache, else the last part of the path. */
 void sv_model_name(const char *dir, char *name, size_t size);
 
 /* Read DIR/config.json (and generation_config.json for eos ids), or a GGUF file's metadata. Errors
  * name file and field. */
 int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err);
 int sv_gen_config_load(struct sv_gen_config *g, const char *dir, struct sv_err *err);
-/* Same for a draft directory; n_target_layers is needed only when target_layer_ids is absent
- * (it then says which layers are meant), 0 = unknown. Refuses dialects that are not implemented, by
- * name. */
+/* Same for a draft directory; n_target_layers is needed only when target_layer_ids is absent (it
+ * then determines the layers), 0 = unknown. Refuses unsupported dialects by name. */
 int sv_draft_config_load(struct sv_draft_config *cfg, const char *dir, int32_t n_target_layers,
                          struct sv_err *err);
 /* The parsing halves, for fuzzing: text is the bytes of config.json. */
@@ -150,8 +149,8 @@ bool sv_dir_is_draft(const char *dir);
 /* Rotary table of a configuration: cos then sin, (n_pos, rot_dim/2) each, f32 computed in double.
  * out has room for 2 * n_pos * rot_dim/2 floats. */
 void sv_rope_fill(const struct sv_rope *rope, int32_t rot_dim, int32_t n_pos, float *out);
-/* What latent attention multiplies its scores by, beside 1 / sqrt(head_dim): of yarn the square of
- * the factor that mscale_all_dim makes, else 1. */
+/* Factor of latent attention's scores beside 1 / sqrt(head_dim): with yarn the square of
+ * mscale_all_dim's factor, else 1. */
 float sv_rope_score_factor(const struct sv_rope *rope);
 
 #endif

@@ -1,10 +1,8 @@
 /*
- * convert.c - host tensors whose rows or numbers a model reads in another form than files have
- * them.
+ * convert.c - host tensors that a model reads in another form than the file's.
  *
- * Called by model at load, for rows of the tables with a form. The result is in memory of the
- * arena, or in place where the form only says which part of a tensor is meant. Must not: round what
- * the file has exactly.
+ * Called by model at load, for rows of the tables with a form. The result is in the arena, or in
+ * place where the form only selects a part of a tensor. Must not: round exact values of the file.
  */
 #include "load/impl.h"
 
@@ -50,7 +48,7 @@ static void numbers(float *out, const struct sv_host_tensor *t, const struct sv_
     }
 }
 
-/* Parts of a key head's rows, in rows: q, k, v, z, or b, a. Returns how many there are. */
+/* Parts of a key head's rows, in rows: q, k, v, z, or b, a. Returns their number. */
 static int32_t parts_of(enum sv_form form, const struct sv_config *c, int32_t part[4])
 {
     const int32_t ratio = c->gdn_k_heads ? c->gdn_v_heads / c->gdn_k_heads : 0;

@@ -2,15 +2,15 @@
  * draft.c - config.json of DFlash drafts and the fit of a pair; the rules: docs/checkpoints.md.
  *
  * Called by engine and cli. Only the plain v1 draft runs; every other dialect is refused by name,
- * because running one of them through the v1 path would work and be wrong. Must not: guess a value
- * that engines disagree about.
+ * because the v1 path would run them with wrong results. Must not: guess a value that engines
+ * disagree about.
  */
 #include "load/gguf.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MAX_LAYERS = SV_GEMM_MAX_PARTS / 2 }; /* one product gives keys and values of all */
+enum { MAX_LAYERS = SV_GEMM_MAX_PARTS / 2 }; /* one product for keys and values of all layers */
 
 /* ---------------------------------------------------------------- dialects that are refused */
 
@@ -53,8 +53,7 @@ static const struct refusal refusals[] = {
     {"input_embedding_scale", IF_NOT_ONE, "a scaled input embedding"},
 };
 
-/* Where dflash_config or, when that does not have it, the top level holds a key; NULL for
- * neither. */
+/* The object with a key: dflash_config, else the top level; NULL for neither. */
 static const json_t *home_of(const json_t *root, const json_t *dflash, const char *key)
 {
     if (sv_json_has(dflash, key))
@@ -86,7 +85,7 @@ static int refuse_dialects(const json_t *root, const json_t *dflash, struct sv_e
 {
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         const struct refusal *r = &refusals[i];
-        /* An absent flag must not hit, so ask only where the key is. */
+        /* An absent flag must not match: only objects with the key. */
         const json_t *places[2] = {dflash, root};
         for (int k = 0; k < 2; k++) {
             if (!sv_json_has(places[k], r->key))
@@ -216,8 +215,7 @@ static int read_taps(struct sv_draft_config *d, const json_t *list, struct sv_er
     return SV_OK;
 }
 
-/* Strictly ascending: engines that concatenate in list order and those that walk the layers then
- * agree. */
+/* Strictly ascending: then list order and layer order agree, in which engines concatenate. */
 static int check_taps(const struct sv_draft_config *d, int32_t n_target_layers, struct sv_err *err)
 {
     for (int32_t i = 0; i < d->n_taps; i++) {
@@ -254,8 +252,8 @@ static int parse_taps(struct sv_draft_config *d, const json_t *root, const json_
     return rc ? rc : check_taps(d, n_target_layers, err);
 }
 
-/* Spec 2.5, from the raw JSON. layer_types is the authority: use_sliding_window does not switch a
- * window off, and max_window_layers is ignored. */
+/* Spec 2.5, from the raw JSON. layer_types decides: use_sliding_window does not disable a window,
+ * and max_window_layers is ignored. */
 static int parse_layers(struct sv_draft_config *d, const json_t *root, const json_t *dflash,
                         struct sv_err *err)
 {
@@ -292,8 +290,7 @@ static int parse_layers(struct sv_draft_config *d, const json_t *root, const jso
     return rc;
 }
 
-/* Values that must agree with each other because the draft borrows the target's embedding and
- * head. */
+/* Values that must agree because the draft uses the target's embedding and head. */
 static int check_shared(const struct sv_draft_config *d, const json_t *root, const json_t *dflash,
                         struct sv_err *err)
 {
@@ -319,7 +316,7 @@ static int check_shared(const struct sv_draft_config *d, const json_t *root, con
             "target_hidden_size %d differs from hidden_size %d: the draft could not share "
             "the target's embedding",
             target_hidden, d->base.hidden_size);
-    /* A v1 proposal is an argmax: a positive factor or a softcap does not move it, a negative
+    /* A v1 proposal is an argmax: a positive factor or a softcap does not change it, a negative one
      * would. */
     if (multiplier <= 0 || scale <= 0)
         return sv_fail(err, SV_EINVAL, -1,

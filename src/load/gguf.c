@@ -1,10 +1,9 @@
 /*
  * gguf.c - one GGUF image: header, metadata, tensor table, data (version 3, little-endian).
  *
- * Owns the checks that make the bytes trustworthy: later readers walk values without looking at
- * their sizes again. Called by gguf_ckpt.c and the fuzz target. Must not: read outside
- * [data, data + n_bytes), allocate by a count that the file's size does not bear out, or know what
- * a key or a tensor is for.
+ * Owns all checks of sizes: later readers walk values without checking them again. Called by
+ * gguf_ckpt.c and the fuzz target. Must not: read outside [data, data + n_bytes), allocate by a
+ * count beyond the file's size, or know the meaning of a key or a tensor.
  */
 #include "load/gguf.h"
 
@@ -51,7 +50,7 @@ uint32_t sv_gguf_type_of(enum sv_dtype dtype, enum sv_quant_code code)
     return formats[i].type;
 }
 
-/* Types that exist and that we do not read, for the message. */
+/* Names of unsupported types, for the message. */
 static const char *foreign_type(uint32_t type)
 {
     static const char *const names[] = {
@@ -101,7 +100,7 @@ static int take(struct reader *r, size_t n_bytes, uint64_t *out, const char *wha
     return SV_OK;
 }
 
-/* The length of a string, whose bytes follow and are there. */
+/* The length of a string, whose bytes follow, within the image. */
 static int take_length(struct reader *r, uint64_t *n, const char *what)
 {
     const size_t pos = r->pos;
@@ -300,8 +299,8 @@ static int cmp_name(const void *a, const void *b)
                   (*(const struct sv_gguf_tensor *const *)b)->name);
 }
 
-/* They tile the data section from its start on, each on the next place that is aligned: a tensor
- * that leaves a gap has another type or shape than the table says. */
+/* They tile the data section from its start, each at the next aligned offset: a gap means a wrong
+ * type or shape in the table. */
 static int check_places(const struct reader *r, const struct sv_gguf *g, uint64_t start,
                         uint64_t step)
 {
@@ -336,7 +335,7 @@ static int check_places(const struct reader *r, const struct sv_gguf *g, uint64_
     return rc;
 }
 
-/* Points the tensors into the data section, which begins behind the table. */
+/* Points the tensors into the data section, which begins after the table. */
 static int place(const struct reader *r, struct sv_gguf *g, const uint64_t *offsets)
 {
     int64_t align = DEFAULT_ALIGNMENT;

@@ -2,11 +2,10 @@
  * gguf.h - a GGUF file (container version 3): typed metadata and a table of tensors.
  *
  * gguf.c reads one image, gguf_ckpt.c and gguf_undo.c make a checkpoint of the tensors,
- * gguf_config.c and gguf_text.c turn metadata into what config.json, tokenizer.json and
- * tokenizer_config.json would say; gguf_meta.c is the reverse of these two, for a file that is
- * written. Included by these, by quantize_gguf.c, hub.c, tests and the fuzz target. Must
- * not: be included by other folders; sv_config_load, sv_ckpt_open and the like take a file as they
- * take a directory.
+ * gguf_config.c and gguf_text.c turn metadata into config.json, tokenizer.json and
+ * tokenizer_config.json; gguf_meta.c is the reverse of these two, for writing. Included by these,
+ * by quantize_gguf.c, hub.c, tests and the fuzz target. Must not: be included by other folders;
+ * sv_config_load, sv_ckpt_open etc. accept files and directories.
  */
 #ifndef SV_LOAD_GGUF_H
 #define SV_LOAD_GGUF_H
@@ -30,7 +29,7 @@ enum sv_gguf_type {
     SV_GGUF_TYPES
 };
 
-/* One key. Values stay in the file, unaligned; all of them have been walked once. */
+/* One key. Values stay in the file, unaligned, and are checked. */
 struct sv_gguf_kv {
     const char *key;
     enum sv_gguf_type type; /* of the value, or of the elements of an array */
@@ -58,8 +57,8 @@ struct sv_gguf {
     int32_t n_tensors;
 };
 
-/* Reads an image; everything lies in the arena or in the image. Errors name file, key or tensor,
- * and byte. Also the fuzz entry. */
+/* Reads an image; all memory is of the arena or the image. Errors name file, key or tensor, and
+ * byte. Also the fuzz entry. */
 int sv_gguf_parse(struct sv_gguf *g, const uint8_t *data, size_t n_bytes, const char *file,
                   struct sv_arena *arena, struct sv_err *err);
 /* How a tensor type is stored: a plain dtype (code NONE) or a code. false: not supported. */
@@ -82,26 +81,25 @@ int sv_gguf_strings(const struct sv_gguf *g, const char *key, const struct sv_gg
                     struct sv_err *err);
 /* Element i of an array (or the value) as an integer; false: it is none. Not of strings. */
 bool sv_gguf_int_at(const struct sv_gguf_kv *v, uint64_t i, int64_t *out);
-/* Steps over the strings of an array from *at = kv->at on. */
+/* Iterates over the strings of an array, from *at = kv->at. */
 const char *sv_gguf_next(const uint8_t **at, size_t *n);
 
-/* What a general.architecture means for us (gguf_config.c). */
+/* A family, by general.architecture (gguf_config.c). */
 struct sv_gguf_family {
     const char *arch, *architecture; /* the second as in config.json */
-    const char *router;              /* the name of a layer's router in our table */
+    const char *router;              /* a layer's router in the table of arch.c */
     bool experts, hybrid, latent, draft;
     bool wrapped;    /* config.json has a text_config */
     bool slides;     /* a sliding window is possible */
     bool permuted;   /* rows of q and k are in the order of neighbouring-pair rotary */
-    bool tiled;      /* value head v stands where its key head's number comes last */
+    bool tiled;      /* value heads are ordered with the key head last */
     bool whole_ramp; /* gpt-oss: YaRN is not truncated, experts are as wide as the ffn */
 };
-/* NULL and err: there is none of this name. */
+/* NULL and err: unknown name. */
 const struct sv_gguf_family *sv_gguf_family(const struct sv_gguf *g, struct sv_err *err);
-/* The family of a configuration; NULL: there is none. */
+/* The family of a configuration; NULL: none. */
 const struct sv_gguf_family *sv_gguf_family_of(const struct sv_config *c);
-/* Key ARCH.NAME; of an array one for each layer, which must be equal. *out stays when it is
- * absent. */
+/* Key ARCH.NAME; an array has one for each layer, all equal. *out stays when it is absent. */
 int sv_gguf_arch_int(const struct sv_gguf *g, const char *arch, const char *name, int64_t *out,
                      struct sv_err *err);
 
@@ -118,34 +116,32 @@ struct sv_gguf_file {
 int sv_gguf_open(struct sv_gguf_file *f, const char *path, struct sv_err *err);
 void sv_gguf_close(struct sv_gguf_file *f);
 int sv_gguf_ckpt_open(struct sv_ckpt *c, const char *path, struct sv_err *err);
-/* Names and order of our table, in an empty checkpoint; also the fuzz entry. */
+/* Names and order of arch.c's table, in an empty checkpoint; also the fuzz entry. */
 int sv_gguf_ckpt_fill(struct sv_ckpt *c, const struct sv_gguf *g, struct sv_err *err);
-/* Bytes of all shards; 0 when it cannot be told. */
+/* Bytes of all shards; 0 when unknown. */
 int64_t sv_gguf_ckpt_bytes(const char *path);
-/* The name "blk.3.attn_q.weight" has in our table, in buf, with {expert} for stacked experts;
- * false: it has none. */
+/* arch.c's name of "blk.3.attn_q.weight", in buf, with {expert} for stacked experts; false: none.
+ */
 bool sv_gguf_tensor_name(const struct sv_gguf_family *f, const char *name, char *buf, size_t size);
-/* The reverse: the name that "layers.3.mlp.experts.7.up_proj.weight" has in a file, and the expert,
- * -1: none. */
+/* The reverse: a file's name of "layers.3.mlp.experts.7.up_proj.weight", and the expert, -1: none.
+ */
 bool sv_gguf_file_name(const struct sv_gguf_family *f, const char *name, char *buf, size_t size,
                        int32_t *expert);
-/* gguf_undo.c: what the converter changed, changed back. There is room for one more tensor for each
- * in the file. */
+/* gguf_undo.c: reverts the converter's changes. There is room for twice the file's tensors. */
 int sv_gguf_undo(struct sv_ckpt *c, const struct sv_gguf *g, const struct sv_gguf_family *f,
                  struct sv_err *err);
 
 /* ---------------------------------------------------------------- metadata */
 
-/* gguf_config.c: what config.json would say. NULL and err on failure. */
+/* gguf_config.c: the equivalent config.json. NULL and err on failure. */
 json_t *sv_gguf_config(const struct sv_gguf *g, struct sv_err *err);
-/* How the file stores what directories may store otherwise, and the factors of "rope_freqs.weight"
- * into c->rope. */
+/* Storage that differs from directories, and the factors of "rope_freqs.weight" into c->rope. */
 int sv_gguf_config_finish(const struct sv_gguf *g, struct sv_config *c, struct sv_err *err);
 /* gguf_text.c: tokenizer.json as text; nothing appended when the file has no tokenizer. */
 int sv_gguf_tokenizer_json(const struct sv_gguf *g, struct sv_buf *out, struct sv_err *err);
 /* tokenizer_config.json: the chat templates and special tokens. */
 json_t *sv_gguf_tokenizer_config(const struct sv_gguf *g, struct sv_err *err);
-/* What tokenizer.ggml.pre calls the way a tokenizer.json splits text; NULL: it has no name. */
+/* tokenizer.ggml.pre's name of a tokenizer.json's pre-tokenizer; NULL: none. */
 const char *sv_gguf_pre_of(const json_t *tokenizer);
 
 /* gguf_meta.c: keys of a file that is written. */
@@ -157,9 +153,9 @@ void sv_gguf_put(struct sv_buf *b, uint64_t v, int n_bytes);      /* little-endi
 void sv_gguf_put_text(struct sv_buf *b, const char *s, size_t n); /* its length first */
 int sv_gguf_put_config(struct sv_gguf_meta *m, const struct sv_gguf_family *f,
                        const struct sv_config *c, const char *name, struct sv_err *err);
-/* What a draft's has beside it. */
+/* Further keys of a draft. */
 int sv_gguf_put_draft(struct sv_gguf_meta *m, const struct sv_draft_config *d, struct sv_err *err);
-/* Tokenizer and chat template of a directory; of one without, the special ids alone. */
+/* Tokenizer and chat template of a directory; without a tokenizer, only special ids. */
 int sv_gguf_put_tokenizer(struct sv_gguf_meta *m, const char *dir, const struct sv_config *c,
                           struct sv_err *err);
 

@@ -1,9 +1,9 @@
 /*
- * gguf_ckpt.c - a checkpoint from GGUF files: shards, mapping, names of our table.
+ * gguf_ckpt.c - a checkpoint from GGUF files: shards, mapping, names of arch.c's table.
  *
  * Called by ckpt.c and config.c for paths that end in .gguf. Tensors stay in the file as they are;
- * what a converter has changed is gguf_undo.c's concern. Must not: interpret metadata other than
- * the split and the number of layers.
+ * gguf_undo.c reverts a converter's changes. Must not: interpret metadata other than the split and
+ * the number of layers.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -38,7 +38,7 @@ static const char *to_of(const struct alias *a, size_t n, const char *from, size
 }
 #define TO_OF(table, from, n) to_of(table, sizeof(table) / sizeof((table)[0]), from, n)
 
-/* What follows "blk.3.", the last part apart. Of two names for one of ours the first is written. */
+/* Names after "blk.3.", without the last part. Of two names for one tensor the first is written. */
 static const struct alias parts[] = {{"attn_norm", "input_layernorm"},
                                      {"ffn_norm", "post_attention_layernorm"},
                                      {"post_attention_norm", "post_attention_layernorm"},
@@ -79,7 +79,7 @@ static const struct alias latent_parts[] = {{"attn_q_a", "self_attn.q_a_proj"},
                                             {"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
                                             {"ffn_up_shexp", "mlp.shared_experts.up_proj"},
                                             {"ffn_down_shexp", "mlp.shared_experts.down_proj"}};
-/* Whole names, and all that follows "blk.3.". */
+/* Whole names, and those after "blk.3.". */
 static const struct alias whole[] = {{"token_embd.weight", "embed_tokens.weight"},
                                      {"output_norm.weight", "norm.weight"},
                                      {"output.weight", "lm_head.weight"},
@@ -169,8 +169,8 @@ bool sv_gguf_file_name(const struct sv_gguf_family *f, const char *name, char *b
 
 static const char both[] = ".gate_up_proj.";
 
-/* How many matrices a tensor holds: those of a layer's experts or heads are stacked, and those of
- * gate and up may follow each other. */
+/* Number of matrices in a tensor: experts or heads are stacked, and gate and up may be
+ * concatenated. */
 static int64_t n_stacked(const struct sv_gguf_family *f, const struct sv_gguf_tensor *t)
 {
     char name[160];
@@ -191,7 +191,7 @@ static struct sv_gguf_tensor part_of_stack(const struct sv_gguf_tensor *t, int64
     return one;
 }
 
-/* Our name of part `part`. */
+/* arch.c's name of part `part`. */
 static void name_part(char *name, size_t n, char *pattern, int64_t part)
 {
     char *two = strstr(pattern, both);
@@ -216,14 +216,14 @@ static int take_tensor(struct sv_ckpt *c, const struct sv_gguf_family *f,
                                  .data = from->data,
                                  .file = from->file};
     SV_REQUIRE(sv_gguf_format(from->type, &t->dtype, &code));
-    for (int32_t i = 0; i < from->n_dims; i++) /* ours: the longest stride first */
+    for (int32_t i = 0; i < from->n_dims; i++) /* the longest stride first */
         t->dim[i] = from->dim[from->n_dims - 1 - i];
     if (code)
         t->quant = (struct sv_quant){.code = code,
                                      .rows = (int32_t)(from->n_elements / from->dim[0]),
                                      .cols = (int32_t)from->dim[0],
                                      .data = from->data};
-    /* a name that we do not know stays: the audit tells of it */
+    /* unknown names stay: the audit reports them */
     const bool known = sv_gguf_tensor_name(f, from->name, pattern, sizeof pattern);
     if (known)
         name_part(name, sizeof name, pattern, part);
@@ -238,7 +238,7 @@ static int take_tensor(struct sv_ckpt *c, const struct sv_gguf_family *f,
 
 /* ---------------------------------------------------------------- shards */
 
-/* Where the number of the shard stands: "NAME-00001-of-00003.gguf"; NULL: not such a name. */
+/* Position of the shard's number: "NAME-00001-of-00003.gguf"; NULL: no shard. */
 static char *shard_number(char *path)
 {
     const size_t n = strlen(path);
@@ -249,7 +249,7 @@ static char *shard_number(char *path)
     return at + 1;
 }
 
-/* Shard number f->n_maps. *count: the number of shards as it says, 1 when it does not. */
+/* Shard number f->n_maps. *count: the number of shards it states, else 1. */
 static int open_shard(struct sv_gguf_file *f, const char *path, struct sv_gguf *g, int64_t *count,
                       struct sv_err *err)
 {
@@ -275,7 +275,7 @@ static int open_shard(struct sv_gguf_file *f, const char *path, struct sv_gguf *
     return rc;
 }
 
-/* The tensors of a further shard behind those of the first. */
+/* Appends the tensors of a further shard. */
 static int append(struct sv_gguf_file *f, const struct sv_gguf *more, struct sv_err *err)
 {
     struct sv_gguf *g = &f->g;
@@ -364,8 +364,7 @@ int64_t sv_gguf_ckpt_bytes(const char *path)
 
 /* ---------------------------------------------------------------- the checkpoint */
 
-/* What the configuration has, and the layers behind those of the model that the metadata tells of.
- */
+/* Layers of the configuration, and those after them by the metadata. */
 static bool is_elsewhere(const char *name, int64_t n_layers, int64_t extra)
 {
     const int64_t layer = strncmp(name, "blk.", 4) ? -1 : strtoll(name + 4, NULL, 10);

@@ -1,10 +1,10 @@
 /*
- * gguf_config.c - the configuration of a GGUF file, as config.json would state it, so that
- * config.c's checks hold for both.
+ * gguf_config.c - the configuration of a GGUF file as a config.json, so that config.c's checks
+ * apply to both.
  *
  * Called by config.c. Keys are those of gguf-py's constants; docs/checkpoints.md has the list. Must
- * not: guess from tensors what a key should say (but for what GGUF states by tensors alone: a tied
- * head, biases, rotary factors).
+ * not: guess absent keys from tensors (except what GGUF states only by tensors: a tied head,
+ * biases, rotary factors).
  */
 #include "load/gguf.h"
 
@@ -152,7 +152,7 @@ static bool has_tensor(const struct sv_gguf *g, const char *name)
     return false;
 }
 
-/* Layers that predict further tokens stand behind those of the model. */
+/* Layers that predict further tokens follow those of the model. */
 static int set_layers(const struct maker *m)
 {
     char key[128];
@@ -186,8 +186,8 @@ static int set_sizes(const struct maker *m)
     return rc;
 }
 
-/* Qwen3's experts: softmax over all, the largest, which then sum to one. gpt-oss's are as wide as
- * config.json's intermediate_size, and sum to one as well. */
+/* Qwen3's experts: softmax over all, then the largest, normalized. gpt-oss's have config.json's
+ * intermediate_size, and are normalized as well. */
 static int set_experts(const struct maker *m)
 {
     const bool wide = m->f->whole_ramp;
@@ -215,7 +215,7 @@ static int set_experts(const struct maker *m)
     return rc;
 }
 
-/* A number as its shortest decimal, which the configuration had before it became f32. */
+/* An f32 as its shortest decimal, the configuration's original number. */
 static double decimal(double v)
 {
     char text[32];
@@ -267,8 +267,8 @@ static int set_groups(const struct maker *m)
     return rc ? rc : set(m, m->root, "norm_topk_prob", json_boolean(norm));
 }
 
-/* Latent attention: the sizes of heads have keys of their own where key_length is that of what is
- * kept of a position. */
+/* Latent attention: separate keys for the sizes of heads where key_length is the size of the cached
+ * latent. */
 static int set_latent(const struct maker *m)
 {
     int64_t q_lora = 0, key = 0, value = 0, rotated = 0;
@@ -300,7 +300,7 @@ static int set_latent(const struct maker *m)
     return rc ? rc : set(m, m->root, "v_head_dim", json_integer(value));
 }
 
-/* Gated DeltaNet: value heads have no key of their size, but one of all together. */
+/* Gated DeltaNet: no key for the size of a value head, but for all together. */
 static int set_hybrid(const struct maker *m)
 {
     static const char *const table[][2] = {{"linear_conv_kernel_dim", "ssm.conv_kernel"},
@@ -335,7 +335,7 @@ static int set_hybrid(const struct maker *m)
 
 /* ---------------------------------------------------------------- drafts */
 
-/* llama.cpp counts the layer whose input is tapped, config.json the one whose output is. */
+/* llama.cpp numbers taps by the layer of the input, config.json by that of the output. */
 static int set_taps(const struct maker *m, json_t *dict)
 {
     char key[128];
@@ -405,7 +405,7 @@ static int set_draft(const struct maker *m)
 
 /* ---------------------------------------------------------------- all families */
 
-/* What the keys may say and these families do not have. */
+/* Refuses settings that these families do not have. */
 static int refuse(const struct maker *m)
 {
     const struct {
@@ -464,7 +464,7 @@ static int set_yarn(const struct maker *m, json_t *dict, double factor)
                                            {"beta_slow", "rope.scaling.yarn_beta_slow"}};
     char key[128];
     double v, amplitude = 1;
-    bool truncate = !m->f->whole_ramp; /* older files do not say it of gpt-oss */
+    bool truncate = !m->f->whole_ramp; /* older gpt-oss files lack the key */
     int64_t original = -1;
     int rc = read_int(m, "rope.scaling.original_context_length", &original);
     if (!rc && original > 0)
@@ -482,7 +482,7 @@ static int set_yarn(const struct maker *m, json_t *dict, double factor)
         rc = set(m, dict, "truncate", json_boolean(truncate));
     if (!rc)
         rc = sv_gguf_num_opt(m->g, key_of(m, "rope.scaling.attn_factor", key), &amplitude, m->err);
-    if (!rc && amplitude != 1) /* on top of the usual amplitude */
+    if (!rc && amplitude != 1) /* times the usual amplitude */
         rc = set(m, dict, "attention_factor", json_real(amplitude * (0.1 * log(factor) + 1)));
     return rc || !m->f->latent ? rc : set_mscale(m, dict);
 }
@@ -572,8 +572,8 @@ static int set_tokens(const struct maker *m)
 
 /* ---------------------------------------------------------------- all of it */
 
-/* What tensors say: the head is tied when there is none, biases are there or not;
- * matrices of one 16 or 32-bit type are a model in that type. */
+/* From tensors: the head is tied when absent; biases; matrices of one 16 or 32-bit type are a model
+ * in that type. */
 static int set_from_tensors(const struct maker *m)
 {
     const char *dtype = "bfloat16";
@@ -630,12 +630,12 @@ static int fill(const struct maker *m)
     if (!rc)
         rc =
             sv_gguf_num_opt(m->g, key_of(m, "attention.layer_norm_rms_epsilon", key), &eps, m->err);
-    if (!rc && sv_gguf_find(m->g, key)) /* held to what config.json may say */
+    if (!rc && sv_gguf_find(m->g, key)) /* checked as config.json is */
         rc = set(m, m->root, "rms_norm_eps", json_real(eps));
     return rc;
 }
 
-/* The architecture outside, the rest in text_config, as files with images have it. */
+/* The architecture outside, the rest in text_config, as in files with images. */
 static json_t *wrap(json_t *text)
 {
     json_t *root = text ? json_object() : NULL;
@@ -668,7 +668,7 @@ json_t *sv_gguf_config(const struct sv_gguf *g, struct sv_err *err)
 int sv_gguf_config_finish(const struct sv_gguf *g, struct sv_config *c, struct sv_err *err)
 {
     const struct sv_gguf_tensor *t = NULL;
-    c->gdn_fused = c->packed_experts = false; /* whatever directories of the family have */
+    c->gdn_fused = c->packed_experts = false; /* independent of the family's directories */
     c->kv_by_head = c->kv_lora_rank && has_tensor(g, "blk.0.attn_k_b.weight");
     for (int32_t i = 0; i < g->n_tensors; i++)
         if (!strcmp(g->tensors[i].name, "rope_freqs.weight"))

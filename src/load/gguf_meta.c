@@ -3,7 +3,7 @@
  * tokenizer and of its chat template.
  *
  * Called by quantize_gguf.c. The reverse of gguf_config.c and gguf_text.c, which read the file
- * later. Must not: leave out silently what changes tokens or text; what GGUF has no key for is
+ * later. Must not: silently omit what changes tokens or text; settings without a key in GGUF are
  * refused.
  */
 #include "load/gguf.h"
@@ -84,7 +84,7 @@ static const char *key_of(const struct sv_gguf_family *f, const char *name, char
 
 /* ---------------------------------------------------------------- the configuration */
 
-/* Every which layer of a hybrid has full attention; 0: these are not at even distances. */
+/* Interval of a hybrid's layers with full attention; 0: irregular. */
 static int32_t attention_interval(const struct sv_config *c)
 {
     int32_t n = 0;
@@ -302,7 +302,7 @@ static int set_token(const struct text *t, const char *s, const json_t *id, enum
     return SV_OK;
 }
 
-/* An added token that is matched otherwise than word for word cannot be said. */
+/* Refuses added tokens that are not matched word for word: GGUF has no key. */
 static int set_added(const struct text *t, const json_t *added)
 {
     static const char *const lost[] = {"lstrip", "rstrip", "single_word", "normalized"};
@@ -392,7 +392,7 @@ static int32_t configured(const struct text *t, const char *field)
     return s && t->tok ? sv_tokenizer_find(t->tok, s) : -1;
 }
 
-/* The token that a text begins with, -1: none. */
+/* The token at the start of a text, -1: none. */
 static int first_token(const struct text *t, int32_t *id)
 {
     struct sv_ids with = {0}, without = {0};
@@ -427,7 +427,7 @@ static int put_ids(const struct text *t)
         put_bool(t->m, "tokenizer.ggml.add_bos_token", first >= 0);
     if (bos >= 0)
         put_u32(t->m, "tokenizer.ggml.bos_token_id", bos);
-    /* the one that templates call eos_token comes first */
+    /* the templates' eos_token comes first */
     for (int32_t pass = 0, n = 0; pass < 2; pass++)
         for (int32_t i = 0; i < t->c->n_eos; i++)
             if ((t->c->eos_ids[i] == eos) == !pass)

@@ -3,8 +3,8 @@
  * file, whose metadata becomes the text of a tokenizer.json and a tokenizer_config.json, so that
  * there is one parser and one set of checks.
  *
- * Called by engine, serve and cli through load.h. GGUF names the expression that splits text by a
- * word; the expressions are here, and an unknown word is refused. Must not: guess one.
+ * Called by engine, serve and cli through load.h. GGUF gives the expression that splits text by
+ * name; the expressions are here, and an unknown name is refused. Must not: guess one.
  */
 #include "load/gguf.h"
 
@@ -15,7 +15,7 @@
 
 enum token_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
-/* What llama.cpp's names of pre-tokenizers stand for, as tokenizer.json of these models says it. */
+/* llama.cpp's names of pre-tokenizers, and the expressions of these models' tokenizer.json. */
 static const struct pre {
     const char *name, *others; /* the latter with spaces around each */
     bool nfc, ignore_merges, add_bos;
@@ -47,9 +47,9 @@ static const struct pre {
                "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
                "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
                "\\s*[\r\n]+|\\s+(?!\\S)|\\s+"}},
-    /* gpt-4o's without Han letters and the slash. Of its author's tokenizer, which has no
-     * tokenizer.json and looks whole words up first; there (?!\p{Han})[...] is [...&&[^\p{Han}]].
-     */
+    /* gpt-4o's without Han letters and the slash. From the original tokenizer, without
+     * tokenizer.json, which looks up whole words first; there (?!\p{Han})[...] is
+     * [...&&[^\p{Han}]]. */
     {.name = "kimi-k2",
      .ignore_merges = true,
      .regex = {"[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?"
@@ -202,7 +202,7 @@ static int put_vocab(const struct maker *m)
     return SV_OK;
 }
 
-/* "a b": the first space that does not begin the text separates. */
+/* "a b": split at the first space after the first byte. */
 static int put_merges(const struct maker *m)
 {
     const uint8_t *at = m->merges->at;
@@ -240,7 +240,7 @@ static void put_split(const struct maker *m)
     sv_buf_lit(m->out, ",\"decoder\":{\"type\":\"ByteLevel\"},\"post_processor\":");
 }
 
-/* Token `key`'s number, or -1: it is not asked for. */
+/* The id under `key`, or -1: not wanted. */
 static int asked_token(const struct maker *m, const char *flag, bool usual, const char *key,
                        int64_t *id)
 {
@@ -331,7 +331,7 @@ static int no_memory(const struct sv_gguf *g, struct sv_err *err)
     return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", g->file);
 }
 
-/* The text of the token whose number stands in key, as field. */
+/* The text of the token whose id is under key, as field. */
 static int set_token(const struct sv_gguf *g, json_t *root, const char *field, const char *key,
                      struct sv_err *err)
 {
@@ -413,7 +413,7 @@ bool sv_model_has_tokenizer(const char *dir)
         return has;
     }
     char *path = sv_path_join(dir, "tokenizer.json");
-    const bool there = !path || sv_file_exists(path); /* no memory: opening will say so */
+    const bool there = !path || sv_file_exists(path); /* no memory: opening reports it */
     sv_free(path);
     return there;
 }

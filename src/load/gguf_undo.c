@@ -1,12 +1,12 @@
 /*
- * gguf_undo.c - what converters to GGUF change in tensors, changed back, so that a file's numbers
- * are those of the directory it was made from: the order of rows and heads, merged projections,
- * norms and decays that are stored as a model uses them.
+ * gguf_undo.c - reverts the changes of converters to GGUF, so that a file's numbers are those of
+ * the original directory: the order of rows and heads, merged projections, norms and decays that
+ * are stored as a model uses them.
  *
  * Called by gguf_ckpt.c. Whole rows, or runs of whole blocks of a row, move into the arena; where a
- * head's columns are no whole blocks of codes, the matrix is expanded to f32, which holds every
- * value. Tensors of another shape than the metadata implies stay as they are: the check of the
- * checkpoint refuses them. Must not: round anything.
+ * head's columns are not whole blocks of codes, the matrix is expanded to f32, which holds every
+ * value. Tensors of a wrong shape stay as they are: the check of the checkpoint refuses them. Must
+ * not: round anything.
  */
 #include "load/gguf.h"
 
@@ -33,7 +33,7 @@ static size_t row_bytes(const struct sv_host_tensor *t)
     return t->n_bytes / (size_t)t->dim[0];
 }
 
-/* Unit j of group g stands at j * n_groups + g in the file and belongs at g * per + j. */
+/* Moves unit j of group g from j * n_groups + g to g * per + j. */
 static void move_units(uint8_t *out, const uint8_t *in, size_t unit, int64_t n_groups, int64_t per)
 {
     for (int64_t g = 0; g < n_groups; g++)
@@ -58,7 +58,7 @@ static int set_data(struct sv_host_tensor *t, const uint8_t *data)
     return SV_OK;
 }
 
-/* In each of n_lines lines: the units behind its first `first` bytes, which fill it. */
+/* In each of n_lines lines: the units after its first `first` bytes, up to its end. */
 static int move_in_lines(const struct undo *u, struct sv_host_tensor *t, int64_t n_lines,
                          size_t first, int64_t n_groups, int64_t per)
 {
@@ -77,7 +77,7 @@ static int move_in_lines(const struct undo *u, struct sv_host_tensor *t, int64_t
 
 /* ---------------------------------------------------------------- attention */
 
-/* For neighbouring-pair rotary, row h * hd + 2 i + t holds ours h * hd + t * hd / 2 + i. */
+/* For neighbouring-pair rotary, row h * hd + 2 i + t holds row h * hd + t * hd / 2 + i. */
 static int undo_pairs(const struct undo *u, struct sv_host_tensor *t)
 {
     const bool q = strstr(t->name, ".self_attn.q_proj."), k = strstr(t->name, ".self_attn.k_proj.");
@@ -98,7 +98,7 @@ static int64_t per_key_head(const struct undo *u)
     return u->v_heads / u->k_heads;
 }
 
-/* Value heads, each of `unit` rows, behind the first rows. */
+/* Value heads, each of `unit` rows, after the first rows. */
 static int untile_rows(const struct undo *u, struct sv_host_tensor *t, int64_t first, int64_t unit)
 {
     if (!u->f->tiled || per_key_head(u) == 1 || t->dim[0] != first + u->v_heads * unit)
@@ -106,7 +106,7 @@ static int untile_rows(const struct undo *u, struct sv_host_tensor *t, int64_t f
     return move_in_lines(u, t, 1, (size_t)first * row_bytes(t), u->k_heads, per_key_head(u));
 }
 
-/* Value heads of a row of codes that are no whole blocks. */
+/* Value heads that are not whole blocks of a row of codes. */
 static int untile_values(const struct undo *u, struct sv_host_tensor *t)
 {
     const size_t cols = (size_t)t->dim[1], n_bytes = (size_t)t->n_elements * sizeof(float);
@@ -167,7 +167,7 @@ static int split_ba(const struct undo *u, struct sv_host_tensor *t)
     return SV_OK;
 }
 
-/* Numbers that are what a model computes with: 1 + w of norms, -exp of decays. */
+/* Numbers stored as a model uses them: 1 + w of norms, -exp of decays. */
 static int mark_as_read(const struct undo *u, struct sv_host_tensor *t)
 {
     if (t->dtype != SV_F32 || t->quant.code)

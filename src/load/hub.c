@@ -1,8 +1,8 @@
 /*
  * hub.c - model directories of the Hugging Face hub cache: models--ORG--NAME/snapshots/COMMIT.
  *
- * Called by cli and bench (which directory is meant) and by serve and bench (what a model is
- * called). Must not: download anything.
+ * Called by cli and bench (a model's directory) and by serve and bench (a model's name). Must not:
+ * download anything.
  */
 #include "load/load.h"
 
@@ -104,5 +104,5 @@ void sv_model_name(const char *dir, char *name, size_t size)
             snprintf(name, size, "%.*s/%.*s", (int)i, part, (int)(n - i - 2), part + i + 2);
             return;
         }
-    snprintf(name, size, "%.*s", (int)n, part); /* a model of no organization */
+    snprintf(name, size, "%.*s", (int)n, part); /* a model without organization */
 }

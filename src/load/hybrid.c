@@ -1,6 +1,6 @@
 /*
- * hybrid.c - what the configurations of Gated DeltaNet hybrids say beyond those of other targets:
- * the wrapper of multimodal files, which layers are recurrent, their sizes.
+ * hybrid.c - further configuration of Gated DeltaNet hybrids: the wrapper of multimodal files,
+ * recurrent layers and their sizes.
  *
  * Called by config.c for rows of the table with a `hybrid`. Must not: accept a setting that changes
  * the arithmetic and is not implemented.
@@ -13,7 +13,7 @@
 
 enum { MAX_HEADS = 1024, USUAL_INTERVAL = 4 };
 
-/* What files state beside text_config and mean for it. */
+/* Fields beside text_config that apply to it. */
 static const char *const of_wrapper[] = {"tie_word_embeddings", "dtype",
                                          "torch_dtype",         "eos_token_id",
                                          "bos_token_id",        "quantization_config",
@@ -111,7 +111,7 @@ int sv_config_sections(struct sv_config *c, const json_t *root, struct sv_err *e
         rope = json_object_get(root, "rope_scaling");
     const json_t *list = json_object_get(rope, "mrope_section");
     json_int_t sum = 0;
-    bool in_turn = true; /* to transformers whatever the file says; vLLM does what it says */
+    bool in_turn = true; /* transformers ignores the field; vLLM does not */
     int rc =
         json_is_object(rope) ? sv_json_bool_opt(rope, "mrope_interleaved", &in_turn, err) : SV_OK;
     if (!rc && !in_turn)

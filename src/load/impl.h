@@ -1,5 +1,5 @@
 /*
- * impl.h - what the files of src/load share: the table of architectures, the expected tensors and
+ * impl.h - shared by the files of src/load: the table of architectures, the expected tensors and
  * the parsing steps common to targets and drafts.
  *
  * Included by src/load/ *.c only. Must not: be included from outside; load.h is the front header.
@@ -25,7 +25,7 @@ enum sv_dim {
     SV_DIM_HEADS,        /* n_heads */
     SV_DIM_EXPERTS,      /* n_experts */
     SV_DIM_EXPERT_INTER, /* moe_intermediate_size */
-    SV_DIM_GATE_UP,      /* 2 * moe_intermediate_size: gate and up, their outputs in turn */
+    SV_DIM_GATE_UP,      /* 2 * moe_intermediate_size: gate and up, interleaved */
     SV_DIM_SHARED_INTER, /* shared_expert_intermediate_size */
     SV_DIM_Q_GATED,      /* 2 * n_heads * head_dim */
     SV_DIM_GDN_QKV,      /* rows before the convolution, see sv_gdn_channels */
@@ -37,7 +37,7 @@ enum sv_dim {
     SV_DIM_GDN_TAPS,     /* of the convolution */
     SV_DIM_Q_LORA,       /* q_lora_rank */
     SV_DIM_KV_LORA,      /* kv_lora_rank */
-    SV_DIM_LATENT,       /* kv_lora_rank + rot_dim: what latent attention keeps of a position */
+    SV_DIM_LATENT,       /* kv_lora_rank + rot_dim: latent attention's cache of a position */
     SV_DIM_KV_UP,        /* n_heads * (nope_dim + v_dim) */
     SV_DIM_NOPE,         /* nope_dim */
     SV_DIM_V_HEAD,       /* v_dim */
@@ -54,23 +54,23 @@ enum sv_when {
     SV_IF_ATTN_BIAS,
     SV_IF_MLP_BIAS,
     SV_IF_QK_NORM,
-    SV_IF_DENSE, /* the layer's ffn is no mixture of experts */
+    SV_IF_DENSE, /* the layer's ffn is dense */
     SV_IF_MOE,
-    SV_IF_APART, /* a mixture of experts that are tensors of their own */
+    SV_IF_APART, /* a mixture of experts in separate tensors */
     SV_IF_PACKED,
     SV_IF_OUTPUTS_FIRST, /* of packed experts */
     SV_IF_INPUTS_FIRST,
     SV_IF_MXFP4, /* of packed experts */
     SV_UNLESS_MXFP4,
-    SV_IF_SHARED, /* a mixture of experts with one that all rows go through */
+    SV_IF_SHARED, /* a mixture of experts with a shared one */
     SV_IF_ATTN,   /* the layer's mixer is attention */
-    SV_IF_GDN,    /* it is a gated delta rule */
+    SV_IF_GDN,    /* the mixer is a gated delta rule */
     SV_IF_FUSED,  /* whose input projections are fused */
     SV_IF_SPLIT,
-    SV_IF_Q_LORA, /* queries come of a latent */
+    SV_IF_Q_LORA, /* queries come from a latent */
     SV_IF_Q_LORA_BIAS,
     SV_UNLESS_Q_LORA,
-    SV_IF_KV_B, /* one tensor for what keys and values of all heads come of */
+    SV_IF_KV_B, /* one tensor for the keys and values of all heads */
     SV_IF_BY_HEAD
 };
 
@@ -90,34 +90,34 @@ void sv_tensor_name(char *out, size_t n, const char *pattern, int32_t layer, int
 
 /* ---------------------------------------------------------------- architectures (arch.c) */
 
-/* What differs between architectures before any weight is read. A Llama-like family is one row. */
+/* Differences between architectures before weights are read. A Llama-like family is one row. */
 struct sv_arch_row {
     const char *architecture, *model_type; /* model_type NULL: a draft */
-    /* What transformers' configuration class assumes when the file is silent. */
+    /* Defaults of transformers' configuration class. */
     double rope_theta;
     const struct sv_rope *rope; /* its scaling; NULL: none */
     int32_t max_position, sliding_window, max_window_layers;
     double rms_eps;
     bool tie_embeddings, attention_bias;
-    /* What the model is made of. */
+    /* The model's tensors. */
     bool qk_norm, may_slide, may_mlp_bias, may_mxfp4;
     bool packed_experts; /* see struct sv_config */
-    bool slides_in_turn; /* every other layer, the first one too; the window is always in force */
-    bool all_slide;      /* use_sliding_window means every layer, whatever max_window_layers says */
-    /* The class's sizes of a mixture of experts; n_experts 0: the family has none. */
+    bool slides_in_turn; /* every second layer, from the first; the window always applies */
+    bool all_slide; /* use_sliding_window applies to every layer; max_window_layers is ignored */
+    /* The class's sizes of a mixture of experts; n_experts 0: none. */
     int32_t n_experts, n_chosen, moe_intermediate_size; /* the last 0: intermediate_size */
     float expert_limit;                                 /* as in sv_config */
-    bool norm_topk, always_norm_topk; /* the class's; whatever norm_topk_prob says */
-    int32_t shared_intermediate_size; /* the class's; 0: no shared expert */
-    bool hybrid;                      /* hybrid.c */
-    bool latent;                      /* latent.c */
-    bool gdn_fused;                   /* see struct sv_config */
-    bool wrapped;                     /* the configuration lies in text_config */
-    int32_t image_token;              /* the class's; 0: there is no vision tower */
-    int32_t media_token;              /* the class's, of images that are not read; 0: none */
-    bool deepstack;                   /* whose deeper rows are read too */
-    bool transposed_experts;          /* packed ones have inputs first, as published */
-    const char *skipped[2];           /* tensors that begin so are not read: other heads, images */
+    bool norm_topk, always_norm_topk;                   /* the class's; norm_topk_prob is ignored */
+    int32_t shared_intermediate_size;                   /* the class's; 0: no shared expert */
+    bool hybrid;                                        /* hybrid.c */
+    bool latent;                                        /* latent.c */
+    bool gdn_fused;                                     /* see struct sv_config */
+    bool wrapped;                                       /* the configuration is in text_config */
+    int32_t image_token;     /* the class's; 0: there is no vision tower */
+    int32_t media_token;     /* the class's, of unsupported images; 0: none */
+    bool deepstack;          /* whose deeper rows are read too */
+    bool transposed_experts; /* packed ones have inputs first, as published */
+    const char *skipped[2];  /* prefixes of unread tensors: other heads, images */
     const struct sv_tensor_row *tensors;
 };
 const struct sv_arch_row *sv_arch_row(int32_t arch);
@@ -131,16 +131,15 @@ int sv_arch_string(const json_t *root, const char **out, struct sv_err *err);
 
 /* ------------------------------------------------------------- parsing steps (config.c, rope.c) */
 
-/* DIR/name parsed. *root is NULL without an error when it is not needed and not there. The caller
- * frees both, always. */
+/* DIR/name parsed. *root is NULL without an error when it is optional and absent. The caller frees
+ * both, always. */
 int sv_dir_json(const char *dir, const char *name, bool needed, char **path, json_t **root,
                 struct sv_err *err);
-/* Hands the object in DIR/name to parse, when it is there; errors name the file. err may be
- * NULL. */
+/* Passes the object in DIR/name, if it exists, to parse; errors name the file. err may be NULL. */
 typedef int sv_parse_fn(void *user, const json_t *root, struct sv_err *err);
 int sv_dir_parse(const char *dir, const char *name, bool needed, sv_parse_fn *parse, void *user,
                  struct sv_err *err);
-/* config.json, or what a GGUF file's metadata says in its place, which parse makes cfg of. */
+/* parse makes cfg of config.json, or of its equivalent from GGUF metadata. */
 int sv_config_read(const char *dir, sv_parse_fn *parse, void *user, struct sv_config *cfg,
                    struct sv_err *err);
 /* True when obj has the key with a value other than null. */
@@ -149,17 +148,17 @@ int sv_json_i32_opt(const json_t *obj, const char *key, int64_t lo, int64_t hi, 
                     struct sv_err *err);
 int sv_json_i32(const json_t *obj, const char *key, int64_t lo, int64_t hi, int32_t *out,
                 struct sv_err *err);
-/* Sizes, biases, norms, dtype, special ids: everything that targets and drafts state alike. row
- * gives the defaults. RoPE and layer kinds are separate because the two differ there. */
+/* Sizes, biases, norms, dtype, special ids: the common fields of targets and drafts. row gives the
+ * defaults. RoPE and layer kinds are separate because they differ. */
 int sv_config_common(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
                      struct sv_err *err);
-/* "layer_types" into layer_kind; *given tells whether the list was there (all full when not). */
+/* "layer_types" into layer_kind; *given: the list was there (else all full). */
 int sv_config_layer_types(struct sv_config *c, const json_t *root, bool *given, struct sv_err *err);
 /* Both layouts. row gives the defaults; its rope_theta 0 = the key is required. */
 int sv_rope_parse(struct sv_rope *r, const json_t *root, const struct sv_arch_row *row,
                   int32_t max_position, struct sv_err *err);
 
-/* Of llama3: what GGUF's form of it divides each of head_dim / 2 frequencies by. */
+/* GGUF's form of llama3: the divisors of head_dim / 2 frequencies. */
 void sv_rope_factors(const struct sv_rope *r, int32_t head_dim, float *out);
 
 /* convert.c: number i of a plain tensor of F32, F16 or BF16. */
@@ -167,9 +166,9 @@ float sv_tensor_number(const struct sv_host_tensor *t, int64_t i);
 
 /* ---------------------------------------------------------------- hybrids (hybrid.c) */
 
-/* text_config with what the wrapper around it says for it, a new reference. */
+/* text_config with the wrapper's fields for it, a new reference. */
 int sv_hybrid_text(const json_t *root, json_t **text, struct sv_err *err);
-/* Three-dimensional positions: which of the three turns which frequency. */
+/* Three-dimensional positions: the one of each frequency. */
 int sv_config_sections(struct sv_config *c, const json_t *root, struct sv_err *err);
 /* Sizes of recurrent layers; refuses what is not implemented. After sv_config_common. */
 int sv_hybrid_parse(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,

@@ -1,8 +1,8 @@
 /*
  * index.c - model.safetensors.index.json: which shard file holds which tensor.
  *
- * Called by ckpt.c and by the fuzz target. Must not: let a file name out that could leave the
- * checkpoint's directory, or touch the shards themselves.
+ * Called by ckpt.c and by the fuzz target. Must not: return a file name outside of the checkpoint's
+ * directory, or open the shards.
  */
 #include "load/impl.h"
 
@@ -12,7 +12,7 @@
 #define MAX_FILES 4096
 #define MAX_ENTRIES (1 << 20)
 
-/* A plain file name: the index comes from outside and must not reach other directories. */
+/* A plain file name: the index is untrusted and must not name other directories. */
 static bool file_name_ok(const char *s)
 {
     static const char suffix[] = ".safetensors";

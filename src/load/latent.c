@@ -1,6 +1,6 @@
 /*
- * latent.c - what the configurations of DeepSeek-V3 and its successors say beyond those of other
- * targets: latent attention, a router of sigmoid scores in groups, leading dense layers.
+ * latent.c - further configuration of DeepSeek-V3 and its successors: latent attention, a router of
+ * sigmoid scores in groups, leading dense layers.
  *
  * Called by config.c for rows of the table with a `latent`. Must not: accept a setting that changes
  * the arithmetic and is not implemented.
@@ -51,8 +51,8 @@ int sv_latent_heads(struct sv_config *c, const json_t *root, struct sv_err *err)
                      "kv_lora_rank %d and qk_rope_head_dim %d are more than %d together",
                      c->kv_lora_rank, c->rot_dim, SV_MAX_LATENT);
     c->head_dim = c->nope_dim + c->rot_dim;
-    c->n_kv_heads = c->n_heads; /* num_key_value_heads means nothing here */
-    c->latent_eps = 1e-6f;      /* transformers' class, whatever rms_norm_eps says */
+    c->n_kv_heads = c->n_heads; /* num_key_value_heads is ignored */
+    c->latent_eps = 1e-6f;      /* as in transformers; rms_norm_eps is ignored */
     return rc;
 }
 

@@ -3,8 +3,8 @@
  *
  * Called by model (weights), engine (opening a pair), cli (info, check). Knows Hugging Face
  * directories: config.json (transformers 4 and 5 layouts), generation_config.json, safetensors
- * single or sharded, and states once which tensors a model is made of. Must not: run anything, or
- * trust a byte it has not checked.
+ * single or sharded, and has the only list of a model's tensors. Must not: run anything, or trust
+ * unchecked bytes.
  */
 #ifndef SV_LOAD_H
 #define SV_LOAD_H
@@ -22,22 +22,22 @@
  * (copied when the file did not align it) and holds exactly prod(dim) elements. */
 struct sv_host_tensor {
     const char *name;    /* owned by the checkpoint */
-    enum sv_dtype dtype; /* integers and codes too: the checks refuse them for plain weights */
+    enum sv_dtype dtype; /* integers and codes too: refused for plain weights */
     int32_t n_dims;
     int64_t dim[SV_MAX_DIMS];
     int64_t n_elements;
     size_t n_bytes;
     const void *data;
-    const char *file; /* file it lies in, for messages */
-    bool as_read;     /* f32 numbers as a model reads them, whatever its row's form is */
-    /* Of a matrix in fewer bits, code NONE: elements of dtype. dim and n_elements are those of the
-     * matrix, n_bytes counts codes and scales. */
+    const char *file; /* its file, for messages */
+    bool as_read;     /* f32 numbers as a model reads them; its row's form does not apply */
+    /* Of a quantized matrix; code NONE: elements of dtype. dim and n_elements are the matrix's,
+     * n_bytes counts codes and scales. */
     struct sv_quant quant;
 };
 
 /* All tensors of a directory, sorted by name. Names are canonical: a leading "model.",
- * "model.language_model." or "language_model.model." is taken off and the aliases that drafts use
- * (midlayer., encoder.fc, ...) are replaced. */
+ * "model.language_model." or "language_model.model." is removed and aliases of drafts (midlayer.,
+ * encoder.fc, ...) are replaced. */
 struct sv_ckpt {
     struct sv_host_tensor *tensors;
     int32_t n_tensors;
@@ -46,18 +46,18 @@ struct sv_ckpt {
     int32_t n_maps;
     struct sv_arena arena;
 };
-/* dir: a directory, or a GGUF file (of shards the first), here and below where a model is opened.
- * Opens DIR/model.safetensors, else DIR/model.safetensors.index.json and its shards, else the only
- * *.safetensors file there. Errors: missing file, truncated or overlapping data, bad header,
- * duplicate name, unsupported dtype, name in index but not in its shard or the other way round. */
+/* dir: a directory, or a GGUF file (or its first shard), also below. Opens DIR/model.safetensors,
+ * else DIR/model.safetensors.index.json and its shards, else the only *.safetensors file there.
+ * Errors: missing file, truncated or overlapping data, bad header, duplicate name, unsupported
+ * dtype, name in index but not in its shard or the other way round. */
 int sv_ckpt_open(struct sv_ckpt *c, const char *dir, struct sv_err *err);
 void sv_ckpt_close(struct sv_ckpt *c);
-/* The files may change from now on: copied to memory at the same addresses, or not read any more
+/* Afterwards the files may change: copied to memory at the same addresses, or not read any more
  * (sv_map_detach). */
 int sv_ckpt_detach(struct sv_ckpt *c, bool copy, struct sv_err *err);
-/* Bytes of the *.safetensors files there; 0 when it cannot be told. */
+/* Bytes of the *.safetensors files there; 0 when unknown. */
 int64_t sv_ckpt_dir_bytes(const char *dir);
-/* NULL when there is none. A leading "model." of the question is ignored as well. */
+/* NULL when there is none. A leading "model." of name is ignored. */
 const struct sv_host_tensor *sv_ckpt_find(const struct sv_ckpt *c, const char *name);
 /* Parses one safetensors image into arena-owned tensors; also the fuzz entry. Appends nothing on
  * error. */
@@ -65,7 +65,7 @@ int sv_safetensors_parse(const uint8_t *data, size_t n_bytes, const char *file,
                          struct sv_arena *arena, struct sv_host_tensor **tensors,
                          int32_t *n_tensors, struct sv_err *err);
 
-/* model.safetensors.index.json: which shard holds which tensor. Everything lies in the arena. */
+/* model.safetensors.index.json: which shard holds which tensor. All memory is the arena's. */
 struct sv_ckpt_index {
     struct sv_index_entry {
         const char *name;
@@ -92,24 +92,24 @@ int sv_model_tokenizer(struct sv_tokenizer **tok, const char *dir, struct sv_err
 int sv_model_chat_template(struct sv_chat_template **t, const char *dir, const char *text, size_t n,
                            struct sv_err *err);
 
-/* How a tensor is divided among ranks. */
+/* Division of a tensor among ranks. */
 enum sv_shard {
     SV_SHARD_NONE, /* every rank has all of it */
     SV_SHARD_ROWS, /* by outputs; of a vector, its elements */
-    SV_SHARD_COLS  /* by inputs: the ranks' products are added up */
+    SV_SHARD_COLS  /* by inputs: the ranks' products are summed */
 };
 
-/* How a file stores a matrix. */
+/* Layout of a matrix in a file. */
 enum sv_pack {
     SV_PACK_NONE,         /* (rows, cols) */
     SV_PACK_INPUTS_FIRST, /* (cols, rows): transposed */
     SV_PACK_MXFP4,        /* u8 (rows, cols / 32, 16): two E2M1 codes a byte, low nibble first */
     SV_PACK_MXFP4_SCALES, /* u8 (rows, cols / 32): E8M0 scales of such a matrix */
-    SV_PACK_HALVES        /* transposed; of gate and up, whose outputs alternate in the others, all
-                           * of gate's come first */
+    SV_PACK_HALVES /* transposed; all outputs of gate before those of up, which alternate in the
+                      others */
 };
 
-/* In which form a file has a tensor. */
+/* Form of a tensor in a file. */
 enum sv_form {
     SV_FORM_PLAIN,
     SV_FORM_ONE_PLUS, /* w, for 1 + w */
@@ -126,36 +126,36 @@ enum sv_form {
 
 /* A tensor that a configuration implies. */
 struct sv_tensor_spec {
-    const char *name; /* as sv_ckpt_find takes it; valid during the call */
+    const char *name; /* as for sv_ckpt_find; valid during the call */
     enum sv_role role;
     int32_t layer, expert; /* -1: none; of SV_ROLE_K_UP and V_UP the head */
-    int32_t n_experts;     /* so many matrices, or vectors, in one tensor; 0: one. With an expert,
-                            * that is the one that is meant */
+    int32_t n_experts; /* number of matrices or vectors in one tensor; 0: one. With an expert, only
+                          that one */
     enum sv_pack pack;
     int64_t rows, cols; /* cols 0: a vector of rows elements */
     enum sv_shard shard;
-    enum sv_form form; /* rows, cols: as it is read, of SV_FORM_CONV as the file has them */
+    enum sv_form form; /* rows, cols: as read; of SV_FORM_CONV as in the file */
     int32_t side;      /* of SV_FORM_PATCH: pixels */
 };
-/* Its shape in the file; returns the number of dimensions. */
+/* The shape in the file; returns the number of dimensions. */
 enum { SV_SPEC_DIMS = 5 };
 int32_t sv_tensor_shape(const struct sv_tensor_spec *s, int64_t dim[SV_SPEC_DIMS]);
-/* convert.c: rows of a tensor with form QKVZ or BA in the order in which a model reads them: n
- * ranges, and the i-th of them. */
+/* convert.c: rows of a tensor with form QKVZ or BA in a model's order: n ranges, and the i-th of
+ * them. */
 int32_t sv_tensor_n_ranges(enum sv_form form, const struct sv_config *cfg);
 struct sv_slice sv_tensor_range(enum sv_form form, const struct sv_config *cfg, int32_t i);
-/* convert.c: rows, cols, type and data of w as a model reads the tensor, in memory of the arena
- * where that is not what the file has. */
+/* convert.c: rows, cols, type and data of w as a model reads the tensor, in the arena where the
+ * file differs. */
 int sv_tensor_convert(const struct sv_tensor_spec *spec, const struct sv_config *cfg,
                       const struct sv_host_tensor *t, struct sv_arena *arena, struct sv_weight *w,
                       struct sv_err *err);
 typedef int sv_tensor_fn(void *user, const struct sv_tensor_spec *spec);
-/* Calls take for every tensor in the order of loading, which goes through the layers one by one.
- * Stops at the first result other than 0 and returns it. n_taps: a draft's, else 0. */
+/* Calls take for every tensor in the order of loading, layer by layer. Stops at the first result
+ * other than 0 and returns it. n_taps: a draft's, else 0. */
 int sv_config_each_tensor(const struct sv_config *cfg, int32_t n_taps, sv_tensor_fn *take,
                           void *user);
 
-/* vision.c: what a tensor of the vision tower is there. */
+/* vision.c: tensors of the vision tower. */
 enum sv_vision_part {
     SV_VISION_PATCH,
     SV_VISION_POSITIONS,
@@ -172,21 +172,19 @@ enum sv_vision_part {
 typedef int sv_vision_fn(void *user, const struct sv_tensor_spec *spec, enum sv_vision_part part);
 /* As sv_config_each_tensor, for the tower's: layer is a block, or a merger of deeper rows. */
 int sv_vision_each_tensor(const struct sv_config *cfg, sv_vision_fn *take, void *user);
-/* The checkpoint has tensors of a tower; then it was checked that it has all of them, if the
- * configuration describes one. */
+/* The checkpoint has tensors of a tower: all of them, if the configuration describes one. */
 bool sv_vision_is_in(const struct sv_ckpt *ckpt);
 
-/* Of a tensor X.k_scale or X.v_scale: its number; 0 where it is none that could scale a cache. */
+/* The value of a tensor X.k_scale or X.v_scale; 0: not usable as the scale of a cache. */
 float sv_cache_scale_of(const struct sv_host_tensor *t);
 /* Number of parameters of these tensors. */
 int64_t sv_config_n_params(const struct sv_config *cfg);
 int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg);
-/* Says in cfg how the file has its experts, one by one, packed or transposed, where the family has
- * them in several ways. Every expected tensor is there with its shape, and no other is; of a tower
- * that the configuration describes all are, or none. Allowed extras: what the architecture skips by
- * name (mtp., and visual. where no tower is described); rotary_emb.inv_freq anywhere; for tied
- * targets lm_head.weight of the right shape. A draft with its own embedding and head is told apart
- * from one with unknown tensors, and refused too. */
+/* Sets in cfg the layout of experts, separate, packed or transposed, where the family has several.
+ * Checks that every expected tensor is there with its shape, and no other; of a described tower all
+ * or none. Allowed extras: what the architecture skips by name (mtp., and visual. where no tower is
+ * described); rotary_emb.inv_freq anywhere; for tied targets lm_head.weight of the right shape. A
+ * draft with its own embedding and head is refused with its own message. */
 int sv_ckpt_check_target(const struct sv_ckpt *c, struct sv_config *cfg, struct sv_err *err);
 int sv_ckpt_check_draft(const struct sv_ckpt *c, const struct sv_draft_config *cfg,
                         struct sv_err *err);
@@ -200,14 +198,14 @@ struct sv_packed {
     enum sv_pack pack;
     int32_t n, rows, cols; /* of an expert's matrix, outputs first */
 };
-/* Finds tensor and scales of a checkpoint that was checked. Errors: a scale that is no number, or
- * whose products bf16 cannot hold. */
+/* Finds tensor and scales of a checkpoint that was checked. Errors: a scale that is NaN, or whose
+ * products bf16 cannot hold. */
 int sv_packed_find(struct sv_packed *p, const struct sv_ckpt *c, const struct sv_tensor_spec *s,
                    struct sv_err *err);
-/* What it expands to: MXFP4 to bf16, which holds every value exactly. */
+/* Type after expansion: MXFP4 to bf16, which holds every value exactly. */
 enum sv_dtype sv_packed_dtype(const struct sv_packed *p);
-/* What is meant of an expert's matrix: of its outputs first, first + step, ..., or of
- * SV_PACK_HALVES of part number `first` of `step`, these, and these of its inputs. */
+/* A part of an expert's matrix: these rows of outputs first, first + step, ..., or of
+ * SV_PACK_HALVES of part number `first` of `step`, and these columns of inputs. */
 struct sv_packed_part {
     int32_t first, step;
     struct sv_slice rows, cols;
@@ -219,18 +217,18 @@ struct sv_quant sv_packed_codes(const struct sv_packed *p, int32_t expert,
 void sv_packed_expand(const struct sv_packed *p, int32_t expert, const struct sv_packed_part *part,
                       void *out);
 
-/* quantize.c: what became of one matrix. */
+/* quantize.c: the report of one matrix. */
 struct sv_quantized {
     const char *name;
     int64_t rows, cols, n_bytes, n_bytes_before;
     double error, size; /* sums of squares: of differences, of the numbers */
     double largest;     /* difference */
 };
-/* Told of each tensor in fewer bits; another result than 0 ends the whole with it. */
+/* Called for each quantized tensor; a result other than 0 aborts and is returned. */
 typedef int sv_quantized_fn(void *user, const struct sv_quantized *t);
-/* Writes dir's model once more as out, which must not exist: a directory in layouts of
+/* Writes dir's model, quantized, to out, which must not exist: a directory in layouts of
  * compressed-tensors, or NAME.gguf. Projections are rounded to code (F8, MXFP4, INT8, INT4; in GGUF
- * MXFP4, Q8_0, Q4_0), all else is as it was. On error nothing is left. */
+ * MXFP4, Q8_0, Q4_0), all else is unchanged. On error nothing is left. */
 int sv_quantize_model(const char *dir, enum sv_quant_code code, const char *out,
                       sv_quantized_fn *told, void *user, struct sv_err *err);
 

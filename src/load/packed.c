@@ -15,8 +15,8 @@
 #define TILE 64 /* of a transposition: its lines stay in the cache */
 #define MXFP4_VALUES 32
 #define MXFP4_BYTES (MXFP4_VALUES / 2)
-/* E8M0: the value 2^(byte - 127). Above this 6 * 2^(byte - 127), the largest of a block, is no
- * bf16 number; 255 is NaN. */
+/* E8M0: the value 2^(byte - 127). Above this 6 * 2^(byte - 127), the largest of a block, is not in
+ * bf16; 255 is NaN. */
 #define MXFP4_MAX_SCALE 252
 
 enum sv_dtype sv_packed_dtype(const struct sv_packed *p)

@@ -2,9 +2,9 @@
  * quant_bind.c - one matrix of a quantized layer's tensors: codes, scales, zero points.
  *
  * Called by ckpt.c when a directory is opened. Configuration and tensors must agree, layer by
- * layer; an error names both. What remains is a list in which a quantized matrix is a tensor
- * X.weight like any other, so that the table of expected tensors holds for it. Must not: let a
- * scale or code through that has no value.
+ * layer; an error names both. In the resulting list a quantized matrix is a tensor X.weight like
+ * any other, so that the table of expected tensors applies. Must not: accept a scale or code
+ * without a value.
  */
 #include "load/quant_config.h"
 
@@ -38,8 +38,7 @@ static int disagree(const struct layer *l, const struct sv_host_tensor *t, const
 
 /* ---------------------------------------------------------------- parts */
 
-/* Part X.suffix, taken out of the list. NULL and err when it is missing, NULL alone when it need
- * not be there. */
+/* Part X.suffix, removed from the list. NULL and err when missing, NULL alone when optional. */
 static struct sv_host_tensor *part(struct layer *l, const char *suffix, bool needed)
 {
     char name[512];
@@ -56,7 +55,7 @@ static struct sv_host_tensor *part(struct layer *l, const char *suffix, bool nee
     return t;
 }
 
-/* t must be (rows, cols); vectors and scalars may leave ones out. */
+/* t must be (rows, cols); vectors and scalars may omit ones. */
 static int expect(const struct layer *l, const struct sv_host_tensor *t, int64_t rows, int64_t cols)
 {
     char what[96];
@@ -208,8 +207,8 @@ static int bind_e2m1(struct layer *l)
     return rc || l->scheme->code == SV_CODE_MXFP4 ? rc : take_factor(l);
 }
 
-/* Group indices, of columns, within [0, groups). Those that say what is so without them, as in GPTQ
- * files without act-order, are left out. */
+/* Group indices of columns, within [0, groups). Trivial ones, as in GPTQ files without act-order,
+ * are dropped. */
 static int take_indices(struct layer *l, const char *suffix)
 {
     struct sv_host_tensor *t = part(l, suffix, true);
@@ -272,7 +271,7 @@ static int bind_words(struct layer *l)
     return !rc && l->scheme->permuted ? take_indices(l, "weight_g_idx") : rc;
 }
 
-/* AWQ's `zero_point: false`: the middle, whether it is stored or nothing is. */
+/* AWQ's `zero_point: false`: the middle, stored or not. */
 static int check_no_zeros(const struct layer *l, const struct sv_host_tensor *t)
 {
     int rc = t ? expect_type(l, t, SV_I32, SV_I32) : SV_OK;
@@ -360,7 +359,7 @@ static size_t layer_of(const char *name)
     return 0;
 }
 
-/* Scales of quantized activations: they are not. */
+/* Scales of quantized activations, which are not used. */
 static bool is_unread(const char *name)
 {
     static const char *const suffixes[] = {".input_scale", ".input_global_scale",
@@ -392,8 +391,8 @@ static int bind_one(struct binder *b, struct sv_host_tensor *t)
                        "%s: tensor '%.120s' holds %s codes, but quantization_config ('%.60s') says "
                        "that the layer is not quantized",
                        t->file, t->name, sv_dtype_name(t->dtype), why);
-    if (plain) /* embeddings and routers are no linear layers, a head is rarely quantized, and
-                * eh_proj belongs to an MTP layer, which nothing reads */
+    if (plain) /* embeddings and routers are not linear layers, a head is rarely quantized, and
+                  eh_proj belongs to an unread MTP layer */
         return ends(name, "_proj") && !ends(name, ".eh_proj") ? disagree(&l, t, "is not quantized")
                                                               : SV_OK;
     return bind_layer(&l);
@@ -407,8 +406,8 @@ static int rename_codes(struct binder *b, struct sv_host_tensor *t)
     return t->name ? SV_OK : sv_fail(b->err, SV_ENOMEM, -1, "%s: out of memory", t->file);
 }
 
-/* Takes parts and dropped tensors out of the list, counts again, and gives matrices their names:
- * parts were found by name in a sorted list until here. */
+/* Removes parts and dropped tensors, counts again, and renames matrices: until here parts were
+ * found by name in a sorted list. */
 static int compact(struct binder *b)
 {
     struct sv_ckpt *c = b->c;

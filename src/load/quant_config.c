@@ -159,7 +159,7 @@ static int read_group(struct sv_quant_config *q, const json_t *g, const char *fo
     return rc;
 }
 
-/* How caches are to be kept: in 8-bit floats, or as if nothing was said. */
+/* Type of caches: 8-bit floats, or the default. */
 static int check_caches(const json_t *scheme, struct sv_err *err)
 {
     const char *type = "int"; /* compressed-tensors' own default */
@@ -212,7 +212,7 @@ static int read_ct(struct sv_quant_config *q, const json_t *obj, struct sv_err *
 
 /* ---------------------------------------------------------------- modelopt, AWQ, GPTQ */
 
-/* What quant_algo means, beside group_size; SV_CODE_NONE: it is not supported. */
+/* The code of quant_algo, with group_size; SV_CODE_NONE: not supported. */
 static struct sv_scheme scheme_of_algo(const char *algo, int64_t group)
 {
     static const struct {
@@ -382,7 +382,7 @@ int sv_quant_config_read(struct sv_quant_config *q, const json_t *obj, struct sv
 
 /* ---------------------------------------------------------------- names of layers */
 
-/* As files spell a layer; the bare name is that of lm_head. */
+/* Spellings of a layer in files; the bare name is that of lm_head. */
 static const char *const before[] = {"model.", "", "language_model.model.", "language_model.",
                                      "model.language_model."};
 enum { N_BEFORE = sizeof before / sizeof before[0] };
@@ -438,7 +438,7 @@ static bool entry_matches(const struct sv_quant_config *q, const char *entry, co
     }
 }
 
-/* Whether a list names the layer; *entry: the one that does. */
+/* Whether a list names the layer; *entry: the match. */
 static int list_matches(const struct sv_quant_config *q, const json_t *list, const char *layer,
                         const char **entry, struct sv_err *err)
 {
@@ -461,7 +461,7 @@ static int list_matches(const struct sv_quant_config *q, const json_t *list, con
     return SV_OK;
 }
 
-/* The entry of quantized_layers for a layer, or for what it is a part of; NULL: there is none. */
+/* The entry of quantized_layers for a layer or its parent; NULL: none. */
 static const json_t *entry_of(const struct sv_quant_config *q, const char *layer)
 {
     char full[512];
@@ -507,7 +507,7 @@ int sv_quant_config_scheme(const struct sv_quant_config *q, const char *layer,
     }
     if (q->layers)
         return scheme_of_layer(q, layer, scheme, why, err);
-    /* names and expressions come before the class that all linear layers are of */
+    /* names and expressions precede the class of all linear layers */
     for (int32_t i = 0; i < q->n_schemes && !*scheme; i++) {
         rc = list_matches(q, q->targets[i], layer, &entry, err);
         if (rc)

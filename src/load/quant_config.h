@@ -1,6 +1,6 @@
 /*
- * quant_config.h - what quantization_config says of a checkpoint's linear layers, and finding their
- * codes and scales.
+ * quant_config.h - quantization_config of a checkpoint's linear layers, and finding their codes and
+ * scales.
  *
  * quant_config.c reads the configuration, quant_bind.c makes one matrix of each layer's tensors.
  * Included by these two, ckpt.c and config.c. Must not: be included by other folders.
@@ -19,7 +19,7 @@ enum sv_quant_method {
     SV_QUANT_GPTQ
 };
 
-/* How the weights of some layers are stored. */
+/* Storage of the weights of some layers. */
 struct sv_scheme {
     enum sv_quant_code code;
     int32_t block_rows, block_cols; /* 0: all of them */
@@ -41,13 +41,13 @@ struct sv_quant_config {
 bool sv_quant_is_mxfp4(const json_t *obj);
 /* obj is quantization_config; the result borrows from it. Errors name the field. */
 int sv_quant_config_read(struct sv_quant_config *q, const json_t *obj, struct sv_err *err);
-/* The scheme of layer "layers.0.mlp.up_proj"; NULL: it is not quantized. *why: the entry that says
- * so, or "". err: a regular expression that cannot be read. */
+/* The scheme of layer "layers.0.mlp.up_proj"; NULL: not quantized. *why: the deciding entry, or "".
+ * err: an invalid regular expression. */
 int sv_quant_config_scheme(const struct sv_quant_config *q, const char *layer,
                            const struct sv_scheme **scheme, const char **why, struct sv_err *err);
 
-/* Replaces codes and scales of quantized layers by matrices called X.weight, and drops what only
- * quantized activations and caches use. dir's configuration says how. */
+/* Replaces codes and scales of quantized layers by matrices named X.weight, by dir's configuration,
+ * and drops scales of activations and caches. */
 int sv_quant_bind_by(struct sv_ckpt *c, const json_t *obj, struct sv_err *err); /* it is at hand */
 int sv_quant_bind(struct sv_ckpt *c, const char *dir, struct sv_err *err);
 

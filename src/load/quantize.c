@@ -1,10 +1,9 @@
 /*
- * quantize.c - a model written once more with its projections in fewer bits: rounding alone.
+ * quantize.c - quantizes a model's projections by rounding.
  *
- * Called by cli (convert). Codes are made row by row from the stored numbers, and what is reported
- * of a tensor is measured against the values that sv_quant_rows gives its codes. Everything is
- * written beside the place where it belongs and renamed into it at the end. Must not: leave
- * anything behind that is not whole, or replace something.
+ * Called by cli (convert). Codes are made row by row from the stored numbers, and errors are
+ * measured against the values that sv_quant_rows gives the codes. Output is written beside its
+ * destination and renamed at the end. Must not: leave incomplete files, or replace existing ones.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -39,7 +38,7 @@ static uint16_t bf16_not_below(float x)
     return sv_bf16_to_f32(h) < x ? (uint16_t)(h + 1) : h;
 }
 
-/* The nearest f16, of two as near the even one; at most 65504. */
+/* The nearest f16, ties to even; at most 65504. */
 static uint16_t to_f16(float x)
 {
     union {
@@ -69,7 +68,7 @@ static float largest(const float *x, int32_t n)
     return top;
 }
 
-/* The nearest of e2m1, of two as near the one whose code is even. */
+/* The nearest e2m1, ties to the even code. */
 static uint8_t to_e2m1(float x)
 {
     const float a = fabsf(x);
@@ -88,7 +87,7 @@ static int32_t to_int(float x, int32_t bits)
     return (int32_t)(r > most ? most : r < -most - 1 ? -most - 1 : r);
 }
 
-/* What a group's numbers become with a scale, and the sum of their squared errors. */
+/* Codes of a group with a scale, and the sum of squared errors. */
 static double round_group(enum sv_quant_code to, const float *x, float scale, int32_t *code)
 {
     double sum = 0;
@@ -102,14 +101,14 @@ static double round_group(enum sv_quant_code to, const float *x, float scale, in
     return sum;
 }
 
-/* Scales that are tried for a group whose largest number is top: with it at the end of the range,
- * and a little beyond. Returns how many. */
+/* Candidate scales of a group whose largest number is top: at the end of the range, and a little
+ * beyond. Returns their number. */
 static int32_t candidates(enum sv_quant_code to, float top, float scale[3])
 {
     const float a = fabsf(top), most = (float)((1 << (bits_of(to) - 1)) - 1);
     if (is_e2m1(to)) {
         const int e = a > 0 ? (int)floorf(log2f(a)) - 2 : -127;
-        for (int i = 0; i < 2; i++) /* e8m0, below those whose largest product is no f32 */
+        for (int i = 0; i < 2; i++) /* e8m0, below those whose largest product exceeds f32 */
             scale[i] = ldexpf(1, e + i < -126 ? -126 : e + i > 125 ? 125 : e + i);
         return 2;
     }
@@ -129,7 +128,7 @@ static int32_t candidates(enum sv_quant_code to, float top, float scale[3])
     return bits_of(to) == 8 ? 1 : 3;
 }
 
-/* A block of GGUF: the scale, then bytes, or nibbles of which the low ones come first. */
+/* A block of GGUF: the scale, then bytes, or nibbles, the low ones first. */
 static void put_block(enum sv_quant_code to, uint8_t *block, float scale, const int32_t *code)
 {
     const uint16_t d = to_f16(scale);
@@ -176,7 +175,7 @@ static void round_f8_row(const float *x, int32_t cols, uint8_t *codes, uint16_t 
         codes[k] = s > 0 ? sv_f32_to_f8(x[k] / s) : 0;
 }
 
-/* q: what is written; row r of its codes and scales. */
+/* Row r of the codes and scales of the output q. */
 static void round_row(const struct sv_quant *q, int32_t r, const float *x, uint8_t *codes,
                       uint8_t *scales)
 {
@@ -244,7 +243,7 @@ static void round_share(void *arg, int thread, int n_threads)
     }
 }
 
-/* Adds up the threads' sums, in their order. */
+/* Adds the threads' sums, in order. */
 static void report_of(const struct job *j, int n_threads, struct sv_quantized *out)
 {
     *out = (struct sv_quantized){
@@ -303,7 +302,7 @@ int sv_out_open(struct sv_out *f, const char *path, size_t n_bytes, struct sv_er
     f->fd = sv_fault_hit() ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (f->fd < 0)
         return sv_fail(err, SV_EIO, -1, "%s: cannot create: %s", path, strerror(errno));
-    /* a full disk is told before minutes of rounding, where the file system can tell */
+    /* detects a full disk before minutes of rounding, if the file system can */
     const int full = posix_fallocate(f->fd, 0, (off_t)n_bytes);
     if (full != ENOSPC && full != EFBIG)
         return SV_OK;
@@ -364,7 +363,7 @@ int sv_check_source(const struct sv_source *s, int32_t group, struct sv_err *err
     return SV_OK;
 }
 
-/* A target's configuration, or a draft's; is_draft says which. */
+/* A target's configuration, or a draft's (is_draft). */
 static int read_config(const char *dir, const char *out, struct sv_draft_config *d, bool *is_draft,
                        struct sv_err *err)
 {

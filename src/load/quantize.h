@@ -1,18 +1,17 @@
 /*
- * quantize.h - models written once more in fewer bits: rounding a matrix, and what the two kinds of
- * output share.
+ * quantize.h - quantizing models: rounding a matrix, and functions shared by the two kinds of
+ * output.
  *
- * quantize.c rounds and writes files, quantize_source.c lists what there is to write,
- * quantize_dir.c makes a directory in layouts of compressed-tensors, quantize_gguf.c a GGUF file.
- * Included by these. Must not: be included by other folders; sv_quantize_model of load.h is what
- * they call.
+ * quantize.c rounds and writes files, quantize_source.c lists the tensors to write, quantize_dir.c
+ * makes a directory in layouts of compressed-tensors, quantize_gguf.c a GGUF file. Included by
+ * these. Must not: be included by other folders, which call sv_quantize_model of load.h.
  */
 #ifndef SV_LOAD_QUANTIZE_H
 #define SV_LOAD_QUANTIZE_H
 
 #include "load/impl.h"
 
-enum { SV_ROUND_GROUP = 32 }; /* weights that share a scale, but of FP8: a row */
+enum { SV_ROUND_GROUP = 32 }; /* weights that share a scale; FP8: a row */
 
 /* Rounds t, a matrix of F32, F16 or BF16, to code: F8, MXFP4, INT8, INT4 (scales apart: u8 of
  * MXFP4, else bf16), Q8_0, Q4_0 or GG_MXFP4 (blocks; scales is not used). Both are cleared. The
@@ -26,23 +25,23 @@ struct sv_out {
     const char *path;
     struct sv_err *err;
 };
-/* Must not exist; n_bytes is how long it will be. On failure it may be there. */
+/* The file must not exist; n_bytes: its final size. On failure it may exist. */
 int sv_out_open(struct sv_out *f, const char *path, size_t n_bytes, struct sv_err *err);
 int sv_out_put(const struct sv_out *f, const void *data, size_t n, size_t at);
 /* Syncs when rc is SV_OK, and returns the first failure. */
 int sv_out_close(struct sv_out *f, int rc);
-/* The name beside out that is used until what is written is whole. */
+/* The name beside out of incomplete output. */
 int sv_out_partial(struct sv_buf *name, const char *out, struct sv_err *err);
 
 /* ---------------------------------------------------------------- sources (quantize_source.c) */
 
-/* Whether a tensor of this name is what fewer bits are for. */
+/* Whether a tensor of this name is quantized. */
 bool sv_is_projection(const char *name);
 /* A tensor that is written. */
 struct sv_source {
     struct sv_host_tensor t; /* not made: with its data */
     bool rounded, made;
-    /* Made of the packed experts, or of t.data without them: every step-th output from first on. */
+    /* Made from the packed experts, or else from t.data: every step-th output from first on. */
     struct sv_packed packed;
     int32_t expert, first, step;
 };
@@ -51,15 +50,15 @@ struct sv_sources {
     int32_t n;
     struct sv_arena arena;
 };
-/* Borrows from ckpt, which is what cfg asks for. */
+/* Borrows from ckpt, which matches cfg. */
 int sv_sources_open(struct sv_sources *s, const struct sv_config *cfg, const struct sv_ckpt *ckpt,
                     struct sv_err *err);
 void sv_sources_close(struct sv_sources *s);
 const struct sv_source *sv_sources_find(const struct sv_sources *s, const char *name);
-/* The tensor with its data; *copy is to be freed. */
+/* The tensor with its data; the caller frees *copy. */
 int sv_source_take(const struct sv_source *s, struct sv_host_tensor *t, void **copy,
                    struct sv_err *err);
-/* A matrix is not in fewer bits already, and its rows are whole groups (0: any row is). */
+/* A matrix is not quantized yet, and its rows are whole groups (0: any row). */
 int sv_check_source(const struct sv_source *s, int32_t group, struct sv_err *err);
 
 /* quantize_dir.c, quantize_gguf.c. */

@@ -1,8 +1,8 @@
 /*
- * quantize_dir.c - a model in fewer bits as a directory, in layouts of compressed-tensors that
+ * quantize_dir.c - a quantized model as a directory, in layouts of compressed-tensors that
  * quant_bind.c reads.
  *
- * Called by quantize.c. Must not: leave a directory behind that is not whole.
+ * Called by quantize.c. Must not: leave an incomplete directory.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -89,7 +89,7 @@ static int plan_tensor(struct plan *p, const struct sv_source *s, struct part *p
     return SV_OK;
 }
 
-/* As published files of the family have it. */
+/* As in published files of the family. */
 static void name_of(const struct plan *p, const struct sv_host_tensor *t, const struct part *part,
                     char *buf, size_t size)
 {
@@ -116,7 +116,7 @@ static size_t elem_of(const struct part *p)
                                                                      : 2;
 }
 
-/* Offsets, wide elements first so that all are aligned, and the header that says them. */
+/* Offsets, wide elements first so that all are aligned, and the header. */
 static int lay_out(struct plan *p)
 {
     struct sv_buf *h = &p->header;
@@ -208,8 +208,7 @@ static int write_tensors(const struct plan *p, const char *path)
     return sv_out_close(&f, rc);
 }
 
-/* Linear layers that stay as they are: expressions and names that transformers and vLLM match too.
- */
+/* Linear layers left as they are: expressions and names that also transformers and vLLM match. */
 static void put_ignored(const struct plan *p, struct sv_buf *b)
 {
     const struct sv_config *c = p->m->cfg;
@@ -229,7 +228,7 @@ static void put_ignored(const struct plan *p, struct sv_buf *b)
                           row->skipped[i]);
 }
 
-/* Through text: what json_pack makes lacks a field when memory was short. */
+/* Through text: json_pack omits fields when out of memory. */
 static json_t *quantization_config(const struct plan *p, struct sv_err *err)
 {
     const struct layout *l = p->l;
@@ -263,7 +262,7 @@ static int write_config(const struct plan *p, const char *dir, const char *to)
     int rc = quant ? sv_dir_json(dir, "config.json", true, &from, &root, p->err) : p->err->code;
     if (!rc && json_object_set(root, "quantization_config", quant) == 0)
         text = json_dumps(root, JSON_INDENT(2));
-    if (!rc && text) /* short of memory, jansson leaves parts out and does not tell */
+    if (!rc && text) /* out of memory, jansson silently omits parts */
         again = sv_json_parse(text, strlen(text), p->err);
     if (!rc && (!path || !json_equal(again, root)))
         rc = sv_fail(p->err, SV_ENOMEM, -1, "out of memory");
@@ -278,7 +277,7 @@ static int write_config(const struct plan *p, const char *dir, const char *to)
     return rc;
 }
 
-/* What a directory may hold beside weights and configuration. */
+/* Further files of a directory beside weights and configuration. */
 static const char *const others[] = {"generation_config.json",
                                      "tokenizer.json",
                                      "tokenizer_config.json",
@@ -313,7 +312,7 @@ static int copy_file(const char *dir, const char *to, const char *name, struct s
     return rc;
 }
 
-/* Takes no memory: that may be what was short. */
+/* Allocates nothing: memory may be exhausted. */
 static void remove_all(const char *dir)
 {
     char path[4096];
@@ -338,7 +337,7 @@ static int write_all(const struct plan *p, const char *to)
     return rc;
 }
 
-/* Beside out, under a name of its own until it is whole. */
+/* Beside out, under a temporary name until complete. */
 static int write_dir(const struct plan *p, const char *out)
 {
     struct sv_buf tmp;

@@ -1,9 +1,9 @@
 /*
- * quantize_gguf.c - a model in fewer bits as a GGUF file: names, order and stacks of llama.cpp's
+ * quantize_gguf.c - a quantized model as a GGUF file: names, order and stacks of llama.cpp's
  * converters, which gguf_ckpt.c and gguf_undo.c read back.
  *
  * Called by quantize.c. Vectors and routers become F32, other matrices keep their type. Must not:
- * leave a file behind that is not whole.
+ * leave an incomplete file.
  */
 #include "load/quantize.h"
 
@@ -19,13 +19,13 @@
 
 enum { ALIGNMENT = 32 };
 
-/* Of in_proj_qkvz, which is two tensors of a file: what comes first, or the rest. */
+/* in_proj_qkvz is two tensors of a file: q, k, v, and z. */
 enum half { WHOLE, QKV, Z };
 
 /* One tensor of the file. */
 struct gout {
     char name[96];
-    const struct sv_source *s; /* of a stack the first one; NULL: rope_freqs */
+    const struct sv_source *s; /* the first one of a stack; NULL: rope_freqs */
     enum sv_dtype dtype;       /* plain; or */
     bool rounded;
     int32_t n; /* matrices in it */
@@ -113,7 +113,7 @@ static int plan_tensor(struct plan *p, const struct sv_source *s)
     if (rc)
         return rc;
     if (sscanf(our, "layers.%d.", &layer) == 1 && layer >= c->n_layers)
-        return SV_OK; /* behind the last one: for further tokens */
+        return SV_OK; /* after the last one: for further tokens */
     if (fused) {
         snprintf(name, sizeof name, "blk.%d.attn_qkv.weight", layer);
         add_out(p, s, name, -1, QKV);
@@ -121,7 +121,7 @@ static int plan_tensor(struct plan *p, const struct sv_source *s)
         add_out(p, s, name, -1, Z);
         return SV_OK;
     }
-    /* extras: of a tied head, and what nothing reads */
+    /* extras: a tied head, and unread tensors */
     if (!sv_gguf_file_name(p->f, our, name, sizeof name, &expert) || expert > 0 ||
         (c->tie_embeddings && !strcmp(our, "lm_head.weight")))
         return SV_OK;
@@ -208,7 +208,7 @@ static void in_pairs(uint8_t *to, const struct sv_host_tensor *t, int32_t heads)
                    row);
 }
 
-/* Of a line: behind its first bytes the value heads, whose key head's number comes last. */
+/* A line: the value heads after its first bytes, ordered with the key head last. */
 static void tile(uint8_t *to, const uint8_t *from, size_t line, size_t first,
                  const struct sv_config *c)
 {
@@ -221,7 +221,7 @@ static void tile(uint8_t *to, const uint8_t *from, size_t line, size_t first,
                    from + first + (size_t)(g * per + j) * unit, unit);
 }
 
-/* Rows of q, k and v, or of z, which come by key head. */
+/* Rows of q, k and v, or of z, stored by key head. */
 static void split(uint8_t *to, const struct sv_host_tensor *t, const struct sv_config *c,
                   enum half half)
 {
@@ -234,7 +234,7 @@ static void split(uint8_t *to, const struct sv_host_tensor *t, const struct sv_c
     }
 }
 
-/* What there is of value heads in a tiled tensor: lines, and bytes before these heads. */
+/* Value heads in a tiled tensor: lines, and bytes before the heads. */
 static bool is_tiled(const struct plan *p, const struct sv_host_tensor *t, int64_t *lines,
                      size_t *first)
 {
@@ -256,7 +256,7 @@ static bool is_tiled(const struct plan *p, const struct sv_host_tensor *t, int64
     return true;
 }
 
-/* The tensor as it is stored, from *copy, which is its own data or NULL. */
+/* The tensor as stored, from *copy, which is its data or NULL. */
 static int arrange(const struct plan *p, const struct gout *o, struct sv_host_tensor *t,
                    void **copy)
 {

@@ -1,9 +1,9 @@
 /*
- * quantize_source.c - the tensors of a model that is written once more: those of the checkpoint,
- * and for one that holds all experts of a layer the matrices in it, each by a name of its own.
+ * quantize_source.c - the tensors of a model to be quantized: those of the checkpoint, and of
+ * packed experts each matrix by its own name.
  *
- * Called by quantize.c. What is a part of a tensor in the right order stays in place; what is not
- * is made when it is written, one matrix at a time. Must not: hold a copy of a model.
+ * Called by quantize.c. Parts of a tensor in the right order stay in place; others are made when
+ * written, one matrix at a time. Must not: hold a copy of a model.
  */
 #include "load/quantize.h"
 
@@ -14,7 +14,7 @@
 struct lister {
     struct sv_sources *out;
     const struct sv_ckpt *ckpt;
-    uint8_t *taken; /* (n_tensors) of the checkpoint: its parts are listed */
+    uint8_t *taken; /* (n_tensors) of the checkpoint: listed by parts */
     int32_t cap;
     struct sv_err *err;
 };

@@ -1,10 +1,9 @@
 /*
  * safetensors.c - one safetensors image: u64 header length, JSON header, tensor data.
  *
- * Owns the checks that make the bytes trustworthy: every later reader relies on name, dtype, shape
- * and range being consistent. Called by ckpt.c and by the fuzz target. Must not: read outside
- * [data, data + n_bytes), believe an offset or a product of dimensions before it is checked, or
- * know what a tensor is for.
+ * Owns all checks of the bytes: later readers rely on consistent names, dtypes, shapes and ranges.
+ * Called by ckpt.c and by the fuzz target. Must not: read outside [data, data + n_bytes), use an
+ * unchecked offset or product of dimensions, or know a tensor's meaning.
  */
 #include "load/impl.h"
 
@@ -24,7 +23,7 @@ struct st_reader {
     const uint8_t *header; /* as text, up to data */
     const uint8_t *data;   /* data section */
     uint64_t n_data;
-    uint64_t data_pos; /* of the data section in the file, for messages */
+    uint64_t data_pos; /* of the data section, for messages */
     const char *file;
     struct sv_arena *arena;
     struct sv_err *err;
@@ -47,8 +46,7 @@ static int parse_dtype(const char *s, enum sv_dtype *out)
     return SV_EUNSUPPORTED;
 }
 
-/* Types of the format that we do not compute with, so that the message can tell them from
- * garbage. */
+/* Unsupported types of the format, distinguished from invalid ones in messages. */
 static bool is_known_foreign_dtype(const char *s)
 {
     static const char *const table[] = {"F64",     "I16", "U64", "U32",     "U16",    "BOOL",
@@ -60,7 +58,7 @@ static bool is_known_foreign_dtype(const char *s)
     return false;
 }
 
-/* The name ends up in messages and look-ups: printable, not empty, not absurdly long. */
+/* For messages and look-ups: printable, not empty, of limited length. */
 static bool name_ok(const char *s)
 {
     size_t n = strlen(s);
@@ -157,8 +155,8 @@ static int cmp_span(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* The format promises that the ranges tile the data section: a gap or an overlap means that header
- * and data do not belong together. */
+/* By the format ranges tile the data section: after a gap or an overlap header and data do not
+ * match. */
 static int check_tiling(const struct st_reader *r, struct span *s, int32_t n)
 {
     qsort(s, (size_t)n, sizeof *s, cmp_span);
@@ -179,7 +177,7 @@ static int check_tiling(const struct st_reader *r, struct span *s, int32_t n)
     return SV_OK;
 }
 
-/* Points the tensor into the file, or at a copy when the file did not align it. */
+/* Points the tensor into the file, or at a copy when unaligned. */
 static int place(const struct st_reader *r, const char *name, const struct span *s,
                  struct sv_host_tensor *t)
 {
@@ -297,7 +295,7 @@ int sv_safetensors_parse(const uint8_t *data, size_t n_bytes, const char *file,
     static const char lfs[] = "version https://git-lfs";
     struct sv_err local;
     if (!err)
-        err = &local; /* positions and codes travel in it */
+        err = &local; /* holds positions and codes */
     if (n_bytes >= sizeof lfs - 1 && !memcmp(data, lfs, sizeof lfs - 1))
         return sv_fail(err, SV_EFORMAT, 0, "%s: a Git LFS pointer, not the file itself", file);
     if (n_bytes < 8)

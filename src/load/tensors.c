@@ -3,8 +3,8 @@
  * these.
  *
  * Called by model (loading), cli and engine (audit, parameter counts). The rows come from arch.c's
- * tables; everything that needs a tensor's name or shape walks them here. Must not: skip a tensor
- * that no row names; silently ignored tensors are how wrong models run.
+ * tables; names and shapes of tensors come only from here. Must not: skip a tensor without a row:
+ * ignored tensors make models wrong.
  */
 #include "load/impl.h"
 
@@ -17,13 +17,13 @@
 #define MAX_NAME 160
 #define EXPERTS "layers.{layer}.mlp.experts."
 
-/* A checkpoint on one side, what it should hold on the other. */
+/* A checkpoint and its expected tensors. */
 struct audit {
     const struct sv_ckpt *c;
     const struct sv_config *cfg;
     int32_t n_taps;
     uint8_t *seen;        /* (n_tensors) */
-    enum sv_dtype expert; /* type of expert 0 of those that are walked */
+    enum sv_dtype expert; /* type of expert 0 */
     int32_t n_missing;
     char missing[MAX_NAME + 100]; /* the first one, with its shape */
     struct sv_err *err;
@@ -299,7 +299,7 @@ int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg)
 
 /* ---------------------------------------------------------------- comparing */
 
-/* What a wrong shape most likely means. */
+/* The most likely reason for a wrong shape. */
 static const char *shape_hint(enum sv_role role, enum sv_pack pack)
 {
     switch (role & ~(SV_ROLE_DRAFT | SV_ROLE_BIAS)) {
@@ -411,15 +411,14 @@ static bool is_inv_freq(const char *name)
     return n >= k && !strcmp(name + n - k, suffix);
 }
 
-/* Of cached keys and values; read where the cache is in fewer bits. */
+/* Scales of cached keys and values; read where the cache is quantized. */
 static bool is_cache_scale(const char *name)
 {
     const size_t n = strlen(name);
     return n > 8 && (!strcmp(name + n - 8, ".k_scale") || !strcmp(name + n - 8, ".v_scale"));
 }
 
-/* A head beside a tied embedding is a copy that some exporters leave; transformers ignores it
- * too. */
+/* A head beside a tied embedding is a copy by some exporters; transformers ignores it too. */
 static bool is_tied_head(const struct audit *a, const struct sv_host_tensor *t)
 {
     return !sv_arch_is_draft(a->cfg->arch) && a->cfg->tie_embeddings &&
@@ -427,7 +426,7 @@ static bool is_tied_head(const struct audit *a, const struct sv_host_tensor *t)
            t->dim[0] == a->cfg->vocab_size && t->dim[1] == a->cfg->hidden_size;
 }
 
-/* Behind the last layer: it predicts a token more. */
+/* After the last layer: predicts one more token. */
 static bool is_mtp_layer(const struct sv_config *c, const char *name)
 {
     for (int32_t i = c->n_layers; i < c->n_layers + c->n_mtp_layers; i++) {
@@ -439,8 +438,7 @@ static bool is_mtp_layer(const struct sv_config *c, const char *name)
     return false;
 }
 
-/* Named in the table of architectures: heads for several tokens, images that the configuration does
- * not describe. */
+/* By the table of architectures: heads for several tokens, images without configuration. */
 static bool is_skipped(const struct audit *a, const char *name)
 {
     const struct sv_arch_row *row = sv_arch_row(a->cfg->arch);
@@ -452,7 +450,7 @@ static bool is_skipped(const struct audit *a, const char *name)
     return is_mtp_layer(a->cfg, name);
 }
 
-/* A file may say that a layer has none, by -1 or 0. */
+/* -1 or 0: the layer has none. */
 static int check_cache_scale(const struct sv_host_tensor *t, struct sv_err *err)
 {
     for (int64_t i = 0; i < t->n_elements; i++)
@@ -510,9 +508,8 @@ static const struct sv_host_tensor *find_in_layer(const struct sv_ckpt *c, const
     return sv_ckpt_find(c, name);
 }
 
-/* By the first layer that has some; gpt-oss's numbers say how they are stored. Gate and up of as
- * many outputs as inputs do not tell which come first, but then down does, which has half as many
- * inputs. */
+/* By the first layer with experts; MXFP4 has one layout. When gate and up are square, the order
+ * follows from down, with half as many inputs. */
 static void see_experts(struct sv_config *cfg, const struct sv_ckpt *c)
 {
     const struct sv_arch_row *row = sv_arch_row(cfg->arch);
@@ -526,7 +523,7 @@ static void see_experts(struct sv_config *cfg, const struct sv_ckpt *c)
                                 *down = find_in_layer(c, EXPERTS "down_proj", i),
                                 *t = both == cfg->hidden_size ? down : gate_up;
     const bool apart = find_in_layer(c, EXPERTS "{expert}.gate_proj.weight", i);
-    if (apart == !gate_up) /* else it is as assumed, and the error says what is wrong */
+    if (apart == !gate_up) /* else as assumed: the check reports the error */
         cfg->packed_experts = !apart;
     if (row->transposed_experts && t && t->n_dims == 3)
         cfg->transposed_experts = t->dim[1] != (t == down ? cfg->hidden_size : both);
@@ -548,7 +545,7 @@ int sv_ckpt_check_draft(const struct sv_ckpt *c, const struct sv_draft_config *c
                        "the draft has its own %s but not %s: it needs both or neither",
                        embed ? "embed_tokens.weight" : "lm_head.weight",
                        embed ? "lm_head.weight" : "embed_tokens.weight");
-    if (embed) /* running it on the target's tables would work and be wrong */
+    if (embed) /* the target's tables would give wrong results */
         return sv_fail(
             err, SV_EUNSUPPORTED, -1,
             "the draft has its own embedding and head; only drafts that share the target's "

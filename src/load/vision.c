@@ -1,6 +1,5 @@
 /*
- * vision.c - the vision tower of Qwen3-VL and Qwen3.5: what config.json says of it, and the tensors
- * that it is made of.
+ * vision.c - the vision tower of Qwen3-VL and Qwen3.5: its part of config.json, and its tensors.
  *
  * Called by config.c, tensors.c (the check of a checkpoint) and model (loading). A checkpoint has
  * all of a tower's tensors or none of them: without one it is a text model. Must not: accept a
@@ -15,7 +14,7 @@ enum { MAX_DEPTH = 256, MAX_WIDTH = 1 << 16, MAX_PATCH = 64, MAX_POSITIONS = 1 <
 
 /* ---------------------------------------------------------------- configuration */
 
-/* The decoder layers behind which rows of deeper blocks are added are the first ones. */
+/* Rows of deeper blocks are added after the first decoder layers. */
 static int parse_deepstack(struct sv_vision_config *v, int32_t n_layers, bool needed,
                            const json_t *o, struct sv_err *err)
 {
