@@ -9,7 +9,7 @@
 #include "model/impl.h"
 
 struct buffers {
-    void *qkv; /* (n_rows, (n_heads + 2 n_kv_heads) head_dim), and gates behind the queries */
+    void *qkv; /* (n_rows, (n_heads + 2 n_kv_heads) head_dim), and gates after the queries */
     void *out; /* (n_rows, n_heads head_dim) */
 };
 
@@ -18,7 +18,7 @@ static int32_t out_width(const struct sv_attn *a)
     return a->n_heads * a->head_dim;
 }
 
-/* Between the queries of two heads. */
+/* Stride of the queries of heads. */
 static int32_t q_stride(const struct sv_attn *a)
 {
     return a->gated ? 2 * a->head_dim : a->head_dim;

@@ -2,9 +2,9 @@
  * gdn.c - the gated delta rule mixer: projections, convolution and gates, the scan over a slot's
  * state, gated norm, output projection.
  *
- * Called by stack.c. Files have the input projections apart (q|k|v, z, b, a) or fused (q|k|v|z,
- * b|a); the product's row is the same. What is kept of rows that may be rejected is the op's
- * concern (ops_gdn.h). Must not allocate, synchronise or look at a state.
+ * Called by stack.c. Files have separate input projections (q|k|v, z, b, a) or fused ones (q|k|v|z,
+ * b|a); the product's row is the same. The op handles rows that may be rejected (ops_gdn.h). Must
+ * not allocate, synchronise or read a state.
  */
 #include "model/impl.h"
 

@@ -1,6 +1,6 @@
 /*
- * impl.h - mixers and ffns as stack.c sees them: where a role's weight goes, what a pass needs, and
- * the pass itself.
+ * impl.h - mixers and ffns as stack.c sees them: the place of a role's weight, the needs of a pass,
+ * and the pass itself.
  *
  * Included by src/model/ *.c only. Must not: be included from outside; model.h is the front header.
  */
@@ -9,7 +9,7 @@
 
 #include "model/model.h"
 
-/* Room for (n_rows, width) act values, or NULL where it is only measured. */
+/* Memory for (n_rows, width) act values, or NULL when only measuring. */
 void *sv_scratch_take(struct sv_scratch *s, int32_t n_rows, int64_t width);
 void *sv_scratch_bytes(struct sv_scratch *s, size_t n_bytes);
 
@@ -17,11 +17,11 @@ void *sv_scratch_bytes(struct sv_scratch *s, size_t n_bytes);
 void sv_model_gemm(struct sv_dev *dev, int32_t n_rows, int32_t k, const void *x,
                    const struct sv_gemm_part *parts, int32_t n_parts, void *y);
 
-/* vision.c: what an image adds to its rows behind a layer. */
+/* vision.c: adds an image's deep rows after a layer. */
 void sv_model_add_deep(struct sv_dev *dev, const struct sv_pass *p, int32_t layer, int32_t hidden,
                        void *delta);
 
-/* attn.c; forward: acts->h -> acts->delta. place: NULL where it has no weight of this role. */
+/* attn.c; forward: acts->h -> acts->delta. place: NULL without a weight of this role. */
 struct sv_weight *sv_attn_place(struct sv_attn *a, int role);
 void sv_attn_needs(const struct sv_attn *a, int32_t hidden, struct sv_needs *n);
 void sv_attn_forward(const struct sv_attn *a, const struct sv_stack *st, struct sv_dev *dev,
@@ -33,7 +33,7 @@ void sv_gdn_needs(const struct sv_gdn *g, int32_t hidden, struct sv_needs *n);
 void sv_gdn_forward(const struct sv_gdn *g, const struct sv_stack *st, struct sv_dev *dev,
                     const struct sv_acts *acts, const struct sv_pass *p);
 
-/* mla.c, likewise; place: none of both where it has no weight of this role */
+/* mla.c, likewise; place: both NULL without a weight of this role */
 struct sv_place sv_mla_place(struct sv_mla *a, int role);
 void sv_mla_needs(const struct sv_mla *a, int32_t hidden, struct sv_needs *n);
 void sv_mla_forward(const struct sv_mla *a, const struct sv_stack *st, struct sv_dev *dev,
@@ -53,24 +53,23 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                     const struct sv_acts *acts, const struct sv_p_add_rms_norm *before,
                     const struct sv_pass *p);
 
-/* weights.c: w frees it with the rest. */
+/* weights.c: w owns it. */
 void sv_weights_note(struct sv_weights *w, const struct sv_taken *t);
-/* host becomes a weight of the device. copy: memory that it lies in, which becomes w's or is freed;
- * or NULL. */
+/* host becomes a weight of the device. copy: its memory, which becomes w's or is freed; or NULL. */
 int sv_weights_keep(struct sv_weights *w, const struct sv_weight *host, void *copy, int64_t n_bytes,
                     struct sv_weight *out, struct sv_err *err);
 
 /* part.c: the configuration of this rank's layers. */
 struct sv_config sv_part_config(const struct sv_weights *w, const struct sv_config *cfg);
-/* Which part of a tensor it has; host->rows 0: none, another rank adds it. copy: memory for what
- * cannot be used where it is, of as many bytes as sv_part_copy_bytes says (0: NULL). */
+/* This rank's part of a tensor; host->rows 0: none, another rank adds it. copy: memory of
+ * sv_part_copy_bytes for parts that cannot be used in place (0 bytes: NULL). */
 int sv_part_find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_weight *host,
                  void *copy, int64_t *n_bytes, struct sv_err *err);
 size_t sv_part_copy_bytes(const struct sv_weights *w, const struct sv_tensor_spec *s);
 /* Of a layer's n experts, or heads. */
 struct sv_slice sv_part_experts(const struct sv_weights *w, int32_t n);
 struct sv_slice sv_part_heads(const struct sv_weights *w, int32_t n);
-/* Of a tensor that stands as a model reads it. */
+/* Of a tensor in the form that a model reads. */
 struct sv_cut sv_part_cut(const struct sv_weights *w, enum sv_role role, int64_t rows,
                           int64_t cols);
 
@@ -78,7 +77,7 @@ struct sv_cut sv_part_cut(const struct sv_weights *w, enum sv_role role, int64_t
  * of a vector, its bias. */
 int sv_weights_take_packed(struct sv_weights *w, const struct sv_tensor_spec *s, int32_t first,
                            int32_t step, struct sv_place to, int32_t n_chosen, struct sv_err *err);
-/* Of kv_b_proj, the matrices of heads that x has room for: K_h transposed, or V_h. */
+/* Of kv_b_proj, the matrices of x's heads: K_h transposed, or V_h. */
 int sv_weights_take_heads(struct sv_weights *w, const struct sv_tensor_spec *s, bool values,
                           struct sv_experts *x, struct sv_err *err);
 

@@ -1,20 +1,20 @@
 /*
- * mla.c - the latent attention mixer: queries and what is kept of a position, attention over the
- * kept vectors, values of each head, output projection.
+ * mla.c - the latent attention mixer: queries and the latent of a position, attention over cached
+ * latents, values of each head, output projection.
  *
  * Called by stack.c. Always in the absorbed form (ops_mla.h): keys and values of heads are never
- * made. What differs between architectures (a latent for queries, biases, which numbers rotate
+ * computed. What differs between architectures (a latent for queries, biases, which numbers rotate
  * together) is data in struct sv_mla. Must not: allocate or synchronise, or choose a form by the
  * number of rows.
  */
 #include "model/impl.h"
 
 struct buffers {
-    void *q_a;      /* (n_rows, q_lora), where queries come of a latent */
+    void *q_a;      /* (n_rows, q_lora), where queries come from a latent */
     void *q;        /* (n_rows, n_heads head_dim) */
     void *kv;       /* (n_rows, width) */
     void *absorbed; /* (n_rows, n_heads width): K_h^T q_h and its rotated part */
-    void *sums;     /* (n_rows, n_heads latent): what attention gives */
+    void *sums;     /* (n_rows, n_heads latent): attention's output */
     void *out;      /* (n_rows, n_heads v_dim) */
 };
 

@@ -1,9 +1,9 @@
 /*
  * moe.c - the mixture-of-experts ffn: a router chooses k experts for each row, each is a small
- * gated MLP, and their results are added up by the router's weights.
+ * gated MLP, and their results are summed with the router's weights.
  *
  * Called by stack.c. What differs between architectures (biases, activation, the router's softmax)
- * is data in struct sv_moe, never a branch on a name. Must not allocate, synchronise or look at a
+ * is data in struct sv_moe, never a branch on a name. Must not allocate, synchronise or read a
  * choice.
  */
 #include "model/impl.h"
@@ -16,7 +16,7 @@ struct buffers {
     void *shared, *share;              /* (n_rows, hidden), (n_rows) */
 };
 
-/* fused: the shared expert is one more expert of every row. */
+/* fused: the shared expert is one more choice of every row. */
 static struct buffers take(const struct sv_moe *m, bool fused, int32_t hidden, struct sv_scratch *s,
                            int32_t n_rows)
 {
@@ -114,8 +114,8 @@ static void add_shared(const struct sv_moe *m, const struct sv_stack *st, struct
                          });
 }
 
-/* Whether the shared expert takes part in the launches of the routed ones, as one more choice of
- * every row. */
+/* Whether the shared expert runs in the launches of the routed ones, as one more choice of every
+ * row. */
 static bool fuses_shared(const struct sv_moe *m, const struct sv_dev *dev)
 {
     const struct sv_weight *gate = &m->shared.gate_up[0].w, *up = &m->shared.gate_up[1].w;

@@ -1,23 +1,23 @@
 /*
- * packed.c - experts that a file keeps in one tensor for each projection of a layer, and heads that
- * it keeps in one: MXFP4 as it is where the device takes codes, else expanded to the matrices that
- * the ops take, once, when a model opens.
+ * packed.c - experts stored in one tensor for each projection of a layer, and heads stored in one:
+ * MXFP4 as it is where the device takes codes, else expanded to the ops' matrices, once, when a
+ * model opens.
  *
  * Called by weights.c. One projection is expanded at a time; the memory is freed as soon as the
- * device has its own copy. Must not: run during a step, or look inside a tensor (load/packed.c).
+ * device has its own copy. Must not: run during a step, or decode a tensor (load/packed.c does).
  */
 #include "model/impl.h"
 
 #include <string.h>
 
-/* What is to become of one tensor: this rank's part of every expert in it. */
+/* This rank's part of every expert in one tensor. */
 struct part {
     struct sv_packed from;
     struct sv_packed_part of;
     struct sv_slice experts;
 };
 
-/* A vector for all experts, expert by expert. */
+/* Vectors of all experts, one by one. */
 static int take_bias(struct sv_weights *w, const struct sv_tensor_spec *s, const struct part *p,
                      struct sv_weight *out, struct sv_err *err)
 {
@@ -41,8 +41,8 @@ static int take_bias(struct sv_weights *w, const struct sv_tensor_spec *s, const
     return rc;
 }
 
-/* memory, or NULL: what host's matrices lie in; it becomes t's where the device uses some of them
- * where they are, and else is freed, as on errors. */
+/* memory: of host's matrices, or NULL; becomes t's where the device uses some of them in place,
+ * else it is freed, as on errors. */
 static int upload(struct sv_weights *w, const struct sv_weight *host, struct sv_experts *x,
                   void *memory, struct sv_taken *t, struct sv_err *err)
 {
@@ -51,7 +51,7 @@ static int upload(struct sv_weights *w, const struct sv_weight *host, struct sv_
     for (int32_t e = 0; e < x->n && !rc; e++) /* one may be compressed, and the next not */
         in_place |= memory && x->w[e].data == host[e].data;
     if (!rc && memory && !in_place) {
-        rc = sv_dev_sync(w->dev, err); /* copies may still be under way */
+        rc = sv_dev_sync(w->dev, err); /* copies may still be running */
         if (rc)
             sv_dev_free_experts(w->dev, x);
     }
@@ -61,7 +61,7 @@ static int upload(struct sv_weights *w, const struct sv_weight *host, struct sv_
     return rc;
 }
 
-/* data, which becomes t's or is freed, as the matrices of t->experts. */
+/* data, which becomes t's or is freed, as matrices of t->experts. */
 static int keep(struct sv_weights *w, const struct sv_taken *t, enum sv_dtype elem, void *data,
                 struct sv_err *err)
 {
@@ -100,7 +100,7 @@ static void expand_share(void *arg, int thread, int n_threads)
                          x->data + (size_t)e * x->stride);
 }
 
-/* On all processors: tens of gigabytes may come out. */
+/* On all processors: the output may be tens of gigabytes. */
 static int expand(const struct part *p, uint8_t *data, size_t stride, struct sv_err *err)
 {
     struct expansion x = {p, data, stride};
@@ -114,7 +114,7 @@ static int expand(const struct part *p, uint8_t *data, size_t stride, struct sv_
     return SV_OK;
 }
 
-/* MXFP4 as it is, but for a part of the inputs, which is copied: to `copy`, (n_experts, stride). */
+/* MXFP4 in place, except a part of the inputs, which is copied to `copy`, (n_experts, stride). */
 static int codes_of(const struct part *p, const struct sv_experts *x, struct sv_quant *quant,
                     uint8_t **copy, struct sv_err *err)
 {
@@ -205,7 +205,7 @@ int sv_weights_take_packed(struct sv_weights *w, const struct sv_tensor_spec *s,
 
 /* ---------------------------------------------------------------- heads */
 
-/* Rows of the tensor, expanded where they are in fewer bits. */
+/* Rows of the tensor, expanded if quantized. */
 static void rows_of(const struct sv_host_tensor *t, int32_t first, int32_t n, enum sv_dtype elem,
                     float *wide, uint8_t *out)
 {
@@ -229,7 +229,7 @@ static void transpose(uint8_t *out, const uint8_t *in, int32_t rows, int32_t col
                    in + ((size_t)r * (size_t)cols + (size_t)c) * elem, elem);
 }
 
-/* A head's rows in the tensor, `each` of them: those of its keys, then those of its values. */
+/* A head's `each` rows in the tensor: its keys, then its values. */
 static int expand_heads(const struct sv_host_tensor *t, bool values, const struct sv_experts *x,
                         int32_t first, int32_t each, enum sv_dtype elem, uint8_t *data,
                         struct sv_err *err)

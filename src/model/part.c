@@ -1,10 +1,10 @@
 /*
- * part.c - what this rank takes of a model: the numbers of its layers, and of each tensor of a
- * checkpoint its part, as a host weight.
+ * part.c - this rank's part of a model: the sizes of its layers, and its part of each tensor of a
+ * checkpoint, as a host weight.
  *
- * Called by weights.c and packed.c when a model opens. An engine that is alone takes all of each
- * tensor. Which part it is says dist/shard.c; here it is found in files, in the form and the codes
- * that they have. Must not: look at another rank, or copy what can be used where it is.
+ * Called by weights.c and packed.c when a model opens. Without ranks it is all of each tensor.
+ * dist/shard.c decides the part; here it is found in files, in their form and codes. Must not:
+ * depend on another rank, or copy what can be used in place.
  */
 #include "model/impl.h"
 
@@ -19,7 +19,7 @@ static bool is_mixer(int role)
            (role >= SV_ROLE_GDN_QKV && role <= SV_ROLE_GDN_NORM);
 }
 
-/* What a tensor of quantized weights that ranks divide must be a multiple of. */
+/* The multiples that parts of quantized weights need. */
 static int bind_groups(void *user, const struct sv_tensor_spec *s)
 {
     struct sv_weights *w = user;
@@ -122,7 +122,7 @@ static struct sv_cut cut_of(const struct sv_weights *w, const struct sv_tensor_s
     return (struct sv_cut){SV_CUT_ROWS, 1, {{heads.first * each, heads.n * each}}};
 }
 
-/* A matrix by itself: of one expert, where the tensor holds all of them. */
+/* A single matrix: of one expert, where the tensor holds all of them. */
 static struct sv_host_tensor matrix_of(const struct sv_tensor_spec *s,
                                        const struct sv_host_tensor *t)
 {
@@ -145,7 +145,7 @@ static size_t row_bytes(const struct sv_host_tensor *t)
     return t->n_bytes / (size_t)t->dim[0];
 }
 
-/* The rows and columns of a cut. Returns how many ranges of rows. */
+/* The rows and columns of a part. Returns the number of ranges of rows. */
 static int32_t area_of(const struct sv_cut *c, const struct sv_host_tensor *t,
                        struct sv_slice rows[SV_CUT_RANGES], struct sv_slice *cols)
 {
@@ -157,7 +157,7 @@ static int32_t area_of(const struct sv_cut *c, const struct sv_host_tensor *t,
     return by_rows ? c->n_ranges : 1;
 }
 
-/* Rows, or elements of a vector: where they lie, or behind each other in `copy`. */
+/* Rows, or elements of a vector: in place, or concatenated in `copy`. */
 static void take_rows(struct sv_host_tensor *t, const struct sv_cut *c, char *copy)
 {
     const size_t row = row_bytes(t), n = (size_t)sv_cut_size(c);
@@ -193,7 +193,7 @@ static bool rounds_to_bf16(const struct sv_weights *w, enum sv_role role)
            (!looked_up || sv_dev_act_dtype(w->dev) == SV_BF16);
 }
 
-/* Of an expert's gate its up, and the other way round; NULL where they are not apart. */
+/* The up of an expert's gate, and vice versa; NULL where not separate. */
 static const struct sv_host_tensor *other_of(const struct sv_weights *w,
                                              const struct sv_tensor_spec *s)
 {
@@ -208,8 +208,8 @@ static const struct sv_host_tensor *other_of(const struct sv_weights *w,
     return sv_ckpt_find(w->ckpt, name);
 }
 
-/* Values, as bf16 where all of them fit, and those of `other`, or are rounded to it, else f32; the
- * memory is the weights'. */
+/* Values, as bf16 where they and those of `other` fit or are rounded to it, else f32; the memory is
+ * the weights'. */
 static int take_values(struct sv_weights *w, const struct sv_host_tensor *t,
                        const struct sv_host_tensor *other, const struct sv_cut *cut,
                        struct sv_weight *host, struct sv_err *err)
@@ -256,8 +256,8 @@ static bool codes_taken(const struct sv_weights *w, const struct sv_tensor_spec 
            (!other || (other->quant.code && sv_dev_takes_codes(w->dev, &other->quant, s->role)));
 }
 
-/* A matrix in fewer bits: its codes where the device takes them and the part is whole groups, else
- * its values. */
+/* A quantized matrix: its codes where the device takes them and the part is whole groups, else its
+ * values. */
 static int take_quantized(struct sv_weights *w, const struct sv_tensor_spec *s,
                           const struct sv_host_tensor *t, const struct sv_cut *cut,
                           struct sv_weight *host, void *copy, struct sv_err *err)
@@ -282,8 +282,8 @@ static int take_quantized(struct sv_weights *w, const struct sv_tensor_spec *s,
     return SV_OK;
 }
 
-/* A quantized matrix whose rows come for each key head: in a model's order, its codes where these
- * can be cut so, else its values. */
+/* A quantized matrix with rows by key head: in a model's order, its codes where these can be cut
+ * so, else its values. */
 static int take_by_head(struct sv_weights *w, const struct sv_tensor_spec *s,
                         const struct sv_host_tensor *t, const struct sv_cut *cut,
                         struct sv_weight *host, struct sv_err *err)

@@ -1,6 +1,6 @@
 /*
  * stack.c - the transformer stack that targets and drafts share: a loop over layers, each a mixer
- * and an ffn between norms, and the activations it works in.
+ * and an ffn between norms, and its activations.
  *
  * Called by target.c and by the drafter. Must not allocate or synchronise in a pass.
  */
@@ -10,7 +10,7 @@
 
 /* ---------------------------------------------------------------- activations */
 
-enum { ALIGN = 256 }; /* as a device's own allocations are */
+enum { ALIGN = 256 }; /* as allocations of a device */
 
 void *sv_scratch_bytes(struct sv_scratch *s, size_t n_bytes)
 {
@@ -111,7 +111,7 @@ void sv_model_gemm(struct sv_dev *dev, int32_t n_rows, int32_t k, const void *x,
                     });
 }
 
-/* The tap that wants the stream as it stands after layer `done`, or NULL. */
+/* The tap of the stream after layer `done`, or NULL. */
 static void *tap_after(const struct sv_taps *t, int32_t done, int32_t hidden, enum sv_dtype act)
 {
     for (int32_t k = 0; k < t->n; k++)
@@ -120,7 +120,7 @@ static void *tap_after(const struct sv_taps *t, int32_t done, int32_t hidden, en
     return NULL;
 }
 
-/* What reads the stream first in a layer, if its mixer has it. */
+/* The first reader of the stream in a layer, if its mixer has one. */
 static const struct sv_weight *reader_of(const struct sv_layer *l)
 {
     return l->mixer == SV_MIXER_ATTN  ? &l->attn.qkv[0].w
@@ -238,8 +238,7 @@ struct sv_place sv_stack_place(struct sv_stack *st, const struct sv_tensor_spec 
     return (struct sv_place){.w = role == SV_ROLE_FINAL_NORM ? &st->final_norm : NULL};
 }
 
-/* What a layer remembers of a sequence, and where it keeps the number of its group and its place
- * there. */
+/* A layer's cache geometry, and its fields for the group and the index in it. */
 static struct sv_cache_group_desc remembers(struct sv_layer *l, int32_t max_block, int32_t **group,
                                             int32_t **place)
 {

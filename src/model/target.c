@@ -19,8 +19,8 @@ static struct sv_place place(void *user, const struct sv_tensor_spec *spec)
                                       : sv_stack_place(&m->stack, spec);
 }
 
-/* Where each rank's part of the head begins. A rank looks up any token, so that it has a table of
- * all beside its part of a head that is tied to it. */
+/* Start of each rank's part of the head. A rank looks up any token, so that it has the whole table
+ * beside its part of a tied head. */
 static int open_vocab(struct sv_model *m, struct sv_err *err)
 {
     const struct sv_ranks ranks = sv_dev_ranks(m->dev);
@@ -41,7 +41,7 @@ static int open_vocab(struct sv_model *m, struct sv_err *err)
     return ranks.n > 1 ? sv_weights_take(&m->weights, &table, &m->embed, err) : SV_OK;
 }
 
-/* Where target, files or device have none, images are refused, and text runs as ever. */
+/* Without a tower in target, files or device images are refused; text still runs. */
 static int open_tower(struct sv_model *m, bool random, struct sv_err *err)
 {
     const struct sv_config *c = &m->cfg;
@@ -56,8 +56,7 @@ static int open_tower(struct sv_model *m, bool random, struct sv_err *err)
     return m->no_tower ? SV_OK : sv_tower_open(&m->tower, m->dev, &m->ckpt, c, err);
 }
 
-/* They are one product, for which a device has them in one format, but for the type of e4m3's
- * scales. */
+/* They are one product, in one format on the device, except the type of e4m3's scales. */
 static int check_gate_up(const struct sv_stack *st, struct sv_err *err)
 {
     for (int32_t i = 0; i < st->n_layers; i++) {

@@ -2,12 +2,11 @@
  * vision.c - the vision tower of Qwen3-VL and Qwen3.5: patches of an image to rows of the language
  * model.
  *
- * Called by target.c (open, close) and, between steps, by the engine. Patches come block by block,
- * and so do all rows here: a block's rows lie side by side and are merged by being read as one.
- * Attention is the language model's, over a cache that lives as long as the pass; it and the
- * rotation take all rows at once, everything else a tile of rows. Every op gives a row its bits by
- * its own numbers, so an image has the same rows whatever the tile. Must not: run within a step,
- * for it allocates.
+ * Called by target.c (open, close) and, between steps, by the engine. Patches and rows are ordered
+ * by block: a block's rows are adjacent and are merged by reading them as one. Attention is the
+ * language model's, over a cache of the pass; it and the rotation take all rows at once, other ops
+ * a tile of rows. Every op computes a row from its own numbers, so an image's rows do not depend on
+ * the tile. Must not: run within a step, because it allocates.
  */
 #include "model/vision.h"
 
@@ -76,7 +75,7 @@ struct opening {
     struct sv_err *err;
 };
 
-/* The weight's numbers, or NULL: it has them as they are; may also be NULL for want of memory. */
+/* The weight's numbers, or NULL: used as they are, or out of memory. */
 static void *expand(const struct sv_weight *w, enum sv_dtype elem)
 {
     const size_t n = (size_t)w->rows * (size_t)w->cols * sv_dtype_bytes(elem);
@@ -88,8 +87,8 @@ static void *expand(const struct sv_weight *w, enum sv_dtype elem)
     return values;
 }
 
-/* Rows of qkv, or columns of proj: zeros follow the numbers of each head, as many as the device
- * wants. They change no product. */
+/* Rows of qkv, or columns of proj: each head is padded with zeros to the device's size. They change
+ * no product. */
 static int take_heads(const struct opening *o, const struct sv_tensor_spec *s, bool rows,
                       struct sv_weight *out)
 {
@@ -136,7 +135,7 @@ static int take(void *user, const struct sv_tensor_spec *s, enum sv_vision_part 
     return sv_weights_take(&o->t->weights, s, to, o->err);
 }
 
-/* The first half of the pairs is turned by the patch's row, the second, with the same frequencies,
+/* The first half of the pairs is rotated by the patch's row, the second, with the same frequencies,
  * by its column. */
 static int make_rope(struct sv_tower *t, struct sv_err *err)
 {
@@ -253,7 +252,7 @@ size_t sv_tower_rows_bytes(const struct sv_tower *t, int32_t n_patches)
 /* Device memory of a pass over n patches. */
 struct work {
     const struct sv_tower *t;
-    int32_t n, tile; /* patches; rows that are worked on at a time */
+    int32_t n, tile; /* patches; rows of a tile */
     size_t elem;     /* bytes of an act value */
     char *x;         /* (n, h) the stream */
     char *qkv;       /* (n, 3 heads) */
@@ -267,7 +266,7 @@ struct work {
     uint16_t *rounded;     /* host: (tile, patch_len), or NULL where act values are f32 */
 };
 
-/* The words that say where each patch lies; share: floats. */
+/* Words of the patches' positions; share: floats. */
 struct where {
     int32_t *row_seg, *row_pos, *row_rope, *corner, *share, *seg_row0, *seg_slot, *seg_base, *table;
 };
@@ -300,7 +299,7 @@ static size_t lay_out_where(struct where *w, int32_t *base, int32_t n)
     return at * sizeof(int32_t);
 }
 
-/* The place of line i of n in the table's side: the line before it, and the share of the next. */
+/* Position of line i of n in the table's side: the line before it, and the weight of the next. */
 static int32_t corner_of(int32_t i, int32_t n, int32_t side, float *share)
 {
     const double at = n > 1 ? (double)(side - 1) * i / (n - 1) : 0;
@@ -393,7 +392,7 @@ static const void *act_values(const struct work *k, const float *values, size_t 
     return k->rounded ? (const void *)k->rounded : values;
 }
 
-/* What is uploaded from memory that is not the device's own has been read when the call returns. */
+/* Uploads from memory that is not the device's are complete on return. */
 static void embed(const struct work *k, const float *values)
 {
     const struct sv_tower *t = k->t;
@@ -492,7 +491,7 @@ static void run(const struct work *k, const float *values, char *rows)
 
 static struct work work_of(const struct sv_tower *t, int32_t max_rows, int32_t n)
 {
-    /* What a processor's caches hold, or what fills a device that has a queue. */
+    /* Rows that fit a processor's caches, or that fill a device with a queue. */
     const int32_t most = sv_dev_backend(t->dev)->has_graphs ? 4096 : 512;
     return (struct work){.t = t,
                          .n = n,

@@ -2,7 +2,7 @@
  * vision.h - a vision tower: the patches of an image become rows of the language model.
  *
  * Called by target.c (open, close) and by the engine, between steps (docs/images.md). Must not: run
- * within a step, for a pass allocates.
+ * within a step, because a pass allocates.
  */
 #ifndef SV_VISION_H
 #define SV_VISION_H
@@ -22,7 +22,7 @@ struct sv_vision_block {
 struct sv_tower {
     struct sv_vision_config cfg;
     int32_t hidden; /* of the language model */
-    int32_t head;   /* numbers of a head on the device: the model's, then zeros */
+    int32_t head;   /* size of a head on the device, padded with zeros */
     struct sv_dev *dev;
     struct sv_weights weights;
     struct sv_gemm_part patch;
@@ -36,23 +36,23 @@ int sv_tower_open(struct sv_tower **tower, struct sv_dev *dev, const struct sv_c
                   const struct sv_config *cfg, struct sv_err *err);
 void sv_tower_close(struct sv_tower *t); /* NULL is fine */
 void sv_tower_needs(const struct sv_tower *t, struct sv_needs *n);
-/* Bytes of what an image of so many patches becomes: its rows, and those of each deeper block. */
+/* Bytes of the output for so many patches: rows, and those of each deeper block. */
 size_t sv_tower_plane_bytes(const struct sv_tower *t, int32_t n_patches);
 size_t sv_tower_rows_bytes(const struct sv_tower *t, int32_t n_patches);
-/* Bytes of the device that a pass takes while it lasts. */
+/* Device memory of a pass while it runs. */
 size_t sv_tower_pass_bytes(const struct sv_tower *t, int32_t max_rows, int32_t n_patches);
 /* rows: device memory of sv_tower_rows_bytes. values: host, (grid_h * grid_w, patch length), block
- * by block. max_rows: as reserved. The only failure is a lack of memory; what the device finds is
- * latched, as that of a step. */
+ * by block. max_rows: as reserved. The only failure is a lack of memory; device errors are latched,
+ * as in a step. */
 int sv_tower_run(const struct sv_tower *t, int32_t max_rows, int32_t grid_h, int32_t grid_w,
                  const float *values, void *rows, struct sv_err *err);
 
-/* Rows of a pass that are an image's: what they are instead of embeddings, and what is added behind
- * the first layers. */
+/* Rows of an image in a pass: their values instead of embeddings, and rows to add after the first
+ * layers. */
 struct sv_image_rows {
     int32_t row0, n_rows;
     const void *rows;   /* (n_rows, hidden) device, act */
-    int32_t n_deep;     /* layers behind which as many rows each are added, */
+    int32_t n_deep;     /* layers after which as many rows each are added, */
     size_t deep_stride; /* from rows on, in bytes: those of layer i at (i + 1) deep_stride */
 };
 

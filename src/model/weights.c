@@ -95,7 +95,7 @@ void sv_weights_note(struct sv_weights *w, const struct sv_taken *t)
 
 /* ---------------------------------------------------------------- one tensor */
 
-/* f32, and small: what a model reads in another form than files have it. Decays must be below 0. */
+/* Small f32 tensors that a model reads in another form than files have. Decays must be below 0. */
 static int make_converted(struct sv_weights *w, struct sv_weight *shape, struct sv_weight *out,
                           struct sv_err *err)
 {
@@ -114,7 +114,7 @@ static int make_converted(struct sv_weights *w, struct sv_weight *shape, struct 
     return rc;
 }
 
-/* No checkpoint: numbers as in a fresh model, around one where they scale (norms). */
+/* No checkpoint: numbers as in a fresh model, around 1 for norms. */
 static int make_random(struct sv_weights *w, struct sv_weight *shape, enum sv_form form,
                        struct sv_weight *out, struct sv_err *err)
 {
@@ -171,16 +171,16 @@ struct load {
     struct sv_weights *w;
     struct sv_place (*place)(void *user, const struct sv_tensor_spec *spec);
     void *user;
-    struct sv_slice own, heads; /* of a layer's experts, and heads where a file has them apart */
-    struct sv_weight *matrix;   /* of those that are being collected */
-    char *copy;        /* of their parts that are this rank's, one behind the other; or NULL */
-    size_t copy_bytes; /* of each */
+    struct sv_slice own, heads; /* of a layer's experts, and heads where a file has them separate */
+    struct sv_weight *matrix;   /* of those being collected */
+    char *copy;                 /* of this rank's parts, concatenated; or NULL */
+    size_t copy_bytes;          /* of each */
     int64_t expert_bytes;
     int32_t n_chosen;
     struct sv_err *err;
 };
 
-/* As bf16, or as the MXFP4 of a configuration that says so. */
+/* As bf16, or as MXFP4 by the configuration. */
 static int make_random_experts(struct load *l, struct sv_experts *x)
 {
     struct sv_weights *w = l->w;
@@ -222,8 +222,7 @@ static struct sv_slice own_of(const struct load *l, enum sv_role role)
     return is_expert(role) ? l->own : l->heads;
 }
 
-/* Experts come one by one, or heads, and become weights of the device together with the last one.
- */
+/* Experts or heads come one by one; with the last all become weights of the device. */
 static int take_expert(struct load *l, const struct sv_tensor_spec *s, struct sv_experts *x)
 {
     struct sv_weights *w = l->w;
@@ -231,7 +230,7 @@ static int take_expert(struct load *l, const struct sv_tensor_spec *s, struct sv
     const int32_t first = own_of(l, s->role).first, e = s->expert - first;
     SV_REQUIRE(e >= 0 && e < x->n);
     const size_t n_copy = (sv_part_copy_bytes(w, s) + SV_ALIGN - 1) / SV_ALIGN * SV_ALIGN;
-    if (e == 0) { /* one piece of memory for all, by what the first one takes */
+    if (e == 0) { /* one allocation for all, by the first one's size */
         l->expert_bytes = 0;
         l->copy_bytes = n_copy;
         if (n_copy && !(l->copy = sv_alloc((size_t)x->n * n_copy)))
@@ -323,7 +322,7 @@ static int load_one(void *user, const struct sv_tensor_spec *spec)
     if (spec->expert >= 0 && (spec->expert < own.first || spec->expert >= own.first + own.n))
         return SV_OK; /* another rank's */
     const struct sv_place to = l->place(l->user, spec);
-    SV_REQUIRE(to.w || to.experts); /* a row of the table that no model code reads */
+    SV_REQUIRE(to.w || to.experts); /* a row of the table without a reader in the model */
     return to.w ? sv_weights_take(l->w, spec, to.w, l->err) : take_expert(l, spec, to.experts);
 }
 
@@ -345,8 +344,8 @@ int sv_weights_load(struct sv_weights *w, const struct sv_config *cfg, int32_t n
     return sv_config_each_tensor(cfg, n_taps, load_one, &l);
 }
 
-/* Which of a row's three positions turns a pair: height and width take every third of the first
- * ones. Text has one position, and a device without images needs no more. */
+/* Which of a row's three positions rotates a pair: height and width have every third of the first
+ * ones. Text has one position, enough for a device without images. */
 static int take_axes(struct sv_weights *w, struct sv_rope_table *t, const struct sv_config *cfg,
                      struct sv_err *err)
 {
@@ -444,7 +443,7 @@ static void open_attn(struct sv_layer *l, const struct sv_config *cfg, int32_t i
     };
 }
 
-/* A scale that a checkpoint states for a layer's cached keys or values: one number, positive. */
+/* A checkpoint's scale of a layer's cached keys or values: one positive number. */
 static float cache_scale(const struct sv_weights *w, int32_t layer, char kind)
 {
     static const char *const pattern[] = {"layers.%d.self_attn.%c_proj.%c_scale",

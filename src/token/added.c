@@ -3,9 +3,9 @@
  * rules.
  *
  * Called by encode.c, first with the tokens matched on raw text, then with those matched on
- * normalized text. Follows the reference step by step, also where that is odd: a match that a rule
- * discards is skipped as a whole, and the search goes on at the end of the match, not of the white
- * space it took. Must not: look at more than one token length per position.
+ * normalized text. Follows the reference step by step, also in this: a match that a rule discards
+ * is skipped as a whole, and the search continues at the end of the match, not of its white space.
+ * Must not: look at more than one token length per position.
  */
 #include "token/tok.h"
 
@@ -170,7 +170,7 @@ int sv_added_cut(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, int l
         stop = end;
         if (a->lstrip)
             start = from > at ? from : space_before(text, at, from);
-        if (a->rstrip) { /* tokens of white space would walk one run again and again */
+        if (a->rstrip) { /* tokens of white space would scan a run repeatedly */
             if (stop < run_at || stop > run_end) {
                 run_at = stop;
                 run_end = space_after(text, n, stop);

@@ -118,8 +118,8 @@ int sv_merges_finish(struct sv_merges *m, const int32_t byte_id[256])
 
 /* ---------------------------------------------------------------- short words */
 
-/* Merges n <= SHORT_WORD bytes into id[]; returns how many ids are left. key[i] is the merge of
- * symbol i with the next one, rank above id, so that the smallest key is the merge to do. */
+/* Merges n <= SHORT_WORD bytes into id[]; returns the number of ids. key[i] is the merge of symbol
+ * i with the next one, rank above id, so that the smallest key is the merge to do. */
 static size_t merge_short(const struct sv_tokenizer *tok, struct sv_enc_scratch *s,
                           const uint8_t *word, size_t n, int32_t *id)
 {
@@ -198,7 +198,7 @@ static int reserve_long(struct sv_enc_scratch *s, size_t n)
         s->symbol = p;
         s->symbol_cap = n;
     }
-    if (s->heap_cap < 2 * n) { /* n pairs at first, and each merge takes one and adds two */
+    if (s->heap_cap < 2 * n) { /* n pairs at first; each merge removes one and adds two */
         void *p = sv_realloc(s->heap, s->heap_cap * sizeof *s->heap, 2 * n * sizeof *s->heap);
         if (!p)
             return SV_ENOMEM;
@@ -278,8 +278,8 @@ int sv_ids_reserve(struct sv_ids *ids, size_t n)
     return SV_OK;
 }
 
-/* ignore_merges: a word that is in the vocabulary as a whole is not built from merges. -1: it is
- * not; -2: out of memory. */
+/* ignore_merges: the id of a whole word in the vocabulary, without merges. -1: none; -2: out of
+ * memory. */
 static int32_t whole_word(const struct sv_tokenizer *tok, struct sv_enc_scratch *s,
                           const char *word, size_t n)
 {
@@ -299,7 +299,7 @@ static int32_t whole_word(const struct sv_tokenizer *tok, struct sv_enc_scratch 
     return id >= 0 && tok->flags[id] & SV_TOK_MODEL ? id : -1;
 }
 
-/* The word without bytes the vocabulary lacks, which the reference drops. */
+/* The word without bytes missing from the vocabulary, as in the reference. */
 static const char *known_bytes(const struct sv_tokenizer *tok, struct sv_enc_scratch *s,
                                const char *word, size_t *n)
 {

@@ -1,9 +1,9 @@
 /*
- * decode.c - ids to text, whole or as a stream that gives out only complete code points.
+ * decode.c - ids to text, whole or as a stream of complete code points.
  *
- * Called through text.h by the engine for every token, so nothing here allocates except the
- * caller's buffer when it grows. Both ways replace broken bytes by U+FFFD, one per maximal invalid
- * sequence, so the pieces of a stream joined together are the whole text. Must not: trust ids.
+ * Called through text.h by the engine for every token, so only the caller's buffer allocates, when
+ * it grows. Both ways replace broken bytes by U+FFFD, one per maximal invalid sequence, so the
+ * pieces of a stream joined together are the whole text. Must not: trust ids.
  */
 #include "token/tok.h"
 
@@ -32,7 +32,7 @@ void sv_detok_init(struct sv_detok *d, const struct sv_tokenizer *tok, bool skip
     d->skip_special = skip_special;
 }
 
-/* Adds one byte to the held ones and gives out what that settles. */
+/* Adds one byte to the held ones and emits what is decided. */
 static void feed_held(struct sv_detok *d, uint8_t byte, struct sv_buf *out)
 {
     d->held[d->n_held++] = byte;
@@ -81,7 +81,7 @@ void sv_detok_push(struct sv_detok *d, int32_t id, struct sv_buf *out)
 
 void sv_detok_end(struct sv_detok *d, struct sv_buf *out)
 {
-    if (d->n_held) /* a beginning that could have become valid: one maximal sequence */
+    if (d->n_held) /* a prefix of a valid sequence: one maximal sequence */
         sv_buf_append(out, REPLACEMENT, 3);
     d->n_held = 0;
 }

@@ -3,9 +3,8 @@
  * scratch.
  *
  * Called through text.h. The order is the reference's: tokens with normalized=false on the raw
- * text, then each piece between them is normalized and searched for the other added tokens, and
- * what is left is split into words. On an error the output is as it was. Must not: touch the
- * tokenizer.
+ * text, then each piece between them is normalized and searched for the other added tokens, and the
+ * rest is split into words. On an error the output is unchanged. Must not: change the tokenizer.
  */
 #include "token/tok.h"
 

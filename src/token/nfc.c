@@ -1,8 +1,8 @@
 /*
- * nfc.c - canonical composition of a text, touching only the stretches that need it.
+ * nfc.c - canonical composition of a text, only of the stretches that need it.
  *
  * Called by encode.c on each piece between raw added tokens. ASCII and everything below U+0300 is
- * skipped over; a code point that may change opens a stretch from the last stable code point to the
+ * skipped over; a code point that may change gives a stretch from the last stable code point to the
  * next one, and only stretches are decomposed and composed (utf8proc). Must not: allocate outside
  * the scratch.
  */
@@ -115,7 +115,7 @@ static int compose(struct sv_enc_scratch *s, const char *text, size_t n, struct 
             return SV_ENOMEM;
         got = utf8proc_decompose_char((int32_t)cp, s->cps + n_cps, 8,
                                       UTF8PROC_COMPOSE | UTF8PROC_STABLE, &boundary);
-        if (got < 0 || got > 8) { /* nothing it knows: keep as it is */
+        if (got < 0 || got > 8) { /* unknown: keep as it is */
             s->cps[n_cps] = (int32_t)cp;
             got = 1;
         }

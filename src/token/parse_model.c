@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define MAX_ID ((int64_t)1 << 24)
-#define MAX_ADDED_BYTES 1024 /* added.c may look that far at each position */
+#define MAX_ADDED_BYTES 1024 /* added.c's longest look-ahead at each position */
 #define MAX_ADDED 65536
 
 static int no_memory(struct sv_jpull *j)
@@ -193,7 +193,7 @@ static int read_merges(struct sv_tokenizer *tok, struct sv_jpull *j)
 
 /* ---------------------------------------------------------------- the model object */
 
-/* Fields that change how BPE works and that byte-level models leave at null, false, 0 or "". */
+/* Fields that change BPE and that byte-level models leave at null, false, 0 or "". */
 static int expect_unset(struct sv_jpull *j, const char *name)
 {
     static const char *const unset[] = {"null", "false", "\"\"", "0.0", "0"};
@@ -230,7 +230,7 @@ static int read_field(struct sv_tokenizer *tok, struct sv_jpull *j, const char *
         rc = expect_unset(j, key);
         if (rc != SV_EUNSUPPORTED)
             return rc;
-        at->unknown = at->unknown ? at->unknown : pos; /* decided when the bytes are known */
+        at->unknown = at->unknown ? at->unknown : pos; /* decided when byte ids are known */
         return SV_OK;
     }
     if (strcmp(key, "vocab") == 0 || strcmp(key, "merges") == 0) {
@@ -285,7 +285,7 @@ int sv_tok_find_model(struct sv_tokenizer *tok, struct sv_jpull *j, struct sv_mo
     return rc;
 }
 
-/* Nothing is ever unknown to such a vocabulary. */
+/* Such a vocabulary has no unknown text. */
 static bool has_all_bytes(const struct sv_tokenizer *tok)
 {
     for (int b = 0; b < 256; b++) {
@@ -325,7 +325,7 @@ int sv_tok_parse_model(struct sv_tokenizer *tok, struct sv_jpull *j, const struc
 
 /* ---------------------------------------------------------------- added tokens */
 
-/* Takes one added token; a later one with the same text replaces the flags of an earlier one. */
+/* Adds one token; a later one with the same text replaces the flags of an earlier one. */
 int sv_tok_add(struct sv_tokenizer *tok, const struct sv_added *a, struct sv_err *err)
 {
     struct sv_jpull j = {.err = err};

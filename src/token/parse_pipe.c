@@ -2,8 +2,8 @@
  * parse_pipe.c - reads the pipeline of a tokenizer.json: normalizer, pre_tokenizer, post_processor,
  * decoder.
  *
- * Called by tokenizer.c with parsed JSON (these parts are small). Whatever is not known to give the
- * reference's ids is refused by name. Must not: accept a part and ignore it.
+ * Called by tokenizer.c with parsed JSON (these parts are small). Parts not known to give the
+ * reference's ids are refused by name. Must not: accept a part and ignore it.
  */
 #include "token/tok.h"
 
@@ -94,7 +94,7 @@ static int add_split(struct sv_tokenizer *tok, const char *pattern, size_t n, bo
     if (literal || !sv_scan_known(pattern, n, &sp->scan)) {
         rc = sv_regex_open(&sp->re, pattern, n, literal, err);
         if (rc < 0) {
-            if (err) /* the place inside the expression is in the message */
+            if (err) /* the message has the position in the expression */
                 err->pos = (int64_t)where->pos;
             sv_err_prefix(err, "byte %zu", where->pos);
             return rc;

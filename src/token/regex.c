@@ -2,16 +2,15 @@
  * regex.c - split expressions through PCRE2 with JIT: compiling, and matching with bounded work.
  *
  * Called by split.c for expressions that scan.c does not know. The expression comes from a file and
- * the text from a user, so no pair of them may hang: attempts run over a window of the text, only
- * one that reaches the window's end is repeated over more of it, and those far attempts draw on a
- * budget that is proportional to the text. Must not: keep anything in struct sv_regex that matching
- * changes.
+ * the text from a user, so work is bounded: attempts run over a window of the text, only one that
+ * reaches the window's end is repeated over more of it, and these far attempts use a budget
+ * proportional to the text. Must not: keep anything in struct sv_regex that matching changes.
  */
 #include "token/tok.h"
 
 #include <string.h>
 
-#define WINDOW 1024          /* bytes a first attempt sees */
+#define WINDOW 1024          /* window of a first attempt, bytes */
 #define STEPS_PER_BYTE 8     /* backtracking steps allowed per visible byte ... */
 #define STEPS_FREE 20000     /* ... on top of these */
 #define HEAP_KIB (64 * 1024) /* of PCRE2's interpreter */
@@ -152,7 +151,7 @@ static int match_error(int rc, size_t from, struct sv_err *err)
                    "the split expression fails at byte %zu: %s", from, (char *)why);
 }
 
-/* The attempt at exactly `from` ran into the window's end: repeats it over more and more text. */
+/* The attempt at exactly `from` reached the window's end: repeats it over growing windows. */
 static int far_attempt(const struct sv_regex *re, struct sv_regex_work *w, const char *text,
                        size_t n, size_t from, size_t visible)
 {

@@ -1,10 +1,9 @@
 /*
  * scan.c - hand-written scanners for the split expressions that published byte-level models use.
  *
- * Called by split.c when a pattern's text is one of the table below, to the letter; any other
- * pattern goes to PCRE2. The tests hold each scanner against PCRE2 on the same expression. Must
- * not: look at a code point more than a few times (runs of white space are walked twice at most),
- * or accept near misses.
+ * Called by split.c when a pattern's text is exactly one of the table below; any other pattern uses
+ * PCRE2. The tests hold each scanner against PCRE2 on the same expression. Must not: read a code
+ * point more than a few times (runs of white space at most twice), or accept similar patterns.
  */
 #include "token/tok.h"
 
@@ -107,7 +106,7 @@ static size_t contraction(const char *text, size_t n, size_t at, bool any_case)
         return at + 3;
     a = s[0];
     b = left > 1 ? s[1] : 0;
-    if (any_case) { /* exact for the letters asked about: 32 below them are the capitals */
+    if (any_case) { /* exact for these letters: 32 below them are the capitals */
         a = a >= 'A' && a <= 'Z' ? (char)(a + 32) : a;
         b = b >= 'A' && b <= 'Z' ? (char)(b + 32) : b;
     }

@@ -2,13 +2,13 @@
  * split.c - pre-tokenization: a piece of text through the tokenizer's split steps, word by word to
  * the BPE.
  *
- * Called by encode.c. Each step cuts its piece into matches and gaps and hands on what its
- * behaviour makes of them; the next step sees only that piece, as in the reference. Must not: keep
- * words, which go straight to the BPE.
+ * Called by encode.c. Each step cuts its piece into matches and gaps and passes on the pieces of
+ * its behaviour; the next step sees only one piece, as in the reference. Must not: keep words,
+ * which go directly to the BPE.
  */
 #include "token/tok.h"
 
-/* One piece waits until the behaviour knows what becomes of it. */
+/* One pending piece, until the behaviour decides on it. */
 struct joiner {
     const struct sv_tokenizer *tok;
     struct sv_enc_scratch *s;
@@ -92,7 +92,7 @@ static int run_scanner(struct joiner *j, size_t n)
 
     while (at < n && rc == SV_OK) {
         size_t end = sv_scan_next(sc, j->text, n, at);
-        if (!end) { /* only expressions for digits leave gaps */
+        if (!end) { /* gaps only with expressions for digits */
             int len;
             (void)sv_utf8_get(j->text + at, &len);
             at += (size_t)len;
@@ -107,7 +107,7 @@ static int run_scanner(struct joiner *j, size_t n)
     return rc == SV_OK && gap < n ? piece(j, gap, n, false) : rc;
 }
 
-/* An empty match cuts the text where it stands, unless it follows the last match at once. */
+/* An empty match splits the text, unless it directly follows the last match. */
 static int run_regex(struct joiner *j, size_t n)
 {
     size_t from = 0, gap = 0, last = SIZE_MAX;

@@ -1,10 +1,10 @@
 /*
- * tok.h - inside of src/token: the immutable tokenizer, the scratch of one thread, and
- * the functions its files offer one another. Included by the tokenizer's files only.
+ * tok.h - inside src/token: the immutable tokenizer, the scratch of one thread, and functions
+ * shared by its files. Included by the tokenizer's files only.
  *
- * The tokenizer is written once by open or parse and then only read, so threads share it freely;
- * everything that changes while encoding lives in struct sv_enc_scratch. Must not: hold pointers
- * into the JSON text, or be included from outside src/token.
+ * The tokenizer is written once by open or parse and then only read, so threads share it; mutable
+ * state of encoding is in struct sv_enc_scratch. Must not: hold pointers into the JSON text, or be
+ * included from outside src/token.
  */
 #ifndef SV_TOKEN_TOK_H
 #define SV_TOKEN_TOK_H
@@ -40,17 +40,17 @@ int32_t sv_strmap_find(const struct sv_strmap *m, const char *s, size_t n);
 /* The caller has checked that s is not there. */
 int sv_strmap_add(struct sv_strmap *m, const char *s, size_t n, int32_t id);
 uint64_t sv_hash_bytes(const char *s, size_t n);
-/* A copy that may hold NUL bytes, with a NUL behind it; NULL: out of memory. */
+/* A copy that may hold NUL bytes, NUL-terminated; NULL: out of memory. */
 char *sv_bytes_copy(const char *s, size_t n);
 
 /* ---------------------------------------------------------------- added.c: added tokens */
 
 struct sv_added {
-    char *content; /* what is looked for: in NFC where the token is normalized */
+    char *content; /* the text to find: in NFC where the token is normalized */
     size_t n;
     int32_t id;
     bool special, lstrip, rstrip, single_word, normalized;
-    bool changed; /* content is not what the file says */
+    bool changed; /* content differs from the file */
 };
 struct sv_trie_node {
     int32_t child, sibling; /* node indices, -1 = none */
@@ -99,13 +99,13 @@ struct sv_regex {
     pcre2_code *code;
     bool jit;
 };
-/* What matching needs and changes; one per scratch. */
+/* Mutable state of matching; one per scratch. */
 struct sv_regex_work {
     pcre2_match_data *data;
     pcre2_match_context *context;
-    uint64_t budget; /* bytes that failing far attempts may still read in this text */
+    uint64_t budget; /* bytes left for failing far attempts in this text */
 };
-/* Rewrites an Oniguruma expression into PCRE2's language, or refuses with the place. */
+/* Rewrites an Oniguruma expression into PCRE2's language, or refuses with the position. */
 int sv_regex_translate(const char *pattern, size_t n, struct sv_buf *out, struct sv_err *err);
 int sv_regex_open(struct sv_regex *re, const char *pattern, size_t n, bool literal,
                   struct sv_err *err);
@@ -162,13 +162,13 @@ int sv_bpe_word(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, const 
 /* ---------------------------------------------------------------- the tokenizer */
 
 struct sv_tokenizer {
-    uint64_t stamp; /* tells scratches which tokenizer filled their cache */
+    uint64_t stamp; /* identifies the tokenizer of a scratch's cache */
     int32_t n_tokens;
 
     /* By id: the published text, in vocab.text; name_at UINT32_MAX = no such id. */
     uint32_t *name_at, *name_len;
     size_t names_cap;
-    uint32_t model_text; /* names below it are of model.vocab */
+    uint32_t model_text; /* names before this are of model.vocab */
     /* By id: bytes of the decoded token in `bytes`, [at[id], at[id] + len[id]). */
     char *bytes;
     uint32_t *at, *len;
@@ -189,9 +189,9 @@ struct sv_tokenizer {
     bool nfc;
     struct sv_split split[SV_MAX_SPLITS];
     int n_splits;
-    int prefix_level; /* before this split a space is put in front; -1 = never */
+    int prefix_level; /* a space is prepended before this split; -1 = never */
 
-    int32_t *before, *after; /* ids that the post-processor puts around the text */
+    int32_t *before, *after; /* ids that the post-processor adds around the text */
     int32_t n_before, n_after;
 };
 enum { SV_TOK_KNOWN = 1, SV_TOK_SPECIAL = 2, SV_TOK_MODEL = 4 };

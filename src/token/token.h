@@ -61,7 +61,7 @@ struct sv_detok {
     int32_t n_held;
 };
 void sv_detok_init(struct sv_detok *d, const struct sv_tokenizer *tok, bool skip_special);
-bool sv_detok_skips(const struct sv_detok *d, int32_t id); /* it is left out of the text */
+bool sv_detok_skips(const struct sv_detok *d, int32_t id);              /* left out of the text */
 void sv_detok_push(struct sv_detok *d, int32_t id, struct sv_buf *out); /* appends to out */
 void sv_detok_end(struct sv_detok *d, struct sv_buf *out); /* flushes what is held as U+FFFD */
 

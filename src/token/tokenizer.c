@@ -2,9 +2,9 @@
  * tokenizer.c - life of a tokenizer: opening a directory, parsing tokenizer.json, the tables by id,
  * closing.
  *
- * Called through text.h by engine and cli. Parsing walks the file once for the places of its parts
- * and reads each from there; afterwards nothing points into the file. Must not: leave anything
- * allocated when it fails.
+ * Called through text.h by engine and cli. Parsing scans the file once for the positions of its
+ * parts and then reads each; afterwards nothing points into the file. Must not: leave memory
+ * allocated on failure.
  */
 #include "token/tok.h"
 
@@ -19,7 +19,7 @@ static bool is_printable(uint32_t b)
     return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF);
 }
 
-/* Bytes that print stand for themselves; the 68 others for U+0100 and up, in order. */
+/* Printable bytes map to themselves; the 68 others to U+0100 and up, in order. */
 uint32_t sv_char_of_byte(uint8_t b)
 {
     if (is_printable(b))
@@ -145,8 +145,8 @@ static int normalize_added(struct sv_tokenizer *tok, struct sv_err *err)
     return rc < 0 ? sv_fail(err, rc, -1, "out of memory") : SV_OK;
 }
 
-/* Appends what a published token text decodes to: bytes when all of it is in the alphabet, else
- * itself. */
+/* Appends a published token's decoded text: bytes when all of it is in the alphabet, else itself.
+ */
 static void append_decoded(struct sv_buf *out, const char *s, size_t n)
 {
     size_t start = out->len;
@@ -305,7 +305,7 @@ static int read_config(struct sv_tokenizer *tok, const char *text, size_t n, str
     return rc;
 }
 
-/* A file's text, and what errors call it; NULL: nothing. */
+/* A file's text, and its name in errors; NULL: none. */
 struct file {
     const char *text;
     size_t n;

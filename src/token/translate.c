@@ -2,11 +2,11 @@
  * translate.c - rewrites a split expression from Oniguruma's dialect into PCRE2's, or refuses it.
  *
  * Called by regex.c. The reference library matches with Oniguruma (Ruby syntax); where PCRE2 reads
- * the same text differently the expression is rewritten, and what is not known to mean the same is
- * refused with its place: a tokenizer that splits almost right is worse than none. Differences
- * handled: \s and \w (PCRE2 10.42 counts U+180E as space and no marks as word), \h, \v, \uHHHH,
- * {,n}, {n,m}+ (repeated, not possessive), scripts (\p{Han} is Script there, Script_Extensions
- * here), ^ and $ (always by line).
+ * the same text differently the expression is rewritten, and what is not known to be equivalent is
+ * refused with its position: an inexact tokenizer is worse than none. Differences handled: \s and
+ * \w (PCRE2 10.42 counts U+180E as space and no marks as word), \h, \v, \uHHHH, {,n}, {n,m}+
+ * (repeated, not possessive), scripts (\p{Han} is Script there, Script_Extensions here), ^ and $
+ * (always by line).
  */
 #include "token/tok.h"
 #include "token/unicode_new.h"
@@ -60,7 +60,7 @@ static int hex_value(char c)
                                                 : -1;
 }
 
-/* \xHH, \x{H...} and \uHHHH; i stands on the x or u. */
+/* \xHH, \x{H...} and \uHHHH; i is at the x or u. */
 static int code_point(struct rewrite *r)
 {
     size_t start = r->i - 1;
@@ -94,7 +94,7 @@ static bool known_property(const char *name)
     return false;
 }
 
-/* What PCRE2's tables may lack of a general category; NULL: nothing or not known. */
+/* Code points of a general category that PCRE2's tables may lack; NULL: none or unknown. */
 static const char *newer_members(const char *name)
 {
     static const struct {
@@ -116,7 +116,7 @@ static const char *newer_members(const char *name)
     return NULL;
 }
 
-/* The name between the braces of \p{...} in lower case; i moves behind the closing one. */
+/* The name between the braces of \p{...} in lower case; i moves after the closing one. */
 static int property_name(struct rewrite *r, size_t start, char *name, size_t room)
 {
     static const char *const posix[] = {"alnum", "alpha",  "blank", "cntrl", "digit",
@@ -139,7 +139,7 @@ static int property_name(struct rewrite *r, size_t start, char *name, size_t roo
     return SV_OK;
 }
 
-/* \p{...}, \P{...}; i stands on the letter. Two letters at most are a general category. */
+/* \p{...}, \P{...}; i is at the letter. Two letters at most are a general category. */
 static int property(struct rewrite *r, bool in_class)
 {
     size_t start = r->i - 1;
@@ -164,7 +164,7 @@ static int property(struct rewrite *r, bool in_class)
     if (newer && !in_class)
         put(r, negative ? "[^" : "[");
     put(r, text);
-    if (newer && !(in_class && negative)) /* a class cannot take members away */
+    if (newer && !(in_class && negative)) /* a class cannot exclude members */
         put(r, newer);
     if (newer && !in_class)
         put(r, "]");
@@ -186,7 +186,7 @@ static int escape(struct rewrite *r, bool in_class)
     r->i++;
     if (!is_alnum(c) || strchr("nrtfae", c)) {
         if ((unsigned char)c >= 0x80) {
-            r->i--; /* an escaped wide character is itself */
+            r->i--; /* an escaped wide character is literal */
             return SV_OK;
         }
         put(r, text);
@@ -262,7 +262,7 @@ static int group(struct rewrite *r)
     r->group[r->depth++] = r->out->len;
     r->atom = SIZE_MAX;
     if (at(r, start + 1) != '?') {
-        put(r, "(?:"); /* nothing may refer to a group, so none needs to be captured */
+        put(r, "(?:"); /* groups are never referenced: no captures */
         r->i++;
         return SV_OK;
     }
@@ -362,8 +362,7 @@ static int one(struct rewrite *r)
         put(r, "\\");
         break;
     default:
-        if (((unsigned char)c & 0xC0) !=
-            0x80) /* the rest of a wide character belongs to its start */
+        if (((unsigned char)c & 0xC0) != 0x80) /* the rest of a wide character follows its start */
             r->atom = r->out->len;
     }
     sv_buf_append(r->out, &r->s[r->i++], 1);
