@@ -30,7 +30,7 @@ void sv_cpu_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p)
     sv_cpu_run(cpu, act_rows, &job, (int64_t)p->n_rows * (p->d / 3));
 }
 
-/* Two ops: the product's rows lie in the cache when the activation reads them. */
+/* Two ops: the activation reads the product's rows from the cache. */
 void sv_cpu_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
 {
     const int32_t d = p->parts[0].w.rows;

@@ -1,6 +1,5 @@
 /*
- * among.c - the best of a few tokens by a head's products: rows of the head are looked up, the rest
- * of it is not read.
+ * among.c - the best of a few tokens by a head's products: only these rows of the head are read.
  *
  * Entered through the backend table (head_among). Must not: be used where a row's bits matter; its
  * sums are not those of the matrix products.

@@ -1,18 +1,15 @@
 /*
- * attention.c - paged grouped-query attention: what is work, who does it, which positions a row
- * sees.
+ * attention.c - paged grouped-query attention: items of work, their threads, visible positions.
  *
  * Entered through the backend table. The queries of one (segment, kv head) are its rows times the
  * heads of the group, row-major; an item of work is a tile of them, so that keys and values are
  * read once for all of its heads and rows. A query's result is a fixed function of its own
- * sequence:
- *   - positions are taken in chunks of SV_ATTN_CHUNK at absolute multiples (the kernel's fixed
- * steps);
- *   - chunks are summed from zero within parts of SV_ATTN_PART positions, again at absolute
- * multiples, and parts are merged in ascending order; a part or chunk that a query sees nothing of
- * is skipped. Hence tiles may be cut anywhere, and parts may go to different threads when there are
- * few items; both are decided by sizes here and change no bits. Must not: let the split reach into
- * the arithmetic.
+ * sequence: - positions are taken in chunks of SV_ATTN_CHUNK at absolute multiples (the kernel's
+ * fixed steps); - chunks are summed from zero within parts of SV_ATTN_PART positions, again at
+ * absolute multiples, and parts are merged in ascending order; a part or chunk without visible
+ * positions is skipped. Hence tiles may be cut anywhere, and parts may go to different threads when
+ * there are few items; both are decided by sizes here and change no bits. Must not: let the split
+ * affect the arithmetic.
  */
 #include "backend/cpu/vec.h"
 
@@ -25,7 +22,7 @@ struct attn_plan {
     int32_t v_dim;        /* of latents less than head_dim */
     int32_t k_ld, acc_ld; /* head_dim, v_dim rounded up to 16 */
     int32_t tile;         /* queries of an item */
-    int32_t n_parts;      /* > 0: parts are items of their own and meet in partial[] */
+    int32_t n_parts;      /* > 0: parts are separate items, merged from partial[] */
     /* bf16 products, or NULL: decided by device, cache and shape, never by rows */
     const struct sv_cpu_attn_lanes *lanes;
     int64_t cost;   /* of all items together */
@@ -44,7 +41,7 @@ struct attn_scratch {
     float *k8, *v8; /* keys and values of an e4m3 chunk, in the type of the products */
     void *work;
     float m[SV_ATTN_TILE], l[SV_ATTN_TILE], m2[SV_ATTN_TILE], l2[SV_ATTN_TILE];
-    bool seen[SV_ATTN_TILE];                    /* the query has taken a part already */
+    bool seen[SV_ATTN_TILE];                    /* the query has a part already */
     int32_t lo[SV_ATTN_TILE], hi[SV_ATTN_TILE]; /* visible positions, absolute */
     int32_t lo_last, hi_first;                  /* all queries see [lo_last, hi_first) */
     int32_t c_lo[SV_ATTN_TILE], c_hi[SV_ATTN_TILE];
@@ -68,8 +65,7 @@ size_t sv_cpu_attn_thread_bytes(const struct sv_dev_limits *lim)
     return align_up(sizeof(struct attn_scratch)) + floats * sizeof(float) + SV_ATTN_WORK_BYTES;
 }
 
-/* Room for partial results of a decode batch over long contexts; larger batches have items
- * enough. */
+/* Limit of partial results: a decode batch over long contexts; larger batches have enough items. */
 size_t sv_cpu_attn_parts_floats(const struct sv_dev_limits *lim)
 {
     size_t parts = (size_t)lim->max_positions / SV_ATTN_PART + 1;
@@ -105,13 +101,13 @@ static void visible(const struct sv_p_attention *p, int32_t seg, int32_t row, in
     *lo = p->window > 0 && pos - p->window + 1 > 0 ? pos - p->window + 1 : 0;
 }
 
-/* The type that products take keys and values in. */
+/* The type of keys and values in products. */
 static enum sv_dtype taken_as(const struct attn_plan *a)
 {
     return a->p->kv.dtype != SV_F8 ? a->p->kv.dtype : a->lanes ? SV_BF16 : SV_F32;
 }
 
-/* e4m3 rows [lo, hi) of the chunk become values, side by side. */
+/* Expands e4m3 rows [lo, hi) of the chunk, contiguously. */
 static void widen_rows(const struct attn_plan *a, struct attn_scratch *s, int32_t lo, int32_t hi)
 {
     const struct sv_kv *kv = &a->p->kv;
@@ -143,7 +139,7 @@ static void chunk_rows(const struct attn_plan *a, const struct attn_item *it,
     for (int32_t i = lo; i < hi;) {
         int64_t at = sv_cpu_kv_offset(kv, slot, base + i);
         int32_t left = kv->page_size - (base + i) % kv->page_size;
-        if (at < 0) { /* any memory that exists will do: the error is what comes out */
+        if (at < 0) { /* any valid memory: the result is an error */
             sv_cpu_latch(a->cpu, "attention: slot %d has no page for position %d", (int)slot,
                          (int)(base + i));
             at = (int64_t)((base + i) % kv->page_size) * row;
@@ -185,7 +181,8 @@ static void load_queries(const struct attn_plan *a, const struct attn_item *it,
                        it->n_q - j < 16 ? it->n_q - j : 16, hd);
 }
 
-/* What each query sees of [from, to) in the chunk at `base`, relative to it; empty is [0, 0). */
+/* Visible range of each query in [from, to) of the chunk at `base`, relative to it; empty is [0,
+ * 0). */
 static void chunk_ranges(const struct attn_item *it, struct attn_scratch *s, int32_t base,
                          int32_t from, int32_t to, struct sv_cpu_attn_chunk *c)
 {
@@ -268,7 +265,7 @@ static void finish_query(const struct attn_plan *a, int32_t row, int32_t head, c
     a->cpu->vec->attn_finish(out, acc, m, l, has_sink ? &sink : NULL, a->v_dim);
 }
 
-/* All parts of a tile by one thread, merged as they come. */
+/* All parts of a tile by one thread, merged in order. */
 static void run_item(const struct attn_plan *a, const struct attn_item *it, struct attn_scratch *s)
 {
     load_queries(a, it, s);
@@ -354,8 +351,8 @@ static void make_item(const struct attn_plan *a, struct attn_item *it, int32_t s
     visible(a->p, seg, row0 + (q0 + it->n_q - 1) / a->group, &lo, &it->pos_hi);
 }
 
-/* Queries (whole groups of lanes where there are such) times positions; the constant stands for
- * loading keys and values once per tile. */
+/* Queries (or whole groups of lanes) times positions; the constant stands for loading keys and
+ * values once per tile. */
 static int64_t item_cost(const struct attn_plan *a, const struct attn_item *it, int32_t from,
                          int32_t to)
 {
@@ -373,15 +370,14 @@ static int64_t unit_ns256(const struct attn_plan *a)
     return (int64_t)a->p->kv.head_dim * (a->lanes ? lanes : per_dim[a->cpu->isa]);
 }
 
-/* Whether the middle of an item lies in this share of the cost: a start would do as well for many
- * items, but of two whose second is longer the first thread would get both. */
+/* Whether the middle of an item is in this share of the cost: by the start, of two items of which
+ * the second is longer the first thread would get both. */
 static bool mine(int64_t at, int64_t cost, int64_t begin, int64_t end)
 {
     return at + cost / 2 >= begin && at + cost / 2 < end;
 }
 
-/* Walks all items; runs those that fall to share `thread` of the cost. With s == NULL only adds
- * up. */
+/* Walks all items; runs those in share `thread` of the cost. With s == NULL only sums the cost. */
 static int64_t walk(const struct attn_plan *a, struct attn_scratch *s, int thread, int n)
 {
     const struct sv_rows *r = &a->p->rows;
@@ -429,7 +425,8 @@ static void attention_run(void *arg, int thread, int n)
         merge_parts(a, i / a->p->n_heads, i % a->p->n_heads);
 }
 
-/* Tile size and whether parts are spread, so that every thread gets a like share of few items. */
+/* Tile size and whether parts are spread, so that every thread gets a similar share of few items.
+ */
 static void choose_split(struct attn_plan *a)
 {
     const struct sv_rows *r = &a->p->rows;

@@ -1,9 +1,9 @@
 /*
  * attention_amx.c - attention's products with AMX tiles, for the kernels of attention_lanes.h.
  *
- * Entered from attention.c, which says when. Keys are the first operand of the scores and are read
- * where they lie, packed queries the second; a tile product's row takes nothing from the other
- * rows. Must not: leave tiles configured behind a call.
+ * Entered from attention.c, by its conditions. Keys are the first operand of the scores and are
+ * read in place, packed queries the second; rows of a tile product are independent. Must not: leave
+ * tiles configured after a call.
  */
 #include "backend/cpu/attention_lanes_work.h"
 
@@ -13,7 +13,7 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* GCC's tile loads do not tell the compiler that they read memory. */
+/* GCC's tile loads do not declare that they read memory. */
 static inline void stored_before_tiles(const void *p)
 {
     __asm__ volatile("" : : "r"(p) : "memory");
@@ -64,12 +64,12 @@ static void lane_scores(const struct sv_cpu_attn_chunk *c, const uint8_t *const 
     stored_before_tiles(s);
 }
 
-/* out = acc + P V for a group; acc and out (16, acc_ld). Halves without a seen position are left
- * out. */
+/* out = acc + P V for a group; acc and out (16, acc_ld). Halves without a visible position are
+ * skipped. */
 static void lane_values(const struct sv_cpu_attn_chunk *c, const struct work *w, const float *acc,
                         float *out, int32_t n_q, bool half0, bool half1)
 {
-    (void)n_q; /* a tile has sixteen rows whatever they are for */
+    (void)n_q; /* tiles have sixteen rows */
     const int32_t n_blocks = c->v_dim / 16;
     const size_t ld = (size_t)c->acc_ld * 4;
     const uint32_t *v0 = (const uint32_t *)(const void *)c->vv, *v1 = v0 + n_blocks * 256;

@@ -2,10 +2,9 @@
  * attention_bf16_avx512.c - attention's products with vdpbf16ps, for the kernels of
  * attention_lanes.h, on machines that have no AMX.
  *
- * Entered from attention.c, which says when. Each instruction takes a pair of sixteen queries (or
+ * Entered from attention.c, by its conditions. Each instruction takes a pair of sixteen queries (or
  * dimensions) times one key's (or weight's) pair, broadcast from memory; an output is one chain
- * over pairs in ascending order, whatever stands beside it. Must not: be reached without
- * AVX512-BF16.
+ * over pairs in ascending order, independent of others. Must not: be reached without AVX512-BF16.
  */
 #include "backend/cpu/attention_lanes_work.h"
 
@@ -38,7 +37,7 @@ static void lane_scores(const struct sv_cpu_attn_chunk *c, const uint8_t *const 
     for (int b = 0; b < 4; b++, s += 16 * LANES) {
         if (!block[b])
             continue;
-        if (c->head_dim == 64) /* distances known to the compiler are part of the instruction */
+        if (c->head_dim == 64) /* constant strides are encoded in the instruction */
             score_block(block[b], q, s, 64);
         else if (c->head_dim == 128)
             score_block(block[b], q, s, 128);
@@ -85,8 +84,8 @@ MUST_INLINE void value_block(const struct work *w, const uint32_t *v0, const uin
             v_store(out + j * ld + d * 16, sum[j * nd + d]);
 }
 
-/* out = acc + P V for a group; acc and out (16, acc_ld). Halves without a seen position are left
- * out, and so are lanes behind the last query. */
+/* out = acc + P V for a group; acc and out (16, acc_ld). Halves without a visible position are
+ * skipped, and so are lanes after the last query. */
 static void lane_values(const struct sv_cpu_attn_chunk *c, const struct work *w, const float *acc,
                         float *out, int32_t n_q, bool half0, bool half1)
 {

@@ -6,9 +6,9 @@
  * score = one chain of multiply-adds over head_dim in ascending order; maximum; e^(score -
  * maximum); their sum in a fixed tree over the 64 lanes; acc = acc * correction, then one
  * multiply-add per visible position in ascending order. Lanes are positions for the scores and
- * dimensions for the values, so a query's bits do not depend on the queries beside it. Positions
- * that a query does not see are left out by range, never multiplied by zero: whatever lies there,
- * NaN included, has no effect. Must not: contain an intrinsic.
+ * dimensions for the values, so a query's bits do not depend on other queries. Invisible positions
+ * are excluded by range, never multiplied by zero: their contents, NaN included, have no effect.
+ * Must not: contain an intrinsic.
  */
 
 #define CHUNK SV_ATTN_CHUNK
@@ -117,8 +117,8 @@ static inline vf soft_cap(vf x, float cap)
     return v_mul(v_set1(cap), v_sub(one, v_div(two, v_add(e, one))));
 }
 
-/* Scores of one query become weights (0 outside [lo, hi)); returns the correction of what came
- * before. */
+/* Scores of one query become weights (0 outside [lo, hi)); returns the correction of earlier sums.
+ */
 static SIMD_LOCALS float soft_max(float *s, int32_t lo, int32_t hi, float softcap, float *m,
                                   float *l)
 {
@@ -128,7 +128,7 @@ static SIMD_LOCALS float soft_max(float *s, int32_t lo, int32_t hi, float softca
         if (softcap > 0)
             v = soft_cap(v, softcap);
         x[k] = v_keep(v, k * SIMD_W, lo, hi, -INFINITY);
-        top = v_max(x[k], top); /* a NaN does not win here; it reaches the sum below */
+        top = v_max(x[k], top); /* NaN is ignored here; it reaches the sum below */
     }
     float mc = v_hmax(top), m_new = *m > mc ? *m : mc;
     float base = m_new == -INFINITY ? 0.0f : m_new;
@@ -187,8 +187,7 @@ value_rows(const struct sv_cpu_attn_chunk *c, const float *s, const float *const
         value_block(c, s, v, corr, q0, d, lo, hi, nq, 1);
 }
 
-/* A block of queries: what only some of them see comes first and last, one by one, in position
- * order. */
+/* A block of queries: positions that only some see come first and last, one by one, in order. */
 static SIMD_LOCALS void value_group(const struct sv_cpu_attn_chunk *c, const float *s,
                                     const float *const *v, float *corr, int32_t q0)
 {
@@ -268,7 +267,7 @@ static void k_attn_finish(float *out, const float *acc, float m, float l, const 
     scale = l == 0.0f ? 0.0f : scale / l;
     for (int32_t i = 0; i < n; i += SIMD_W) {
         int k = n - i < SIMD_W ? n - i : SIMD_W;
-        /* + 0 makes a -0 that some other order of adding zeros would not give into 0. */
+        /* + 0 makes -0, which depends on the order of adding zeros, 0. */
         v_store_n(out + i, v_add(v_mul(v_load_n(acc + i, k), v_set1(scale)), v_set1(0.0f)), k);
     }
 }

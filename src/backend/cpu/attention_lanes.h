@@ -1,6 +1,6 @@
 /*
  * attention_lanes.h - template: one chunk of positions against a tile of queries, queries in lanes:
- * products in bf16, softmax and sums in f32. What a machine with bf16 products runs.
+ * products in bf16, softmax and sums in f32. For machines with bf16 products.
  *
  * Included once each by attention_amx.c and attention_bf16_avx512.c, which define before:
  *   lane_scores(c, block, q, s)                s[position][16 queries] = keys times packed queries
@@ -10,10 +10,10 @@
  * Entered from attention.c when the device computes in bf16, the cache is bf16, head_dim and v_dim
  * are multiples of 32; then for every row of every call, so that one row and many take the same
  * steps. Queries come in groups of 16 lanes. Scores are computed transposed, positions by queries:
- * keys are read where they lie, packed queries beside them, and the softmax of a lane never crosses
- * lanes. Then weights (queries by positions, bf16) times values (pairs of positions interleaved).
+ * keys are read in place, with packed queries, and the softmax never crosses lanes. Then weights
+ * (queries by positions, bf16) times values (pairs of positions interleaved).
  *
- * A lane's bits depend on its own sequence only: its products take nothing from the other lanes; a
+ * A lane's bits depend on its own sequence only: its products are independent of other lanes; a
  * position outside a lane's range has weight +0 there, which adds nothing to a sum, because values
  * are made finite first; bf16 products flush denormal sums in every chunk; -0 becomes +0 at the
  * end. Must not: read a page that no query of the tile sees.
@@ -149,7 +149,7 @@ static inline __mmask16 sees(__m512i lo, __m512i hi, int i)
 }
 
 /* Scores to weights for 16 queries; `ragged`: they do not all see all 64 positions. Returns the
- * correction of what came before. The order of the sum: four chains by position mod 4. */
+ * correction of earlier sums. The order of the sum: four chains by position mod 4. */
 static inline __attribute__((always_inline)) SIMD_LOCALS vf
 weights(const struct sv_cpu_attn_chunk *c, struct work *w, float *s, int32_t q0, bool ragged)
 {
@@ -166,7 +166,7 @@ weights(const struct sv_cpu_attn_chunk *c, struct work *w, float *s, int32_t q0,
             }
             if (ragged)
                 x = _mm512_mask_mov_ps(low, sees(lo, hi, i + k), x);
-            top[k] = v_max(x, top[k]); /* a NaN does not win; it reaches the sum below */
+            top[k] = v_max(x, top[k]); /* NaN is ignored; it reaches the sum below */
         }
     vf best = v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
     if (!(c->softcap > 0))
@@ -194,8 +194,7 @@ weights(const struct sv_cpu_attn_chunk *c, struct work *w, float *s, int32_t q0,
             _mm512_store_si512(w->pairs + (i + k) / 2 * LANES, _mm512_permutexvar_epi16(mix, both));
         }
     }
-    /* Exactly 1 when the maximum stays, so that a chunk which a lane does not see leaves it
-     * alone. */
+    /* Exactly 1 when the maximum stays, so that a chunk invisible to a lane does not change it. */
     const vf corr = exp2_lanes(v_mul(_mm512_maskz_sub_ps(some, m_old, m), v_set1(LOG2E)));
     const vf all = v_add(v_add(sum[0], sum[2]), v_add(sum[1], sum[3]));
     v_store(c->l + q0, v_fma(v_load(c->l + q0), corr, all));
@@ -220,8 +219,8 @@ static SIMD_LOCALS void correct(const struct sv_cpu_attn_chunk *c, float *acc, v
     }
 }
 
-/* Values that are not finite, in a chunk that not all queries see whole: 0 times them would not be
- * nothing. So every query gets a product of its own over the positions it sees. */
+/* Values that are not finite, in a chunk that not all queries see whole: 0 times them is NaN. So
+ * every query gets its own product over its visible positions. */
 static void values_one_by_one(const struct sv_cpu_attn_chunk *c, struct work *w, float *acc,
                               int32_t q0)
 {
@@ -246,7 +245,7 @@ static bool sees_all(const struct sv_cpu_attn_chunk *c, int32_t q0)
     return true;
 }
 
-/* The group behind q0 that sees something of this chunk; n_q or more when there is none. */
+/* The next group after q0 that sees part of this chunk; n_q or more when there is none. */
 static int32_t next_group(const struct sv_cpu_attn_chunk *c, int32_t q0)
 {
     for (q0 += LANES; q0 < c->n_q && !c->whole; q0 += LANES)
@@ -264,8 +263,8 @@ static SIMD_LOCALS void run_chunk(const struct sv_cpu_attn_chunk *c)
     key_blocks(c, block);
     if (plain)
         pack_values(c, c->lo, c->hi);
-    /* AMX: scores of the next group go into the tile unit while this group's weights take the
-     * vector units. */
+    /* AMX: scores of the next group use the tile unit while this group's weights use the vector
+     * units. */
     int32_t q0 = next_group(c, -LANES), turn = 0;
     if (q0 < c->n_q)
         lane_scores(c, block, c->q_tiles + (int64_t)q0 * c->head_dim, w->s[turn]);

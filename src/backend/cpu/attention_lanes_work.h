@@ -1,6 +1,6 @@
 /*
  * attention_lanes_work.h - scratch of the kernels of attention_lanes.h, for them and for the
- * products that attention_amx.c and attention_bf16_avx512.c put in.
+ * products of attention_amx.c and attention_bf16_avx512.c.
  */
 #include "backend/cpu/vec.h"
 
@@ -10,7 +10,7 @@
 #define LANES 16
 #define LOG2E 1.44269504088896341f
 
-/* Scratch behind c->work. */
+/* Scratch at c->work. */
 struct work {
     float s[2][CHUNK * LANES];         /* scores of two groups, position by query */
     uint32_t pairs[CHUNK / 2 * LANES]; /* weights of two positions, bf16, by query */

@@ -1,9 +1,9 @@
 /*
- * codes.c - packing the codes of quantized weights (codes.h), and their products on levels that
- * have no kernel for them.
+ * codes.c - packing the codes of quantized weights (codes.h), and their products on levels without
+ * a kernel for them.
  *
- * Called by weights.c at load and by gemm.c. Plain C. Must not: change a code or a scale; which
- * value they have is quant.h's.
+ * Called by weights.c at load and by gemm.c. Plain C. Must not: change a code or a scale; quant.h
+ * defines their values.
  */
 #include "backend/cpu/codes.h"
 
@@ -133,7 +133,7 @@ static bool in_order(const struct sv_quant *q)
     return true;
 }
 
-/* e4m3 codes are taken as f16 numbers, 2^-8 of their value: a scale must have room for that. */
+/* e4m3 codes are read as f16 numbers, 2^-8 of their value: a scale must allow this factor. */
 static bool scales_fit(const struct sv_quant *q)
 {
     const int64_t n = (int64_t)((q->rows + q->block_rows - 1) / q->block_rows) *
@@ -160,7 +160,7 @@ static size_t mins_at(const struct sv_codes *c)
     return (size_t)c->n_scales * UNIT * scale_bytes(c->scale);
 }
 
-/* Of scales, and of minima behind them. */
+/* Of scales, and of minima after them. */
 static size_t factors_at(const struct sv_codes *c)
 {
     return mins_at(c) + (has_mins(c) ? (size_t)c->n_scales * UNIT : 0);
@@ -206,7 +206,7 @@ static const uint8_t *block_of(const struct sv_quant *q, int32_t row, int32_t k)
                (size_t)sv_quant_block_bytes(q->code);
 }
 
-/* Column j of eight stands in nibble awq_order[j]. */
+/* Column j of eight is in nibble awq_order[j]. */
 static const uint8_t awq_order[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 static unsigned word_bits(const void *words, int64_t at, int per_word)
@@ -303,7 +303,7 @@ static void codes_of(const struct sv_quant *q, int32_t row, int32_t k0, int32_t 
 
 /* ---------------------------------------------------------------- scales of the file */
 
-/* Where the scale of (row, group of k) stands among those of safetensors. */
+/* Index of the scale of (row, group of k) in safetensors. */
 static int64_t scale_index(const struct sv_quant *q, int32_t row, int32_t k)
 {
     const int64_t groups = (q->cols + q->block_cols - 1) / q->block_cols;
@@ -361,8 +361,7 @@ static void put_factors(const struct sv_codes *c, int32_t row, int32_t k, int r,
 
 /* ---------------------------------------------------------------- packing */
 
-/* Some bits of the codes of n vectors, side by side: byte i % 4, and there bits from i / 4 * bits
- * on. */
+/* Some bits of the codes of n vectors, packed: byte i % 4, bits from i / 4 * bits on. */
 static void put_bits(uint8_t *line, const uint8_t (*v)[UNIT], int n, int bits, int from)
 {
     for (int l = 0; l < UNIT; l++) {
@@ -449,7 +448,7 @@ void sv_gemm_codes(const struct sv_gemm_span *s)
     for (int32_t n0 = s->n0; n0 < s->n1; n0 += UNIT) {
         const int32_t n = s->n1 - n0 < UNIT ? s->n1 - n0 : UNIT;
         expand(s, n0, n, as);
-        /* kernels count weight rows from the matrix's first */
+        /* kernels index weight rows from the matrix's first */
         item.w = (const void *)((uintptr_t)s->thread->unit_w - (size_t)n0 * row_bytes);
         one.n0 = n0;
         one.n1 = n0 + n;

@@ -1,5 +1,5 @@
 /*
- * codes.h - quantized weights as the CPU keeps them: the codes of the file, in place or in the
+ * codes.h - storage of quantized weights on the CPU: the codes of the file, in place or in the
  * order of the kernels.
  *
  * Made at load by weights.c (codes.c packs), multiplied by gemm.c and gemm_bf16_avx512.c, expanded
@@ -34,7 +34,7 @@
 #define SV_CODES_STEP 32
 #define SV_CODES_SCALES (SV_CODES_CHUNK / 16) /* most of a row in a chunk */
 
-/* How codes stand, and what becomes of them. MIN: a minimum or a zero point is subtracted. */
+/* Layout and values of codes. MIN: a minimum or a zero point is subtracted. */
 enum sv_codes_kind {
     SV_CODES_IN_PLACE, /* as the file has them */
     SV_CODES_4,        /* table[code] * scale */
@@ -70,9 +70,9 @@ struct sv_codes {
     _Alignas(SV_ALIGN) float table[16]; /* of SV_CODES_4* */
 };
 
-/* codes.c: whether products of bytes take such codes (gemm_int8.h). */
+/* codes.c: whether products of bytes support such codes (gemm_int8.h). */
 bool sv_codes_are_whole(const struct sv_quant *q);
-/* Whether the file has one row after the other, which may be multiplied as they are. */
+/* Whether the file is row-major and may be multiplied in place. */
 bool sv_codes_by_rows(const struct sv_quant *q);
 /* Lays out c->q for packing; false: it cannot be packed. */
 bool sv_codes_plan(struct sv_codes *c, enum sv_wcomp_order order);

@@ -54,7 +54,7 @@ static int cpu_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, stru
     sv_free(cpu->scratch);
     cpu->lim = *lim;
     cpu->scratch_bytes = bytes;
-    cpu->scratch = sv_alloc(bytes); /* every kernel writes what it reads, or masks it */
+    cpu->scratch = sv_alloc(bytes); /* kernels read only what they wrote, or mask it */
     if (!cpu->scratch)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for %zu bytes of CPU scratch", bytes);
     return sv_cpu_gemm_reserve(cpu, err);
@@ -76,14 +76,14 @@ static void cpu_free(struct sv_dev *dev, void *p)
     sv_free(p);
 }
 
-/* The host's memory is not rationed here. */
+/* No limit on the host's memory here. */
 static void cpu_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
 {
     (void)dev;
     *n_free = *n_total = 0;
 }
 
-/* Head screens alone: what this backend adds to what its caller asks for and knows. */
+/* Head screens alone: the memory that this backend adds to the caller's requests. */
 static int64_t cpu_held(const struct sv_dev *dev, enum sv_mem kind)
 {
     return kind == SV_MEM_SCREEN ? ((const struct sv_cpu *)(const void *)dev)->screen_bytes : 0;
@@ -109,7 +109,7 @@ static void cpu_copy_or_clear(struct sv_dev *dev, void *dst, const void *src, si
 void sv_cpu_latch(struct sv_cpu *cpu, const char *fmt, ...)
 {
     int none = SV_OK;
-    /* The first caller of any thread wins; the pool's join orders its message before sync. */
+    /* The first error of any thread is kept; the pool's join orders its message before sync. */
     if (!__atomic_compare_exchange_n(&cpu->latched.code, &none, SV_EDEVICE, false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_ACQUIRE))
         return;
@@ -129,7 +129,7 @@ static int cpu_sync(struct sv_dev *dev, struct sv_err *err)
     return code;
 }
 
-/* Every op has finished when it returns: marks have nothing to remember, graphs nothing to save. */
+/* Ops are synchronous: marks and graphs have no effect. */
 static void cpu_mark(struct sv_dev *dev, int32_t i)
 {
     (void)dev, (void)i;
@@ -340,11 +340,10 @@ static const struct sv_backend cpu_backend = {
     .compute_dtype = cpu_compute_dtype,
 };
 
-/* A model that a last-level cache may hold is not read from memory: fewer bits would save
- * nothing. */
+/* A model that fits a last-level cache is not read from memory: compression would save nothing. */
 #define LARGE_FROM_BYTES ((int64_t)256 << 20)
-/* Expanding costs where the same units multiply, which with AVX512-BF16 they do: with more rows
- * than this, arithmetic and not memory is what a product waits for. AMX leaves them idle. */
+/* With AVX512-BF16 the units that multiply also expand: with more rows than this, products are
+ * limited by arithmetic and not by memory. AMX leaves them idle. */
 #define WCOMP_ROWS_AVX512 8
 
 static bool wants_wcomp(const struct sv_cpu *cpu, const struct sv_dev_opts *opts)

@@ -1,6 +1,6 @@
 /*
- * cpu.h - what the files of the CPU backend share: the device struct, the instruction-set levels
- * and the two halves (gemm_*.c: matrix products and the head; the rest: everything row-wise and
+ * cpu.h - shared by the files of the CPU backend: the device struct, the instruction-set levels and
+ * the two halves (gemm_*.c: matrix products and the head; the rest: everything row-wise and
  * attention).
  *
  * Included only inside src/backend/cpu. Acts are f32. In compute mode SV_BF16 the inputs of a
@@ -19,15 +19,15 @@
 #include "backend/ops_tokens.h"
 #include "backend/quant.h"
 
-/* A weight as the CPU keeps it; no priv: row-major in the caller's memory. */
+/* Storage of a weight; no priv: row-major in the caller's memory. */
 struct sv_codes;
 struct sv_screen;
 struct sv_cpu_weight {
-    void *mem;   /* what data points to, freed with the weight; NULL: the caller's memory */
-    bool packed; /* in the order of the kernels, not row-major */
-    bool wcomp;  /* compressed (wcomp.h); then packed as well */
+    void *mem;                /* owner of data, freed with the weight; NULL: the caller's memory */
+    bool packed;              /* in the kernels' order, not row-major */
+    bool wcomp;               /* compressed (wcomp.h); then packed as well */
     struct sv_codes *codes;   /* codes.h, freed with the weight; NULL: elements */
-    int64_t n_bytes;          /* what a product reads of data */
+    int64_t n_bytes;          /* bytes of data that a product reads */
     struct sv_screen *screen; /* of a head, for the argmax alone (head_screen.h), or NULL */
 };
 
@@ -60,9 +60,9 @@ struct sv_cpu {
     int n_threads;
     enum sv_isa isa; /* resolved, never AUTO */
     enum sv_dtype compute;
-    bool whole;  /* weights that may be quantized are not */
-    bool wcomp;  /* bf16 weights are kept compressed (wcomp.h) where they can be */
-    bool screen; /* heads get a screen (head_screen.h) where they can */
+    bool whole;  /* weights stay exact that may be quantized */
+    bool wcomp;  /* bf16 weights are compressed (wcomp.h) where possible */
+    bool screen; /* heads get a screen (head_screen.h) where possible */
     bool int8;   /* activations in int8 where weights are codes (gemm_int8.h); */
     bool rounds; /* and some are */
     struct sv_dev_limits lim;
@@ -101,7 +101,7 @@ void sv_cpu_gemm_close(struct sv_cpu *cpu);
 void sv_cpu_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
 void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
 /* Same product on a list of input rows: y[i] = x[rows[i]] W^T for i < n; used by draft_context_kv
- * so that only committed rows cost anything. rows is ascending. */
+ * so that only committed rows are computed. rows is ascending. */
 void sv_cpu_gemm_gather(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *rows);
 /* Whether bf16 weights are multiplied in packed form (weights.c makes it). */
 bool sv_cpu_gemm_packs(const struct sv_cpu *cpu);
@@ -111,18 +111,18 @@ bool sv_cpu_gemm_bytes(const struct sv_cpu *cpu);
 /* Whether products with w round their input to int8. */
 bool sv_cpu_takes_int8(const struct sv_weight *w);
 
-/* How compressed weights stand on this device's level. */
+/* Order of compressed weights on this device's level. */
 enum sv_wcomp_order {
     SV_WCOMP_NONE,  /* not at all */
-    SV_WCOMP_PAIRS, /* as AVX512-BF16 takes weights: pair of k by pair */
-    SV_WCOMP_ROWS,  /* as AMX does: row by row */
-    SV_WCOMP_QUADS  /* codes alone: as products of bytes take them, four of k by four */
+    SV_WCOMP_PAIRS, /* AVX512-BF16: by pairs of k */
+    SV_WCOMP_ROWS,  /* AMX: by rows */
+    SV_WCOMP_QUADS  /* codes alone, for products of bytes: by fours of k */
 };
 enum sv_wcomp_order sv_cpu_gemm_wcomp(const struct sv_cpu *cpu);
-/* The same of packed codes (codes.h); and what expands those that stand as in the file. */
+/* The same of packed codes (codes.h); and expansion of those in the file's layout. */
 enum sv_wcomp_order sv_cpu_gemm_codes(const struct sv_cpu *cpu);
 sv_quant_expand_fn *sv_cpu_gemm_expand(const struct sv_cpu *cpu);
-/* Up to how many rows a head's argmax can be found with a screen; 0: not on this level. */
+/* Largest number of rows for a head's argmax by a screen; 0: not on this level. */
 int32_t sv_cpu_gemm_screen_rows(const struct sv_cpu *cpu);
 
 extern const struct sv_moe_ops sv_cpu_moe; /* moe.c */
@@ -134,16 +134,16 @@ int sv_cpu_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct 
 void sv_cpu_window_close(struct sv_cpu *cpu);
 void sv_cpu_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p);
 void sv_cpu_share_rows(struct sv_dev *dev, const struct sv_p_share_rows *p);
-/* Leaves rows row_index[i] (NULL: i; below 0: row 0) of x, d wide, or -0.0 for those that are not
- * its own (NULL: all are), and waits for the others'; then row i's sum over the ranks can be asked
- * for, by any thread. */
+/* Publishes rows row_index[i] (NULL: i; below 0: row 0) of x, d wide, or -0.0 for rows of other
+ * ranks (NULL: none), and waits for the others'; then any thread can get row i's sum over the
+ * ranks. */
 void sv_cpu_join_rows(struct sv_cpu *cpu, enum sv_join kind, const float *x,
                       const int32_t *row_index, const struct sv_slice *own, int32_t n_rows,
                       int32_t d);
 void sv_cpu_join_sum(const struct sv_cpu *cpu, enum sv_join kind, int32_t row, int32_t d,
                      float *sum);
-/* Leaves the best logit of a row and its id (-1: none), of each row before the wait for the others'
- * (false: the device has failed); then a row's best id of all ranks, -1: none has one. */
+/* Publishes the best logit of a row and its id (-1: none), for each row before the wait for the
+ * others' (false: the device has failed); then a row's best id of all ranks, -1: none. */
 void sv_cpu_join_leave_best(struct sv_cpu *cpu, enum sv_join kind, int32_t row, float x,
                             int32_t id);
 bool sv_cpu_join_best(struct sv_cpu *cpu, enum sv_join kind, int32_t n_rows);
@@ -156,9 +156,9 @@ void sv_cpu_free_weight(struct sv_dev *dev, struct sv_weight *w);
 int64_t sv_cpu_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows);
 int sv_cpu_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
                          float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err);
-/* Memory for something that is read as weights are; NULL: there is none. */
+/* Memory for data that is read like weights; NULL: none. */
 void *sv_cpu_weight_take(struct sv_cpu *cpu, size_t n_bytes, struct sv_err *err);
-bool sv_cpu_weight_free(struct sv_cpu *cpu, void *p); /* false: not one of those */
+bool sv_cpu_weight_free(struct sv_cpu *cpu, void *p); /* false: not one taken */
 /* out = row of w, times scale. */
 void sv_cpu_weight_row(const struct sv_cpu *cpu, const struct sv_weight *w, int32_t row, float *out,
                        float scale);

@@ -2,9 +2,8 @@
  * cpuid.c - which instruction-set levels this machine and its kernel offer.
  *
  * Called at open by cpu.c and gemm.c and by tests. AMX needs a permission for its 8 KiB of tile
- * state, which the kernel grants to the whole process on request; it is asked for on the first
- * question about AMX and nowhere else. Must not: use any instruction whose level has not been
- * established.
+ * state, which the kernel grants to the whole process; it is requested only at the first query of
+ * AMX. Must not: use any instruction whose level has not been established.
  */
 #define _DEFAULT_SOURCE /* syscall */
 
@@ -58,8 +57,7 @@ static struct features detect(void)
     return f;
 }
 
-/* Detection is idempotent, so racing first callers may both do it; the last store wins with equal
- * bits. */
+/* Detection is idempotent, so racing first callers may both do it: both store equal bits. */
 static struct features features(void)
 {
     static atomic_uint cached;
@@ -79,7 +77,7 @@ bool sv_cpu_has_isa(enum sv_isa isa)
     case SV_ISA_AUTO:
     case SV_ISA_PLAIN:
         return true;
-#ifndef SV_NO_AVX2 /* what the compiler could not build, this program does not have */
+#ifndef SV_NO_AVX2 /* levels that the compiler could not build are missing */
     case SV_ISA_AVX2:
         return features().avx2;
 #endif

@@ -2,9 +2,9 @@
  * gdn.c - the gated delta rule: convolution and gates, the scan, the gated norm.
  *
  * Entered through sv_cpu_gdn. The scan is split over value heads and columns of their states, never
- * over rows, and no sum crosses columns: threads change no bit. What other threads read in a phase
- * (rings of keys and of rows before the convolution, the record of a block) is written after it.
- * Must not: change a state by a row that may be rejected.
+ * over rows, and no sum crosses columns: threads change no bit. Data that other threads read in a
+ * phase (rings of keys and of rows before the convolution, the record of a block) is written after
+ * it. Must not: change a state by a row that may be rejected.
  */
 #include "backend/cpu/vec.h"
 
@@ -13,14 +13,14 @@
 
 enum {
     CHUNK = SV_GDN_CHUNK,
-    COLS = 64,   /* columns of a state that are scanned together: of 128 rows, 32 KiB */
-    PIECE = 512, /* channels that are convolved together */
+    COLS = 64,   /* columns of a state scanned together: 32 KiB with 128 rows */
+    PIECE = 512, /* channels convolved together */
     OLDER = SV_GDN_TAPS - 1
 };
 
 /* Views of one slot's block. */
 struct block {
-    int32_t *pos; /* before which state stands */
+    int32_t *pos; /* position of the state */
     float *state, *u, *g;
     void *k;
     char *conv;
@@ -134,7 +134,7 @@ static void to_steps(float *k, int32_t n)
     }
 }
 
-/* beta, and g in the place of G */
+/* beta, and g in place of G */
 static void gates(const struct sv_p_gdn_conv *p, int32_t r)
 {
     const int32_t nv = p->shape.n_v_heads;
@@ -200,8 +200,8 @@ static void dots(const struct conv_job *job, const struct block *b, int32_t seg,
     }
 }
 
-/* Rows that a later convolution may read: the last three of a prompt chunk, which stay; all of a
- * verify block, of which any number may stay. */
+/* Rows that a later convolution may read: the last three of a prompt chunk; all of a verify block,
+ * of which any number may be kept. */
 static void keep_row(const struct conv_job *job, const struct block *b, int32_t seg, int32_t r)
 {
     const struct sv_p_gdn_conv *p = job->p;
@@ -265,13 +265,13 @@ struct scan_job {
     struct sv_gdn_block layout;
 };
 
-/* Some columns of a value head of one segment, on their way through its chunks. */
+/* Scan of some columns of a value head of one segment through its chunks. */
 struct scan {
     const struct scan_job *job;
     struct block b;
     int32_t seg, h, kh, col, n_cols;
     int32_t base, end;  /* positions of this pass */
-    const float *state; /* (k_dim, ld) columns col and on, before the chunk at hand */
+    const float *state; /* (k_dim, ld) columns from col on, before the current chunk */
     int64_t ld;
     const float *k[CHUNK]; /* keys of the chunk */
     float g[CHUNK];
@@ -279,7 +279,7 @@ struct scan {
     float products[2 * CHUNK * COLS]; /* S^T k, S^T q of the pass's rows in the chunk */
     float kw[SV_GDN_MAX_DIM * CHUNK];
     float kept_k[SV_GDN_MAX_DIM * CHUNK];
-    float own[SV_GDN_MAX_DIM * COLS]; /* a state that depends on rows that may be rejected */
+    float own[SV_GDN_MAX_DIM * COLS]; /* a state with rows that may be rejected */
 };
 
 /* Rows [from, to) of the chunk at `first` that were committed before this pass. */
@@ -296,7 +296,7 @@ static void take_kept(struct scan *x, int32_t first, int32_t to)
     }
 }
 
-/* The state behind the chunk, whose 16 rows are at hand. */
+/* The state after the chunk, by its 16 rows. */
 static void fold(struct scan *x, float *to, int64_t ld)
 {
     const struct sv_cpu_vec *vec = x->job->vec;
@@ -373,14 +373,14 @@ static bool is_prompt(const struct scan *x)
     return x->end - x->base > x->job->p->shape.max_block;
 }
 
-/* Before which position the state stands when the pass begins. A block that was cleared and then
- * used from the middle of a text holds zeros all the same. */
+/* Position of the state when the pass begins. A block that was cleared and then used from the
+ * middle of a text also has zeros. */
 static int32_t state_pos(const struct block *b, const struct sv_gdn_block *l, int32_t base)
 {
     return *b->pos <= base && base - *b->pos <= l->ring ? *b->pos : chunk_at(base);
 }
 
-/* Where the state stands after the pass, and from where on the rings must hold its rows. */
+/* Position of the state after the pass, and the first row that the rings must hold. */
 static int32_t kept_from(const struct scan *x)
 {
     return chunk_at(is_prompt(x) ? x->end : x->base);
@@ -446,7 +446,7 @@ static void scan_columns(void *arg, int thread, int n)
     }
 }
 
-/* Keys and G of rows that a later pass reads, and where the state stands now. */
+/* Keys and G of rows that a later pass reads, and the state's position. */
 static void keep_rows(const struct scan_job *job, const struct scan *x)
 {
     const struct sv_gdn_shape *s = &job->p->shape;

@@ -2,10 +2,10 @@
  * gdn_kernels.h - template: the row kernels of the gated delta rule and of gated attention, over
  * the operations of a simd_*.h.
  *
- * Included exactly once by each vec_*.c, after vec_kernels.h. Columns of a state lie in lanes, so
- * that every sum over the key dimension or over rows of a chunk is one ascending chain of its
- * column: which rows and columns share a register block changes no bit. Dimensions are multiples of
- * 16. Must not: be included elsewhere, or contain an intrinsic.
+ * Included exactly once by each vec_*.c, after vec_kernels.h. Lanes are columns of a state, so that
+ * every sum over the key dimension or over rows of a chunk is one ascending chain of its column:
+ * register blocking changes no bit. Dimensions are multiples of 16. Must not: be included
+ * elsewhere, or contain an intrinsic.
  */
 
 /* Sum of a[i] * b[i]: four partial sums of SIMD_W lanes, then one tree. */

@@ -4,8 +4,8 @@
  *
  * Called through the backend table and by cpu.c (gather form). The work of a call is its weight
  * rows in units of 16, laid end to end over all parts and cut into one contiguous range per thread,
- * so a thread meets the same weights at every call. Must not: allocate after reserve, or let
- * anything but k decide the order of additions (see gemm.h).
+ * so a thread reads the same weights at every call. Must not: allocate after reserve, or let
+ * anything but k determine the order of additions (see gemm.h).
  */
 #include "backend/cpu/gemm.h"
 
@@ -18,15 +18,14 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Below this many packed elements every thread packs for itself: cheaper than meeting at a
- * barrier. */
+/* Below this many packed elements every thread packs for itself: cheaper than a barrier. */
 #define ALONE_ELEMENTS 65536
 
-/* From so many rows for each thread on, and up to so many weights, threads share out rows instead
- * of weights where weights stand packed: each reads all of them, which its products hide, and what
- * a row goes through from one product to the next stays in one core's cache. Between cores that
- * share no cache a line takes 0.15 us. Many rows are shared out whatever the weights (set_own):
- * nobody waits for another's packed input, nor fetches it from another's cache. */
+/* From so many rows per thread on, and up to so many weights, threads divide rows instead of packed
+ * weights: each reads all weights, which its products hide, and a row's data stays in one core's
+ * cache from product to product. Between cores without a shared cache a line takes 0.15 us. Many
+ * rows are divided with any weights (set_own): no thread waits for another's packed input, nor
+ * reads it from another's cache. */
 #define OWN_ROWS 4
 #define OWN_ELEMENTS (1 << 20)
 
@@ -34,18 +33,18 @@ struct sv_cpu_gemm {
     const struct sv_gemm_kern *kern[SV_F16 + 1]; /* by weight type */
     struct sv_gemm_thread *threads;              /* (n_threads) */
     void *packed;                                /* one pass's input, shared */
-    void *scratch;                               /* behind the pointers above */
+    void *scratch;                               /* memory of the pointers above */
     int32_t max_k, max_rows;
-    const struct sv_gemm_kern *shared; /* whose many rows are shared out, NULL: none */
-    int32_t own_from, own_most; /* from so many for each thread on; so many of its own at a time */
+    const struct sv_gemm_kern *shared; /* kernel whose many rows are divided, NULL: none */
+    int32_t own_from, own_most;       /* from so many per thread on; so many of its own at a time */
     const struct sv_gemm_kern *bytes; /* for quantized weights, NULL: as any other */
     const struct sv_gemm_kern *int8;  /* for codes with input in int8 */
-    bool packs; /* bf16 weights are multiplied packed: at load, or else at every call */
-    enum sv_wcomp_order wcomp;  /* how compressed weights stand here, if they can be multiplied */
-    enum sv_wcomp_order codes;  /* and codes, if they are packed */
-    sv_quant_expand_fn *expand; /* those that are not */
+    bool packs;                       /* bf16 weights are packed: at load, or else at every call */
+    enum sv_wcomp_order wcomp;        /* order of compressed weights, if supported */
+    enum sv_wcomp_order codes;        /* and codes, if they are packed */
+    sv_quant_expand_fn *expand;       /* those that are not */
     const struct sv_gemm_kern *screen[2]; /* for heads' bounds, by plane; NULL: none */
-    int32_t screen_rows;                  /* up to how many it is asked */
+    int32_t screen_rows;                  /* largest number of rows for it */
     struct sv_gemm_call call;             /* the one in flight */
 };
 
@@ -72,7 +71,7 @@ static const struct sv_gemm_kern *choose(const struct sv_cpu *cpu, enum sv_dtype
     return sv_gemm_kern_plain(w, rounded);
 }
 
-/* More rows than these are arithmetic's without tiles, and a screen is more of it. */
+/* More rows are limited by arithmetic without tiles, to which a screen adds. */
 #define SCREEN_ROWS_ALONE 4
 
 static void set_screen(struct sv_cpu_gemm *g, const struct sv_cpu *cpu)
@@ -94,8 +93,8 @@ static void set_screen(struct sv_cpu_gemm *g, const struct sv_cpu *cpu)
 #endif
 }
 
-/* Each thread reads, and copies or expands, all weights for its rows: the more rows the less that
- * costs. What packed weights cost is little, and there the input should stay in level 2. */
+/* Each thread reads, and copies or expands, all weights for its rows: cheaper with more rows.
+ * Packed weights cost little, and there the input should stay in level 2. */
 static void set_own(struct sv_cpu_gemm *g)
 {
     (void)g;
@@ -240,7 +239,7 @@ static size_t take(size_t *at, size_t n_bytes)
     return here;
 }
 
-/* Rows of its own that a thread packs at a time; 0: it never has enough of them. */
+/* Own rows that a thread packs at a time; 0: never enough rows. */
 static int32_t panel_rows(const struct sv_cpu *cpu, const struct sv_cpu_gemm *g)
 {
     const int32_t most = (g->max_rows + cpu->n_threads - 1) / cpu->n_threads;
@@ -381,7 +380,7 @@ void sv_gemm_run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, c
         inside->leave();
 }
 
-/* Rows of its own that a thread takes at a time: pieces of one size. */
+/* Own rows that a thread multiplies at a time: pieces of one size. */
 static int32_t own_at_once(const struct sv_gemm_call *c, int32_t rows)
 {
     const int32_t most = c->cpu->gemm->own_most, pieces = (rows + most - 1) / most;
@@ -398,7 +397,7 @@ static void work_rows(const struct sv_gemm_call *c, struct sv_gemm_thread *t, in
     int32_t begin, end, some;
     if (c->pack_alone) {
         sv_cpu_share(rows, thread, n_threads, &begin, &end);
-    } else { /* whole pairs of blocks, but for the last */
+    } else { /* whole pairs of blocks, except the last */
         sv_cpu_share(sv_gemm_pairs_of_blocks(rows) / 32, thread, n_threads, &begin, &end);
         begin *= 32;
         end = end * 32 < rows ? end * 32 : rows;
@@ -521,7 +520,7 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
     return true;
 }
 
-/* Whether so many rows of a call are shared out rather than its weights. */
+/* Whether so many rows of a call are divided rather than its weights. */
 static bool shares_rows(const struct sv_cpu *cpu, const struct sv_gemm_call *c, int32_t n_rows)
 {
     const struct sv_cpu_gemm *g = cpu->gemm;
@@ -569,7 +568,7 @@ void sv_cpu_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
 
 /* ---------------------------------------------------------------- the fused head */
 
-/* Threads hold ascending ranges of ids, so "greater" alone leaves a tie with the lowest id. */
+/* Threads have ascending ranges of ids, so "greater" alone gives ties to the lowest id. */
 static int32_t merge(const struct sv_cpu *cpu, int32_t r, float *best, float *confidence)
 {
 #ifndef SV_NO_AVX512
@@ -589,7 +588,7 @@ static int32_t merge(const struct sv_cpu *cpu, int32_t r, float *best, float *co
     return id;
 }
 
-/* Bounds, by one plane, of the units that the call is left with. */
+/* Bounds, by one plane, of the call's remaining units. */
 static void bound(struct sv_cpu *cpu, const struct sv_screen *v, enum sv_screen_plane plane,
                   int32_t n_rows)
 {
@@ -605,8 +604,8 @@ static void bound(struct sv_cpu *cpu, const struct sv_screen *v, enum sv_screen_
     c->item[0] = item;
 }
 
-/* After coarse bounds: what each row's largest logit reaches, and, as the call's units in ascending
- * order, those with the largest upper bounds. false: some row has no bounds. */
+/* After coarse bounds: a lower bound of each row's largest logit, and, as the call's units,
+ * ascending, those with the largest upper bounds. false: some row has no bounds. */
 static bool reached(struct sv_cpu *cpu, struct sv_screen *v, int32_t n_rows, float *low)
 {
     const struct sv_gemm_thread *t = cpu->gemm->threads;
@@ -662,7 +661,7 @@ static void put_winner(struct sv_cpu *cpu, const struct sv_p_head_argmax *p, int
         p->out[at] = id < 0 ? 0 : id;
 }
 
-/* The best of w's rows; with a join they are left for it. */
+/* The best of w's rows; with a join they are published for it. */
 static void find_winners(struct sv_cpu *cpu, const struct sv_p_head_argmax *p)
 {
     const struct sv_gemm_part part = {.w = p->w};

@@ -1,5 +1,5 @@
 /*
- * gemm.h - what the files gemm*.c share: one product in flight, and the table of kernels.
+ * gemm.h - shared by the files gemm*.c: one product in flight, and the table of kernels.
  *
  * gemm.c owns threads, packing order and scratch; gemm_plain.c, gemm_avx2.c, gemm_avx512.c,
  * gemm_bf16_avx512.c, gemm_int8_*.c and gemm_amx.c each offer kernels for one instruction-set
@@ -25,16 +25,16 @@
 #define SV_MOE_ROWS 128
 #define SV_MOE_SUMS (64 << 10)
 
-/* ASan would look at every broadcast: one check a product. What tiles may touch is tested with
- * operands that end at a fenced page. What is inlined into such a function must be one as well: its
- * locals would stay poisoned. */
+/* ASan would check every broadcast: one check per product. Tiles' accesses are tested with operands
+ * that end at a fenced page. Functions inlined into such a function must be such too: their locals
+ * would stay poisoned. */
 #if defined(__SANITIZE_ADDRESS__)
 #define UNCHECKED __attribute__((no_sanitize_address))
 #else
 #define UNCHECKED
 #endif
 
-/* Forms in which a kernel wants its input. */
+/* Forms of a kernel's input. */
 enum sv_gemm_form {
     SV_GEMM_X_RAW,    /* the caller's f32 rows, in place */
     SV_GEMM_X_ROUND,  /* f32 rows rounded to bf16 values, k padded with zeros to a multiple of 32 */
@@ -46,17 +46,17 @@ enum sv_gemm_form {
 
 struct sv_gemm_call;
 struct sv_gemm_thread {
-    /* AMX: 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles, or a compressed unit expanded;
-     * AVX512-BF16: SV_GEMM_RAW_UNITS units that were not packed at load, or are compressed */
+    /* AMX: 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles, or an expanded unit; AVX512-BF16:
+     * SV_GEMM_RAW_UNITS units not packed at load, or compressed */
     uint8_t *pack_w;
     void *unit_w;    /* a unit of codes expanded row by row, */
     float *unit_row; /* and one row of it in f32 */
     float *sums;     /* (SV_GEMM_GROUP, SV_GEMM_ROWS / 16, 16, 16) partial sums */
     uint8_t *own_x;  /* packed input of small calls, so that they need no barrier */
-    uint8_t *panel;  /* packed input of its own rows, of many; NULL: never so many */
+    uint8_t *panel;  /* packed input of its own rows if many; NULL: never so many */
     float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */
     int32_t *best_id;
-    struct sv_gemm_call *call; /* the call as it is for this thread's rows, or experts */
+    struct sv_gemm_call *call; /* the call for this thread's rows, or experts */
     uint8_t *expert_x;         /* packed input of SV_MOE_ROWS rows of an expert, or a head */
     float *expert_y;           /* (SV_MOE_SUMS) */
     /* (SV_GEMM_ROWS) where bytes are multiplied, for their kernel's running maximum */
@@ -67,21 +67,21 @@ struct sv_codes;
 struct sv_gemm_kern;
 struct sv_screen;
 
-/* The best logit of each of 32 stretches of the vocabulary, for one row: lanes of units with an
- * even number, then of odd ones. All bits set: nothing yet. */
+/* The best logit of each of 32 parts of the vocabulary, for one row: lanes of even units, then of
+ * odd ones. All bits set: none yet. */
 #define SV_GEMM_STRETCHES 32
 struct sv_gemm_lanes {
     _Alignas(SV_ALIGN) float val[SV_GEMM_STRETCHES];
     int32_t id[SV_GEMM_STRETCHES];
 };
 
-/* One part of a call. A cache line each: threads fetch the call from the caller's cache, one line
- * after the other, and that is most of what a small product costs. */
+/* One part of a call. A cache line each: threads fetch the call from the caller's cache line by
+ * line, which is most of the cost of a small product. */
 struct sv_gemm_item {
     _Alignas(SV_ALIGN) const struct sv_gemm_kern *kern;
     const void *w;                     /* (n, k), or packed: [unit][pair of k][16][2] */
     const void *bias;                  /* (n) or NULL */
-    enum sv_dtype w_dtype, bias_dtype; /* of codes, what they are expanded to */
+    enum sv_dtype w_dtype, bias_dtype; /* of codes, the type after expansion */
     bool packed, wcomp;                /* compressed: see wcomp.h */
     const struct sv_codes *codes;      /* of w, see codes.h; NULL: elements of w_dtype */
     int32_t n, unit0;                  /* weight rows; its first unit */
@@ -96,20 +96,20 @@ struct sv_gemm_call {
     int64_t ldy;
     const int32_t *rows; /* input row of each output row, or NULL */
     int32_t k, n_parts;
-    /* output rows of this pass; of one thread, or of all that share weights out, at most
-     * SV_GEMM_ROWS */
+    /* output rows of this pass; of one thread, or of all that divide weights, at most SV_GEMM_ROWS
+     */
     int32_t m0, m1;
     int32_t n_units;
     bool pack_alone; /* each thread packs its own copy */
-    bool by_rows;    /* threads share out rows, not weights */
-    /* bounds are asked for (head_screen.h): best_val has (rows, 16) lower ones */
+    bool by_rows;    /* threads divide rows, not weights */
+    /* computes bounds (head_screen.h): best_val has (rows, 16) lower ones */
     const struct sv_screen *screen;
     const int32_t *units;              /* n_units of them are to be multiplied; NULL: all */
-    const struct sv_gemm_kern *packer; /* the kernel whose form of x must be made, or NULL */
+    const struct sv_gemm_kern *packer; /* the kernel for whose form x is packed, or NULL */
     struct sv_gemm_item item[SV_GEMM_MAX_PARTS];
 };
 
-/* Part of the work of one call that one thread does in one go: units of one part. */
+/* Part of a call's work for one thread: units of one part. */
 struct sv_gemm_span {
     const struct sv_gemm_call *call;
     struct sv_gemm_thread *thread;
@@ -124,13 +124,13 @@ struct sv_gemm_kern {
     /* Packs rows [m0, m1) of the call: slice i of n, NULL for SV_GEMM_X_RAW. */
     void (*pack)(const struct sv_gemm_call *c, void *xp, int i, int n);
     void (*run)(const struct sv_gemm_span *s);
-    /* Around a thread's spans of one call; NULL when there is nothing to set up. */
+    /* Before and after a thread's spans of one call; NULL: no set-up. */
     void (*enter)(const struct sv_gemm_call *c);
     void (*leave)(void);
 };
 
-/* gemm.c, for moe.c and mla.c: part i of a call that it fills itself, the first units of which is
- * unit0; units [u0, u1) of such a call, whose input is packed; and a thread's own. */
+/* gemm.c, for moe.c and mla.c: part i of a call filled by the caller, its first unit is unit0;
+ * units [u0, u1) of such a call, whose input is packed; and a thread's own. */
 void sv_gemm_set_item(struct sv_gemm_call *c, int32_t i, const struct sv_gemm_part *part,
                       int32_t unit0, int32_t col0);
 void sv_gemm_run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, const void *packed,
@@ -169,7 +169,7 @@ sv_quant_expand_fn sv_quant_expand_avx2, sv_quant_expand_avx512;
 void sv_gemm_pack_round(const struct sv_gemm_call *c, void *xp, int i, int n);
 /* SV_GEMM_X_TILES for both levels that have bf16 products. */
 void sv_gemm_pack_tiles(const struct sv_gemm_call *c, void *xp, int i, int n);
-/* Units [u0, u1) of row-major bf16 weights (n, k) to where packed ones stand from `to` on. */
+/* Packs units [u0, u1) of row-major bf16 weights (n, k) to `to`. */
 void sv_gemm_pack_units_avx512(uint16_t *to, const uint16_t *w, int32_t n, int32_t k, int32_t u0,
                                int32_t u1);
 /* The same for products of bytes, and the bytes of one unit. */
@@ -194,7 +194,7 @@ const struct sv_gemm_kern *sv_gemm_kern_avx2(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_avx512(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_bf16_avx512(void);
 const struct sv_gemm_kern *sv_gemm_kern_i8_avx512(void); /* for packed quantized weights */
-/* It keeps the argmax by stretches; here they become a row's, with its logit: -1 when all are NaN.
+/* It keeps the argmax by parts; here they become a row's, with its logit: -1 when all are NaN.
  * confidence: as in struct sv_p_head_argmax, or NULL. */
 int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads,
                                  int32_t r, float *logit, float *confidence);

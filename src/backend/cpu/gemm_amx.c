@@ -2,19 +2,18 @@
  * gemm_amx.c - bf16 x bf16 product kernels on AMX tiles, for every number of rows.
  *
  * Entered through sv_gemm_kern_amx by gemm.c after cpuid said yes and the kernel gave tile state.
- * Weights are AMX's A operand: 16 rows x 32 elements straight out of row-major memory, in place;
- * the packed input is B; the result is a tile of y transposed. One accumulation order for 1 row and
- * for thousands: element (n, m) takes k in steps of 32 through tdpbf16ps, whichever tile and block
- * it sits in, and partial sums rest in f32. Must not: read past the last weight, leave tiles
- * configured after a call.
+ * Weights are AMX's A operand: 16 rows x 32 elements of row-major memory, in place; the packed
+ * input is B; the result is a tile of y transposed. One accumulation order for 1 row and for
+ * thousands: element (n, m) adds k in steps of 32 by tdpbf16ps, in any tile and block, and partial
+ * sums are kept in f32. Must not: read past the last weight, leave tiles configured after a call.
  *
- * Two ways through the same steps. Few rows ("stream"): memory sets the pace, so weights go by
- * once, 16 rows at a time, with sums in tiles. Many rows ("wide"): the multiplier sets the pace, so
- * 32 weight rows by SV_GEMM_KBLOCK rest in the level-1 cache while the input, from level 2, passes
+ * Two loops over the same steps. Few rows ("stream") are limited by memory: weights are read once,
+ * 16 rows at a time, with sums in tiles. Many rows ("wide") are limited by the multiplier: 32
+ * weight rows by SV_GEMM_KBLOCK stay in the level-1 cache while the input, from level 2, passes
  * over them.
  *
  * Compressed weights (wcomp.h) are expanded into tiles beside the level-1 cache's input: some steps
- * of k ahead of the multiplying when rows are few, and wherever others would be copied.
+ * of k ahead of the products when rows are few, else in place of the copy.
  */
 #if !defined(__clang__)
 #pragma GCC target(                                                                                \
@@ -44,16 +43,14 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* Where the next steps of k of one unit's weights stand: in place, or copied as contiguous
- * tiles. */
+/* Address of the next steps of k of one unit's weights: in place, or copied as contiguous tiles. */
 struct wsrc {
     const uint8_t *p;
     size_t stride; /* between rows */
     size_t step;   /* between steps of k */
 };
 
-/* GCC's tile loads do not tell the compiler that they read memory: whatever they read must be
- * stored before. */
+/* GCC's tile loads do not declare that they read memory: their data must be stored before. */
 static inline void stored_before_tiles(const void *p)
 {
     __asm__ volatile("" : : "r"(p) : "memory");
@@ -78,12 +75,12 @@ static void leave(void)
 
 /* --------------------------------------------------------- weights that cannot be used in place */
 
-/* Rows of weights asked for before they are copied. */
+/* Rows of weights prefetched before they are copied. */
 #define COPY_AHEAD 4
 
 /* Copies `steps` steps of k from `step` on of rows <= 16 weight rows as zero-padded tiles
- * [step][16][32]: the end of k, too few rows, or weights that many rows of input will pass over.
- * Along the rows, as memory likes it. */
+ * [step][16][32]: the end of k, too few rows, or weights for many rows of input. Along the rows,
+ * sequential in memory. */
 static void copy_unit(uint8_t *to, const uint16_t *w, int32_t k, int32_t step, int32_t steps,
                       int rows)
 {
@@ -105,8 +102,8 @@ static void copy_unit(uint8_t *to, const uint16_t *w, int32_t k, int32_t step, i
 
 /* ---------------------------------------------------------------- tiles by number */
 
-/* Tiles 0-3 hold sums, 4-5 weights, 6-7 input. The instructions name tiles in their encoding; these
- * pick by an argument that is constant after inlining. */
+/* Tiles 0-3 hold sums, 4-5 weights, 6-7 input. The instructions encode the tile's number; these
+ * select by an argument that is constant after inlining. */
 #define EACH_SUM(c, op)                                                                            \
     switch (c) {                                                                                   \
     case 0:                                                                                        \
@@ -189,13 +186,12 @@ static void emit(const struct job *j, int32_t n, int32_t block, const float *til
 
 /* ---------------------------------------------------------------- few rows */
 
-/* Weights are asked for this many steps of k ahead: enough to cover memory's latency, few enough to
- * stay in the level-1 cache until used. Sixteen rows side by side is also what the hardware's
- * prefetchers like. */
+/* Weights are prefetched this many steps of k ahead: enough for memory's latency, few enough to
+ * stay in the level-1 cache until used. Sixteen rows also suit the hardware's prefetchers. */
 #define AHEAD 6
 
-/* sums c0.. += weights x input over n steps of k: one unit of weights, nb blocks of rows. `next` is
- * where the weights go on after these steps; 0: nothing is asked for. */
+/* sums c0.. += weights x input over n steps of k: one unit of weights, nb blocks of rows. `next`:
+ * the weights after these steps; 0: no prefetch. */
 MUST_INLINE void stream_steps(const int c0, const int nb, struct wsrc a, uintptr_t next,
                               const uint8_t *x, size_t x_block, size_t x_stride, int n)
 {
@@ -247,7 +243,7 @@ MUST_INLINE void stream_unit(const struct job *j, const int c0, const int nb, in
     }
 }
 
-/* Stores the sums of some units with nb blocks of rows each and sends them on. */
+/* Stores the sums of some units with nb blocks of rows each and emits them. */
 MUST_INLINE void stream_end(const struct job *j, const int sums, const int nb, int units,
                             int32_t n0)
 {
@@ -265,8 +261,8 @@ static inline int units_from(const struct job *j, int32_t n0, int most)
     return units < most ? units : most;
 }
 
-/* Up to nu units side by side, each with nb blocks of rows, nu * nb <= 4 sums. They take turns
- * every `chunk` steps, so that a chunk of input stays in the level-1 cache for all of them. */
+/* Up to nu units in parallel, each with nb blocks of rows, nu * nb <= 4 sums. They alternate every
+ * `chunk` steps, so that a chunk of input stays in the level-1 cache for all of them. */
 MUST_INLINE void stream_group(const struct job *j, const int nu, const int nb, int32_t n0,
                               int32_t chunk)
 {
@@ -315,18 +311,17 @@ MUST_INLINE void wcomp_step(const struct job *j, const int nu, const int nb, con
     }
 }
 
-/* Steps of k between expanding and multiplying: a tile cannot be loaded from stores that are still
- * on their way to the cache, and whatever waits for the multiplier keeps lines from being asked
- * for. */
+/* Steps of k between expanding and multiplying: a tile cannot be loaded from stores still in flight
+ * to the cache, and waiting for the multiplier delays prefetches. */
 #define WCOMP_LEAD 3
 /* Steps that pack_w holds of each unit at a time: a power of two, and 2 units fit. */
 #define WCOMP_RING 8
 
-/* How far ahead lines are asked for: into level 2, and into level 1. */
+/* Prefetch distances of lines: into level 2, and into level 1. */
 #define WCOMP_AHEAD 8320
 #define WCOMP_NEAR (2 * SV_WCOMP_BLOCK)
 
-/* nu compressed units side by side, each with nb blocks of rows, nb 1 or 2 if nu is above 1. all:
+/* nu compressed units in parallel, each with nb blocks of rows, nb 1 or 2 if nu is above 1. all:
  * every step stays expanded in pack_w. */
 MUST_INLINE void wcomp_group(const struct job *j, const int nu, const int nb, int32_t n0,
                              const bool all)
@@ -359,7 +354,7 @@ MUST_INLINE void wcomp_group(const struct job *j, const int nu, const int nb, in
     stream_end(j, nu * nb, nb, nu, n0);
 }
 
-/* One more turn of nb blocks of rows over a compressed unit, which stands expanded in pack_w. */
+/* One more pass of nb blocks of rows over a compressed unit, expanded in pack_w. */
 MUST_INLINE void wcomp_turn(const struct job *j, const int nb, int32_t n0)
 {
     const size_t x_stride = (size_t)j->cols * 4, x_block = (size_t)j->steps * 64 * j->cols;
@@ -371,10 +366,10 @@ MUST_INLINE void wcomp_turn(const struct job *j, const int nb, int32_t n0)
     stream_end(j, nb, nb, 1, n0);
 }
 
-/* Bytes of input that stay in the level-1 cache beside the weights passing through it. */
+/* Bytes of input that stay in the level-1 cache beside streamed weights. */
 #define CHUNK_BYTES (32 << 10)
 
-/* More than four blocks pass over a unit in turns; from the second on its weights come from
+/* More than four blocks take several passes over a unit; from the second on its weights come from
  * level 2. */
 static void stream_in_turns(struct job *j)
 {
@@ -471,25 +466,24 @@ static inline float *sums_of(const struct job *j, int unit, int32_t block)
     return j->s->thread->sums + ((size_t)unit * (SV_GEMM_ROWS / 16) + block) * 256;
 }
 
-/* The weights of two units that are wanted next, asked for into level 2 while others are
- * multiplied: some lines of each with every step of k. */
+/* Prefetch of the next two units' weights into level 2 while others are multiplied: some lines of
+ * each with every step of k. */
 struct soon {
-    uintptr_t at, other; /* the next line of one unit, and how far from there the other's is */
-    size_t row; /* from the end of what is wanted of one row of weights to the next row's */
-    int32_t left, in_row; /* lines not asked for, and those of them in this row */
+    uintptr_t at, other;  /* the next line of one unit, and the distance to the other's */
+    size_t row;           /* from the end of one row's needed weights to the next row's */
+    int32_t left, in_row; /* lines not yet prefetched, and those of them in this row */
     int32_t per_row, each;
 };
 
-/* 32 (or fewer) weight rows from n by some steps of k from t: what rests in the level-1 cache at a
- * time. */
+/* 32 (or fewer) weight rows from n by some steps of k from t: the level-1 cache's block. */
 struct wide {
     int32_t n, t, steps;
     int32_t g, end; /* the group of rows that n belongs to */
     struct soon soon;
-    struct sv_wcomp_walk at[SV_GEMM_GROUP]; /* compressed: where each unit of the group goes on */
+    struct sv_wcomp_walk at[SV_GEMM_GROUP]; /* compressed: position in each unit of the group */
 };
 
-/* Lines of a compressed unit's table and escapes: about what 1024 of k have. */
+/* Lines of a compressed unit's table and escapes: about those of 1024 of k. */
 #define WCOMP_HEAD_LINES 12
 
 static void plan_soon(const struct job *j, struct wide *b)
@@ -582,7 +576,7 @@ MUST_INLINE void wide_pair(const struct job *j, const bool two_w, const bool two
             sum_store(c, s[c], 64);
 }
 
-/* Compressed weights of unit i of the group, in place of a copy. */
+/* Expands unit i of the group, in place of a copy. */
 static void wide_expand(const struct job *j, struct wide *b, int i, uint8_t *to)
 {
     if (!b->t) {
@@ -619,8 +613,7 @@ static void wide_block(const struct job *j, struct wide *b)
     }
 }
 
-/* Asks for the lines of y that 16 rows from m are to be written to: a page each, which nothing else
- * would foresee. */
+/* Prefetches the output lines of 16 rows from m: a page each, which hardware does not predict. */
 MUST_INLINE void ask_y(const struct job *j, int32_t n, int32_t m)
 {
     const struct sv_gemm_call *c = j->s->call;
@@ -640,7 +633,7 @@ static void wide_emit(const struct job *j, const struct wide *b)
 }
 
 /* Input that stays in the level-2 cache lets every pair of units run through all of k at once; more
- * of it is walked block of k by block of k, with as many units as their sums allow. */
+ * input is processed by blocks of k, with as many units as their sums allow. */
 #define INPUT_BYTES (1 << 20)
 
 static bool fits_level2(const struct job *j)
@@ -664,7 +657,7 @@ static void run_wide(const struct job *j)
     }
 }
 
-/* Blocks of 16 rows up to which the weights are better left where they are. */
+/* Blocks of 16 rows up to which weights are better used in place. */
 #define STREAM_BLOCKS 9
 
 static void run(const struct sv_gemm_span *s)

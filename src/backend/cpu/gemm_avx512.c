@@ -1,6 +1,6 @@
 /*
  * gemm_avx512.c - matrix product kernels for AVX-512 (F, BW, DQ, VL) with f32 sums over f32, bf16
- * or f16 weights, and the way out of every 512-bit kernel: bias, transposed store, running argmax.
+ * or f16 weights, and the output of every 512-bit kernel: bias, transposed store, running argmax.
  *
  * Entered through sv_gemm_kern_avx512 by gemm.c after cpuid said yes; emit is also called by
  * gemm_amx.c. Must not: read past the last weight, write past the last
@@ -128,7 +128,7 @@ static void store_y(const struct sv_gemm_span *s, int32_t n0, int nn, int32_t m,
             _mm512_storeu_ps(y + j * c->ldy, _mm512_add_ps(_mm512_castsi512_ps(r[j]), bias));
 }
 
-/* One input row: the 16 values stand together, and almost never beat what is there. */
+/* One input row: the 16 values are contiguous, and rarely exceed the maximum. */
 static void argmax_one(float *best, int32_t *id, int32_t n0, int nn, const float *tile)
 {
     __m512 v = _mm512_maskz_loadu_ps((__mmask16)((1u << nn) - 1), tile);
@@ -157,7 +157,7 @@ void sv_gemm_emit_avx512(const struct sv_gemm_span *s, int32_t n0, int nn, int32
     }
     const __mmask16 cols = (__mmask16)((1u << nm) - 1);
     __m512 best = _mm512_maskz_loadu_ps(cols, best_val);
-    /* Most tiles beat nothing: look first, in any order, before going row by row. */
+    /* Most tiles do not exceed the maxima: check first, in any order, before each row. */
     unsigned any = 0;
     for (int i = 0; i < nn; i++)
         any |= _mm512_mask_cmp_ps_mask(cols, _mm512_maskz_loadu_ps(cols, tile + i * ld), best,
@@ -167,7 +167,7 @@ void sv_gemm_emit_avx512(const struct sv_gemm_span *s, int32_t n0, int nn, int32
     __m512i id = _mm512_maskz_loadu_epi32(cols, best_id);
     for (int i = 0; i < nn; i++) {
         __m512 v = _mm512_maskz_loadu_ps(cols, tile + i * ld);
-        /* "not (v <= best)" also lets the first number replace the NaN that means nothing yet. */
+        /* "not (v <= best)" also lets the first number replace the initial NaN. */
         __mmask16 win =
             _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(v, v, _CMP_ORD_Q), v, best, _CMP_NLE_UQ);
         best = _mm512_mask_mov_ps(best, win, v);

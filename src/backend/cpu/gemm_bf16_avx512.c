@@ -5,14 +5,14 @@
  * Entered through sv_gemm_kern_bf16_avx512 by gemm.c after cpuid said yes, and by weights.c, which
  * packs weights at load. Lanes are sixteen weight rows: one vdpbf16ps takes a pair of k of all
  * sixteen times the same pair of one input row, broadcast from memory by the instruction itself. So
- * there is nothing to sum across lanes, and output (row, n) is one chain over pairs of k,
- * ascending, whatever the tile. Weights stand as [unit][pair of k][16 weight rows][2]; those that
- * were not packed at load (tests, slices) are packed a few units at a time, with the same bits, and
- * compressed ones and codes (wcomp.h, codes.h) are expanded so for more than 16 rows; fewer have
- * gemm_wcomp_avx512.c and gemm_codes_avx512.c.
+ * there are no sums across lanes, and output (row, n) is one chain over pairs of k, ascending, in
+ * any tile. Weights are stored as [unit][pair of k][16 weight rows][2]; those that were not packed
+ * at load (tests, slices) are packed a few units at a time, with the same bits, and compressed ones
+ * and codes (wcomp.h, codes.h) are expanded so for more than 16 rows; fewer use gemm_wcomp_avx512.c
+ * and gemm_codes_avx512.c.
  *
- * vdpbf16ps takes denormals as zero and rounds to nearest whatever the control register says, so
- * its bits are the same in every process. Must not: read past the last weight.
+ * vdpbf16ps flushes denormals and rounds to nearest regardless of the control register, so its bits
+ * are the same in every process. Must not: read past the last weight.
  */
 #include "backend/cpu/codes.h"
 #include "backend/cpu/wcomp.h"
@@ -23,7 +23,7 @@
 
 #define KSTEP 32
 #define UNIT SV_GEMM_UNIT
-#define MOST_UNITS SV_GEMM_RAW_UNITS /* units side by side: one row needs many sums in flight */
+#define MOST_UNITS SV_GEMM_RAW_UNITS /* units in parallel: one row needs many sums in flight */
 #define MUST_INLINE static inline __attribute__((always_inline))
 
 #include "backend/cpu/transpose_avx512.h"
@@ -123,7 +123,7 @@ struct tile {
     const int32_t *x;  /* the first row's pairs */
     int32_t cols;      /* from one pair of k to the next */
     int32_t pairs;
-    size_t ahead;  /* bytes from a weight to one to be asked for, 0 = the weight itself */
+    size_t ahead;  /* prefetch distance in bytes, 0 = the weight itself */
     int32_t n0, m; /* first weight row of the span's part, first output row */
 };
 
@@ -144,7 +144,7 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
 #pragma GCC unroll 8
         for (int u = 0; u < nu; u++) {
             wv[u] = _mm512_loadu_si512(w + u * unit);
-            if (nr > 2) /* else memory is asked often enough as it is */
+            if (nr > 2) /* else there are enough prefetches */
                 _mm_prefetch((const char *)((uintptr_t)(w + u * unit) + ahead), _MM_HINT_T1);
         }
 #pragma GCC unroll 16
@@ -176,7 +176,7 @@ static void run_units(struct tile *t, int32_t units, uintptr_t after)
         const int nr = c->m1 - m < 16 ? c->m1 - m : 16;
         t->m = m;
         t->ahead = m == c->m0 ? AHEAD_BYTES : 0;
-        if (after) /* what is expanded next, wanted once these rows are through */
+        if (after) /* the units to expand next, needed after these rows */
             t->ahead = m + 16 >= c->m1 ? after - (uintptr_t)w0 : 0;
         t->x = (const int32_t *)t->s->xp + (size_t)((m - c->m0) / 16) * steps * 16 * t->cols;
         for (int32_t u = 0, nu; u < units; u += nu) {
@@ -193,7 +193,7 @@ static void run_units(struct tile *t, int32_t units, uintptr_t after)
 /* Weights of so many bytes stay in level 2 while the rows of input pass over them. */
 #define GROUP_BYTES (384 << 10)
 
-/* Units [u, u + n) of a compressed matrix to where packed ones stand. */
+/* Expands units [u, u + n) of a compressed matrix to packed ones. */
 static void expand_units(uint16_t *to, const struct sv_gemm_span *s, int32_t u, int32_t n)
 {
     const int32_t k = s->call->k, whole = (k + 1) / 2 * 2 / KSTEP;

@@ -6,8 +6,8 @@
  * the order of gemm_bf16_avx512.c: the same bits as with the expanded matrix. A value is rounded to
  * f32 once, as docs/formats.md says: a code times its scale is exact before a minimum is
  * subtracted, so that a fused multiply-subtract rounds where the reference does. Then it is rounded
- * to bf16; denormal numbers become zero, which vdpbf16ps and AMX take them for. Must not: read
- * behind a unit.
+ * to bf16; denormal numbers become zero, as vdpbf16ps and AMX treat them. Must not: read past a
+ * unit.
  */
 #include "backend/cpu/codes.h"
 #include "backend/cpu/gemm.h"
@@ -18,14 +18,14 @@
 #define MUST_INLINE static inline __attribute__((always_inline))
 #define PAIRS (SV_CODES_STEP / 2)
 #define STEPS (SV_CODES_CHUNK / SV_CODES_STEP)
-/* How far ahead of its reading a unit is asked for, into level 2. */
+/* Prefetch distance of a unit, into level 2. */
 #define AHEAD 4096
 
 #include "backend/cpu/put_avx512.h"
 
 /* ---------------------------------------------------------------- scales */
 
-/* What the codes of a chunk are multiplied by, and what is subtracted: sixteen rows an entry. */
+/* Factors of a chunk's codes, and subtrahends: sixteen rows an entry. */
 struct scales {
     __m512 by[SV_CODES_SCALES], minus[SV_CODES_SCALES];
 };
@@ -120,13 +120,13 @@ static void scales_of(struct scales *to, const struct sv_codes *c, const uint8_t
 
 /* ---------------------------------------------------------------- codes */
 
-/* A unit on its way: codes of the next step, and how its chunk is scaled. */
+/* Position in a unit: codes of the next step, and its chunk's scales. */
 struct walk {
     const uint8_t *at;
     struct scales scales;
 };
 
-/* What the values of a kind are looked up or multiplied with. */
+/* Tables and factors for the values of a kind. */
 struct constants {
     __m512 table, factor;
     __m512i low_rows, high_rows; /* row of each lane: of rows 0-7 and 8-15, each twice */
@@ -357,7 +357,7 @@ struct tile {
     int32_t n0;       /* first weight row of the span's part */
 };
 
-/* nu units times nr rows, expanded in registers: units side by side keep more sums in flight. */
+/* nu units times nr rows, expanded in registers: several units keep more sums in flight. */
 UNCHECKED MUST_INLINE void tile(const enum sv_codes_kind kind, const int nu, const int nr,
                                 const struct tile *t)
 {
@@ -376,7 +376,7 @@ UNCHECKED MUST_INLINE void tile(const enum sv_codes_kind kind, const int nu, con
         sum[i] = _mm512_setzero_ps();
     for (int32_t k0 = 0; k0 < c->q.cols; k0 += SV_CODES_CHUNK) {
         const int32_t n = steps_at(c, k0);
-        /* from the unit's end on, the next one of its side */
+        /* after the unit's end, the next one of its side */
         const uintptr_t ahead = AHEAD + (end - at <= AHEAD ? (uintptr_t)(nu - 1) * unit : 0);
 #pragma GCC unroll 2
         for (int u = 0; u < nu; u++) {
@@ -429,10 +429,10 @@ KINDS(TILES)
     [kind] = {{tile_##kind##_1x1, tile_##kind##_1x2, tile_##kind##_1x4, tile_##kind##_1x8},        \
               {tile_##kind##_2x1, tile_##kind##_2x2, tile_##kind##_2x4}},
 
-/* Rows that a tile is made for; more than are there are zeros in the packed input. */
+/* Rows of a tile; missing ones are zeros in the packed input. */
 enum { N_HEIGHTS = 4 };
 static const uint8_t heights[N_HEIGHTS] = {1, 2, 4, 8};
-enum { TWO_UNITS = 3 }; /* heights with two units side by side */
+enum { TWO_UNITS = 3 }; /* heights with two units in parallel */
 
 void sv_gemm_codes_few(const struct sv_gemm_span *s)
 {

@@ -12,16 +12,16 @@
  *   dot_emit             one of the sv_gemm_emit functions
  *   VEC_SUM4             when it can sum four vectors at once: to out[0..3], each as vec_sum would
  *
- * Every accumulator is one (weight row, input row) pair and walks k in steps of VSTEP, whatever the
- * shape of the tile it sits in: that is the fixed order.
+ * Every accumulator is one (weight row, input row) pair and walks k in steps of VSTEP, for any
+ * shape of its tile: that is the fixed order.
  */
 #define DOT_INLINE static inline __attribute__((always_inline))
 
-/* Bytes of a weight row asked for ahead of use, where few rows of x make memory the limit. */
+/* Prefetch distance in a weight row, where few rows of x make memory the limit. */
 #define DOT_AHEAD 512
 
-/* out[i * nx + j] = w[i] . x[j]; nw is a multiple of four; ahead: bytes from a weight to one to be
- * asked for, 0 = none */
+/* out[i * nx + j] = w[i] . x[j]; nw is a multiple of four; ahead: prefetch distance in bytes, 0 =
+ * none */
 DOT_INLINE void dot_tile(const int nw, const int nx, const enum sv_dtype dt,
                          const uint8_t *const *w, const DOT_X *const *x, int32_t k, float *out,
                          const size_t ahead)
@@ -75,7 +75,7 @@ DOT_INLINE void dot_unit(const int nx, const enum sv_dtype dt, const uint8_t *co
         dot_tile(DOT_NW(nx), nx, dt, w + i, x, k, out + i * nx, ahead);
 }
 
-/* Rows of x that share a level-2 cache with the weights streaming by. */
+/* Rows of x that share a level-2 cache with streamed weights. */
 #define DOT_X_BYTES (768 << 10)
 
 DOT_INLINE void dot_run(const struct sv_gemm_span *s, const enum sv_dtype dt)
@@ -100,7 +100,7 @@ DOT_INLINE void dot_run(const struct sv_gemm_span *s, const enum sv_dtype dt)
                     x[j] = s->xp
                                ? (const DOT_X *)s->xp + (size_t)(m - c->m0 + j) * sv_gemm_kpad(c->k)
                                : (const DOT_X *)(const void *)sv_gemm_row(c, m + j);
-                /* the first rows of x to pass ask for the weights that come next */
+                /* the first rows of x prefetch the next weights */
                 const size_t ahead = m > mb              ? 0
                                      : row_bytes <= 2048 ? row_bytes * SV_GEMM_UNIT
                                                          : DOT_AHEAD;

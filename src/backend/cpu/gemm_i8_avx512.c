@@ -3,10 +3,10 @@
  * eight bits with AVX512-VNNI, twice the rate of bf16.
  *
  * Entered through sv_gemm_kern_i8_avx512 by gemm.c and by weights.c, which packs at load. A weight
- * row has one scale and so has an input row; sums are whole numbers, so no order of adding can
- * change them, and a row's result depends on that row alone. vpdpbusd takes its signed bytes from
- * memory, so the input is signed and weights stand 128 higher; what that adds, 128 times the sum of
- * the row's bytes, is taken off again. Must not: be used for a weight of the target.
+ * row has one scale and so has an input row; sums are integers, independent of order, and a row's
+ * result depends on that row alone. vpdpbusd takes its signed bytes from memory, so the input is
+ * signed and weights are offset by 128; 128 times the sum of the row's bytes is subtracted again.
+ * Must not: be used for a weight of the target.
  */
 #if !defined(__clang__)
 #pragma GCC target("avx512vnni") /* the Makefile's flags name what all *_avx512.c may use */
@@ -34,7 +34,7 @@ struct head {
     int32_t above[SV_GEMM_ROWS]; /* 128 times the sum of the row's bytes */
 };
 
-/* Behind the quads of a unit. */
+/* After the quads of a unit. */
 struct tail {
     float scale[UNIT];
     float spare[UNIT];
@@ -166,13 +166,13 @@ struct tile {
     size_t unit;      /* bytes of a unit */
     const int32_t *x; /* the first row's quads */
     int32_t cols, quads;
-    size_t ahead; /* bytes from a weight to one to be asked for, 0 = the weight itself */
+    size_t ahead; /* prefetch distance in bytes, 0 = the weight itself */
     int32_t n0, m;
 };
 
 #include "backend/cpu/put_avx512.h"
 
-/* Into the stretches' best, without a branch: the first of equals stays, a NaN never enters. */
+/* Updates the parts' best, without a branch: the first of equals stays, NaN is ignored. */
 UNCHECKED MUST_INLINE void keep(const struct sv_gemm_span *s, int32_t n0, int32_t r0, const int nr,
                                 const __m512 *f)
 {
@@ -269,7 +269,7 @@ static void run(const struct sv_gemm_span *s)
     }
 }
 
-/* Threads hold ascending ranges of ids, so here too the first of equals stays. */
+/* Threads have ascending ranges of ids, so here too the first of equals stays. */
 int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads,
                                  int32_t r, float *logit, float *confidence)
 {
@@ -302,7 +302,7 @@ int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_g
         _mm512_storeu_ps(v, val[0]);
         _mm512_storeu_ps(v + UNIT, val[1]);
         *confidence = 1;
-        if (!isinf(top)) { /* else nothing to be said of it */
+        if (!isinf(top)) { /* else unknown */
             c->cpu->vec->exp_weights(w, v, SV_GEMM_STRETCHES, top, 1);
             *confidence = (float)(1 / c->cpu->vec->sum(w, SV_GEMM_STRETCHES));
         }

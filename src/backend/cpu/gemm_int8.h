@@ -4,10 +4,10 @@
  *
  * Included by gemm_int8_plain.c, gemm_int8_avx2.c and gemm_int8_avx512.c, which define vectors of
  * sixteen weight rows (vi, vf), INT8_KERN and INT8_TALL, and entered through the table of that name
- * by gemm.c. Sums of a group are whole numbers, exact in every order; what is rounded, scales times
- * such sums, is rounded by the same fused multiply-adds in the same order at every level, for every
- * number of rows. So all levels have the same bits. Must not: add up groups in another order, or
- * let a row's scale depend on another row.
+ * by gemm.c. Sums of a group are integers, exact in every order; scales times such sums are rounded
+ * by the same fused multiply-adds in the same order at every level, for every number of rows. So
+ * all levels have the same bits. Must not: sum groups in another order, or let a row's scale depend
+ * on another row.
  */
 #include "backend/cpu/gemm_int8_input.h"
 #include "backend/cpu/gemm_int8_codes.h"
@@ -20,7 +20,7 @@ struct tile {
     const struct sv_gemm_span *s;
     const struct sv_codes *c;
     const uint8_t *head;  /* the unit as packed, or expanded: */
-    const float *scales;  /* [chunk][n_scales] multipliers and as many of what is subtracted */
+    const float *scales;  /* [chunk][n_scales] multipliers and as many subtrahends */
     const uint8_t *codes; /* [step][quad], a byte each */
     const int32_t *x;     /* the first row's quads */
     int32_t cols;         /* from one quad of k to the next */
@@ -28,7 +28,7 @@ struct tile {
     int32_t n0, m;
 };
 
-/* Whole sums, as they stand, become part of the group's sum: they share weights' scales. */
+/* Integer sums are added to the group's sum: they share weights' scales. */
 UNCHECKED MUST_INLINE void close_sums(const int nr, vi *sum, vf *part, const float *by,
                                       const float *minus, const float *sums)
 {
@@ -46,7 +46,7 @@ UNCHECKED MUST_INLINE void add_quads(const int bits, const int nr, vi *sum, cons
 {
 #pragma GCC unroll 4
     for (int q = q0; q < q0 + QUADS / 2; q++) {
-        __asm__ volatile("" ::: "memory"); /* x is not loaded ahead, for want of registers */
+        __asm__ volatile("" ::: "memory"); /* x is not loaded ahead: too few registers */
         const vi w = quad_of(bits, step, q);
 #pragma GCC unroll 8
         for (int r = 0; r < nr; r++)
@@ -153,7 +153,7 @@ UNCHECKED static void tile_whole(const struct tile *t)
 
 /* ---------------------------------------------------------------- all of a span */
 
-/* A unit's codes as bytes, and behind them its scales, for many rows. */
+/* A unit's codes as bytes, then its scales, for many rows. */
 UNCHECKED static void expand(struct tile *t, uint8_t *to)
 {
     const struct sv_codes *c = t->c;

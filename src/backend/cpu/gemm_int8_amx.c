@@ -5,12 +5,11 @@
  * Entered through sv_gemm_kern_int8_amx by gemm.c after cpuid said yes. Input rows are the A
  * operand, signed, codes of 16 weight rows B, unsigned; the result is [input row][weight row]. A
  * tile is the sum over weights that share a scale, at most 64 bytes of k at a time. Such sums are
- * whole numbers; what follows is rounded as gemm_int8.h rounds it, in the same order, so that bits
- * are the same. Groups of 16 take less time with VNNI. Must not: leave tiles configured after a
- * call.
+ * integers; then gemm_int8.h's roundings follow in the same order, so that bits are the same.
+ * Groups of 16 take less time with VNNI. Must not: leave tiles configured after a call.
  *
  * Two units by BLOCK_K are expanded to bytes, and all blocks of 16 rows pass over them: first all
- * tiles of a block of rows, then all scales, since tiles and vectors slow one another down.
+ * tiles of a block of rows, then all scales, since tiles and vectors slow each other down.
  */
 #if !defined(__clang__)
 #pragma GCC target("amx-int8,prfchw") /* the Makefile's flags name what all *_amx.c may use */
@@ -56,7 +55,7 @@ struct job {
     size_t block_words; /* of packed input */
 };
 
-/* GCC's tile loads do not tell the compiler that they read memory. */
+/* GCC's tile loads do not declare that they read memory. */
 static inline void stored_before_tiles(const void *p)
 {
     __asm__ volatile("" : : "r"(p) : "memory");
@@ -124,7 +123,7 @@ UNCHECKED MUST_INLINE void add_tile(const struct job *j, const int8_t *x, int32_
     }
 }
 
-/* Sums of the block of k by 16 rows. Not beside vectors: what both do takes longer then. */
+/* Sums of the block of k by 16 rows. Not mixed with vector code: both would be slower. */
 UNCHECKED MUST_INLINE void multiply(const struct job *j, const int32_t each, int32_t row_block)
 {
     const int8_t *x = (const int8_t *)block_of(j, row_block);
@@ -211,8 +210,7 @@ UNCHECKED MUST_INLINE void put_rows(const struct job *j, int32_t row_block)
              (const vf *)(const void *)j->to->acc[u][row_block]);
 }
 
-/* Asks for the lines of y that a block of rows is to be written to: a page each, which nothing else
- * would foresee. */
+/* Prefetches the output lines of a block of rows: a page each, which hardware does not predict. */
 UNCHECKED MUST_INLINE void ask_y(const struct job *j, int32_t row_block)
 {
     const struct sv_gemm_call *c = j->s->call;
@@ -252,12 +250,12 @@ PASS(128)
 
 /* ---------------------------------------------------------------- all of a span */
 
-/* The block of k of unit u: `from` is where it stands, and then the next one. */
+/* The block of k of unit u at `from`, which moves to the next one. */
 UNCHECKED static void expand(const struct job *j, int u, const uint8_t **from)
 {
     const int n = steps_at(j->c, j->k0);
     *from = expand_chunk(j->c, *from, n, j->to->codes[u], j->to->scales[u]);
-    if (n % 2) /* a tile may reach so far, its input something else's */
+    if (n % 2) /* a tile may reach so far, with input of something else */
         memset(j->to->codes[u] + n * SV_CODES_STEP * UNIT, 0, SV_CODES_STEP * UNIT);
 }
 

@@ -2,8 +2,8 @@
  * gemm_int8_avx2.c - products with activations in int8 with AVX2 and FMA (gemm_int8.h).
  *
  * Entered through sv_gemm_kern_int8_avx2 by gemm.c after cpuid said yes. vpmaddubsw adds two
- * products in 16 bits and saturates: bytes of more than 7 bits go in two parts. Must not: let one
- * of these sums leave 16 bits.
+ * products in 16 bits and saturates: bytes of more than 7 bits are split in two. Must not: let one
+ * of these sums exceed 16 bits.
  */
 #include "backend/cpu/gemm.h"
 
@@ -104,7 +104,7 @@ ALWAYS vi i_right(vi a, const int n)
     return n < 0 ? BOTH(vi, _mm256_slli_epi32(a.v[0], -n), _mm256_slli_epi32(a.v[1], -n))
                  : BOTH(vi, _mm256_srli_epi32(a.v[0], n), _mm256_srli_epi32(a.v[1], n));
 }
-/* The largest sum of two is 2 * 127 * 127; bit 7 of a byte is worth 128 of its other number. */
+/* The largest sum of two is 2 * 127 * 127; bit 7 of a byte adds 128 times its factor. */
 ALWAYS __m256i dot(const int bits, __m256i sum, __m256i w, __m256i x)
 {
     const __m256i ones = _mm256_set1_epi16(1);

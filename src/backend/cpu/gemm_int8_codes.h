@@ -11,7 +11,7 @@
 #define MUST_INLINE static inline __attribute__((always_inline))
 #define STEPS (SV_CODES_CHUNK / SV_CODES_STEP)
 #define QUADS (SV_CODES_STEP / 4)
-#define AHEAD 4096 /* bytes from codes to those asked for */
+#define AHEAD 4096 /* prefetch distance in bytes */
 
 /* ---------------------------------------------------------------- scales of weights */
 
@@ -31,8 +31,8 @@ UNCHECKED MUST_INLINE vf scale_at(enum sv_codes_scale as, const uint8_t *head, i
     }
 }
 
-/* What codes of a chunk, which count from 0, are multiplied by, and then what is subtracted: n
- * entries of sixteen rows each, exact. */
+/* Factors of a chunk's codes, which count from 0, and subtrahends: n entries of sixteen rows each,
+ * exact. */
 UNCHECKED static void scales_of(const struct sv_codes *c, const uint8_t *head, int n, float *by,
                                 float *minus)
 {
@@ -88,7 +88,7 @@ MUST_INLINE int32_t steps_at(const struct sv_codes *c, int32_t k0)
 }
 
 /* A chunk of n steps at `at`: its codes as bytes, [step][quad], and [n_scales] multipliers and as
- * many of what is subtracted. Returns where the next chunk stands. */
+ * many subtrahends. Returns the next chunk. */
 UNCHECKED static const uint8_t *expand_chunk(const struct sv_codes *c, const uint8_t *at, int n,
                                              uint8_t *code, float *scales)
 {

@@ -22,7 +22,7 @@ static size_t n_of(int32_t k, int32_t each)
     return (size_t)((k + each - 1) / each);
 }
 
-/* Words of a column before the sums of a length, or behind all. */
+/* Words of a column before the sums of a length, or in all. */
 static size_t sums_at(int32_t k, int length)
 {
     size_t at = (size_t)k / 4 + n_of(k, GROUP);
@@ -61,7 +61,7 @@ UNCHECKED static void code_group(const float *x, int32_t n, struct coded *to)
         to->sum[i / 16] = code_16(to->code + i, x + i, inverse);
 }
 
-/* Row r of the block that stands at `to`. */
+/* Row r of the block at `to`. */
 UNCHECKED static void pack_row(const float *x, int32_t k, int32_t *to, int r, int cols)
 {
     int8_t *rows = (int8_t *)to;

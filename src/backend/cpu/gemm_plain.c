@@ -1,6 +1,6 @@
 /*
  * gemm_plain.c - matrix product kernels without instruction sets: the reference of all others, and
- * what runs on machines that have none of them.
+ * for machines without them.
  *
  * Entered through sv_gemm_kern_plain by gemm.c. GCC's and Clang's four-float vectors are plain C on
  * every target they know and keep the order of additions explicit. Must not: rely on contraction of

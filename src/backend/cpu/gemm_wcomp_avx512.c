@@ -1,10 +1,10 @@
 /*
- * gemm_wcomp_avx512.c - bf16 weights in fewer bits (wcomp.h): packing, expanding to the exact
- * words, and the products of few rows, which expand in registers.
+ * gemm_wcomp_avx512.c - compressed bf16 weights (wcomp.h): packing, expanding to the exact words,
+ * and the products of few rows, which expand in registers.
  *
  * Called by weights.c at load, and after cpuid said yes to AVX512-VBMI and VBMI2 by
  * gemm_bf16_avx512.c and gemm_amx.c. A product adds in the order of gemm_bf16_avx512.c: the same
- * bits. Must not: read behind the line after a unit's last.
+ * bits. Must not: read past the line after a unit's last.
  */
 #if !defined(__clang__)
 #pragma GCC target(                                                                                \
@@ -36,7 +36,7 @@ static int32_t rows_of(int32_t n, int32_t u)
     return n - u * UNIT < UNIT ? n - u * UNIT : UNIT;
 }
 
-/* The window that covers most of what a look at some of the weights finds. */
+/* The window that covers most of a sample of the weights. */
 static uint32_t choose_window(const uint16_t *w, size_t n)
 {
     uint32_t seen[2][256], in = 0, best = 0, first = 0;
@@ -67,7 +67,7 @@ struct sv_wcomp_unit sv_wcomp_measure(const uint16_t *w, int32_t n, int32_t k, i
     const __m512i exponent = _mm512_set1_epi16(0x7f80),
                   low = _mm512_set1_epi16((short)(first << 7));
     const __m512i width = _mm512_set1_epi16(SV_WCOMP_WINDOW << 7);
-    size_t in = first ? 0 : all - real; /* what is missing is zeros */
+    size_t in = first ? 0 : all - real; /* missing rows are zeros */
     for (size_t i = 0; i < real; i += 32) {
         const __mmask32 mask = real - i < 32 ? (__mmask32)((1u << (real - i)) - 1) : ~(__mmask32)0;
         const __m512i e = _mm512_and_si512(_mm512_maskz_loadu_epi16(mask, p + i), exponent);
@@ -79,8 +79,7 @@ struct sv_wcomp_unit sv_wcomp_measure(const uint16_t *w, int32_t n, int32_t k, i
     return (struct sv_wcomp_unit){.n_lines = (uint32_t)lines, .first = first};
 }
 
-/* 16 rows by 32 of k as sixteen vectors in the order of the matrix, zeros where there is
- * nothing. */
+/* 16 rows by 32 of k as sixteen vectors in the order of the matrix, padded with zeros. */
 MUST_INLINE void load_block(__m512i v[16], const uint16_t *w, int32_t k, int32_t k0, int32_t rows,
                             bool by_pairs)
 {

@@ -3,7 +3,7 @@
  * an argmax.
  *
  * Making is called at load by weights.c, the rest in a step by gemm.c. Must not: allocate in a
- * step, or leave out a unit that some row's bounds do not exclude.
+ * step, or drop a unit that some row's bounds do not exclude.
  */
 #include "backend/cpu/head_screen.h"
 #include "backend/cpu/vec.h"
@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Where more than one unit in so many is left, most of the head is read anyway. */
+/* If more than one unit in so many remains, most of the head is read anyway. */
 #define IN_VAIN 4
 #define MOST_REST 63
 

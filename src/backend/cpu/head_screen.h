@@ -1,10 +1,10 @@
 /*
- * head_screen.h - a head's weights once more in 6 bits, and in 2 more, to learn which of them can
- * hold the argmax: the format, and the bounds.
+ * head_screen.h - a copy of a head's weights in 6 bits, and 2 more, to find the rows that can be
+ * the argmax: the format, and the bounds.
  *
  * Made at load by head_screen.c for weights.c, multiplied by head_screen_avx512.c (bytes with VNNI)
- * and head_screen_amx.c (bytes in tiles), asked by gemm.c. Included nowhere else. Must not: give
- * any id but the one that all logits give.
+ * and head_screen_amx.c (bytes in tiles), used by gemm.c. Included nowhere else. Must not: give
+ * another id than the argmax of all logits.
  *
  * A weight row is w = s q + dw, q whole and at most 125; q = 4 c + f, f from -2 to 1. c is the
  * coarse plane, which is read of all rows and stands for s (4 c - 1/2); f the fine one, read of
@@ -23,16 +23,16 @@
  *            + 2^-60                                numbers below the smallest normal one count as
  * zero in some products: at most 3 k of them, 2^-126 each, times at most 2^40
  *
- * What stands on the right is kept with each weight row and found for each input row, rounded up,
- * lengths with 2^-50 for squares that vanish. First all rows get coarse bounds. Then the unit of 16
- * rows with the largest upper one is multiplied exactly: its largest logit, or a lower bound if one
- * is larger, is reached by somebody. A row whose upper bound is below that cannot be the argmax,
- * nor tie with it. Units that have others, some in a hundred, get fine bounds, and those that have
+ * The right side's terms are stored with each weight row and computed for each input row, rounded
+ * up, lengths with 2^-50 for squares that vanish. First all rows get coarse bounds. Then the unit
+ * of 16 rows with the largest upper one is multiplied exactly: the maximum is at least its largest
+ * logit, or a larger lower bound. A row whose upper bound is below that cannot be the argmax, nor
+ * tie with it. Units that have others, some in a hundred, get fine bounds, and those that have
  * others still, some in a thousand, are multiplied exactly, in ascending order.
  *
  * There is no bound for numbers that are not finite or above 2^40 in size: such weights get no
- * screen, such input (and zeros, and what is below 2^-40) all logits. When bounds leave too much
- * over, some calls do without asking them.
+ * screen, such input (and zeros, and what is below 2^-40) all logits. When bounds exclude too
+ * little, some calls skip them.
  *
  *   plane   [units]                                                       16 weight rows each
  *   unit    [s / 2 of 16 rows][max|dw|][|dw|][|w| + |dw|][steps]          |w| + |dw|: the coarse
@@ -69,11 +69,10 @@ struct sv_screen {
     /* (units, and one a row) those that the last call multiplied exactly, n_left of them */
     int32_t *left;
     int32_t n_left;
-    int32_t rest, pause; /* calls to do without it, and how many after the next time in vain */
+    int32_t rest, pause; /* calls without it, and how many after the next failure */
 };
 
-/* Stands before the packed input: what is known of each row of a call, and then the bytes,
- * [steps][high, low][rows][64]. */
+/* Header of the packed input: each row's terms, then the bytes, [steps][high, low][rows][64]. */
 struct sv_screen_x {
     float by_max[SV_SCREEN_ROWS], by_length[SV_SCREEN_ROWS],
         by_both[SV_SCREEN_ROWS];    /* of the bound, see above */
@@ -81,8 +80,8 @@ struct sv_screen_x {
     int32_t sum[2][SV_SCREEN_ROWS]; /* of the high and of the low bytes */
 };
 
-/* Where a kernel leaves, in best_val of its thread, the largest lower bounds (rows, 16), and behind
- * them the largest upper bound of each row, whose unit stands in best_id. */
+/* A kernel's results in best_val of its thread: the largest lower bounds (rows, 16), then the
+ * largest upper bound of each row, with its unit in best_id. */
 #define SV_SCREEN_TOPS (SV_SCREEN_ROWS * SV_GEMM_UNIT)
 
 /* Lines of a group. */
@@ -105,14 +104,14 @@ static inline size_t sv_screen_unit_bytes(enum sv_screen_plane plane, int32_t k)
 /* head_screen.c. *out stays NULL when no bound can be given; else it is freed as a weight is. */
 int sv_screen_make(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_screen **out,
                    struct sv_err *err);
-/* Whether this call should ask it. */
+/* Whether this call should use it. */
 bool sv_screen_asked(struct sv_screen *v);
 /* After coarse bounds: fills v->left with the units that have an upper bound not below `low` in
  * some row; how many. */
 int32_t sv_screen_pick(struct sv_screen *v, const float *low, int32_t n_rows);
 /* After fine ones of the n_left: those of them. */
 int32_t sv_screen_pick_again(struct sv_screen *v, int32_t n_left, const float *low, int32_t n_rows);
-/* Once it is known how many are left; all, if there were no bounds. */
+/* Reports how many are left; all, without bounds. */
 void sv_screen_note(struct sv_screen *v, int32_t n_left);
 
 /* head_screen_avx512.c. Unit u of row-major bf16 weights (n, k) to both planes; false: no bound can

@@ -1,6 +1,6 @@
 /*
  * head_screen_amx.c - bounds of a head's logits (head_screen.h) with AMX's products of bytes: up to
- * 16 input rows at the price of one.
+ * 16 input rows at the cost of one.
  *
  * Entered through sv_gemm_kern_screen_amx by gemm.c after cpuid said yes. Input is the A operand,
  * rows x 64 of k, signed; sixteen quads of k of 16 weight rows are B, unsigned; the result is
@@ -25,7 +25,7 @@
 
 #include "backend/cpu/head_screen_bounds.h"
 
-/* GCC's tile loads do not tell the compiler that they read memory. */
+/* GCC's tile loads do not declare that they read memory. */
 static inline void stored_before_tiles(const void *p)
 {
     __asm__ volatile("" : : "r"(p) : "memory");
@@ -105,7 +105,7 @@ MUST_INLINE void run_plane(const struct sv_gemm_span *s, const enum sv_screen_pl
     for (int32_t n0 = s->n0; n0 < s->n1; n0 += SV_GEMM_UNIT)
         bound_unit(s, (const uint8_t *)s->item->w + (size_t)(n0 / SV_GEMM_UNIT) * unit_bytes, n0,
                    plane);
-    _mm_sfence(); /* other threads will read what was streamed */
+    _mm_sfence(); /* other threads read the streamed stores */
 }
 
 static void run_coarse(const struct sv_gemm_span *s)

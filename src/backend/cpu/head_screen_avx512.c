@@ -26,10 +26,10 @@
 #include "backend/cpu/head_screen_bounds.h"
 #include "backend/cpu/transpose_avx512.h"
 
-/* What 32-bit sums of up to SV_SCREEN_MOST_K / 16 + 4 terms of one sign may lack, and the roundings
- * after them. */
+/* Error of 32-bit sums of up to SV_SCREEN_MOST_K / 16 + 4 terms of one sign, and of later
+ * roundings. */
 #define UP 1.001f
-/* What squares that vanish may lack in a length: 2^-63 sqrt(k) at most. */
+/* Error of a length by squares that vanish: 2^-63 sqrt(k) at most. */
 #define LEAST_LENGTH 0x1p-50f
 
 static inline __mmask16 some_of(int32_t left)
@@ -46,8 +46,8 @@ MUST_INLINE __m512i bytes_of(const __m512i q[4])
     return _mm512_inserti32x4(out, _mm512_cvtepi32_epi8(q[3]), 3);
 }
 
-/* A row's numbers in passing: the largest in size, as bits, so that what is not finite is larger
- * than all; the sum of sizes and of squares. */
+/* Running figures of a row: the largest magnitude, as bits, so that inf and NaN are largest; sums
+ * of magnitudes and of squares. */
 struct seen {
     __m512i most;
     __m512 sum, squares;
@@ -88,7 +88,7 @@ static inline __m512 widened(const uint16_t *w, int32_t left)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
-/* One row's scale. Rows that are next to nothing are all error. */
+/* One row's scale. Tiny rows are all error. */
 struct scale {
     float s, inverse;
 };
@@ -106,7 +106,7 @@ static bool scale_of(const uint16_t *w, int32_t k, struct scale *to, float *leng
     return most <= SV_SCREEN_LIMIT;
 }
 
-/* 64 weights of a row as bytes of both planes; notes what the coarse one and both leave out. */
+/* 64 weights of a row as bytes of both planes; records the errors of the coarse one and of both. */
 MUST_INLINE void split_weights(const uint16_t *w, int32_t left, struct scale by, __m512i *coarse,
                                __m512i *fine, struct seen lost[2])
 {
@@ -209,7 +209,7 @@ static inline __m512 as_bf16(const float *x, int32_t left)
 
 #define MOST_P 32512.0f /* 127 * 256: the largest input as a whole number */
 
-/* High and low bytes of 64 values; notes what that leaves out. */
+/* High and low bytes of 64 values; records the error. */
 MUST_INLINE void halves(const float *x, int32_t left, float scale, __m512i out[2], __m512i sum[2],
                         struct seen *lost)
 {
@@ -230,7 +230,7 @@ MUST_INLINE void halves(const float *x, int32_t left, float scale, __m512i out[2
     out[1] = bytes_of(low);
 }
 
-/* Row r of the call; rows: how many it has. */
+/* Row r of the call; rows: the number of rows. */
 static void pack_row(const struct sv_gemm_call *c, struct sv_screen_x *to, uint8_t *bytes,
                      int32_t r, int32_t rows)
 {
@@ -275,7 +275,7 @@ void sv_screen_pack_x(const struct sv_gemm_call *c, void *xp, int i, int n)
 
 /* ---------------------------------------------------------------- one unit */
 
-/* Input rows whose sums stay in registers while a unit passes; more pass over it again. */
+/* Input rows whose sums stay in registers for a unit; more take another pass. */
 #define MOST_ROWS 8
 
 UNCHECKED MUST_INLINE void bound_unit(const struct sv_gemm_span *s, const uint8_t *unit, int32_t n0,
@@ -348,7 +348,7 @@ static void run_plane(const struct sv_gemm_span *s, enum sv_screen_plane plane)
         for (int32_t r0 = 0; r0 < rows; r0 += MOST_ROWS)
             bound[plane][rows - r0 < MOST_ROWS ? rows - r0 : MOST_ROWS](
                 s, (const uint8_t *)s->item->w + (size_t)(n0 / UNIT) * unit_bytes, n0, r0);
-    _mm_sfence(); /* other threads will read what was streamed */
+    _mm_sfence(); /* other threads read the streamed stores */
 }
 
 static void run_coarse(const struct sv_gemm_span *s)

@@ -1,9 +1,9 @@
 /*
- * head_screen_bounds.h - planes become bytes, and sums become bounds (head_screen.h): what
- * head_screen_avx512.c and head_screen_amx.c share. Needs MUST_INLINE.
+ * head_screen_bounds.h - planes to bytes, and sums to bounds (head_screen.h): shared by
+ * head_screen_avx512.c and head_screen_amx.c. Needs MUST_INLINE.
  */
-/* Lines are asked for this far ahead, into level 2 and into level 1: units stand one behind the
- * other, so a thread's share is one stream. */
+/* Prefetch distances of lines, into level 2 and into level 1: units are contiguous, so a thread's
+ * share is one stream. */
 #define AHEAD 8192
 #define NEAR 1344
 
@@ -35,9 +35,9 @@ UNCHECKED MUST_INLINE void screen_expand(const uint8_t *w, const enum sv_screen_
 }
 
 /* From the sums of 16 weight rows with the high and the low bytes of input row r: the unit's upper
- * bound, and the largest of either kind so far. What sums have too much: a coarse byte is c + 32
- * and counts as 4 c - 1/2, so in halves the sum counts 8 times, less 257 times the input's; a fine
- * one is f + 2 and counts as f + 1/2. */
+ * bound, and the largest of either kind so far. Excess of the sums: a coarse byte is c + 32 and
+ * counts as 4 c - 1/2, so in halves the sum counts 8 times, less 257 times the input's; a fine one
+ * is f + 2 and counts as f + 1/2. */
 UNCHECKED MUST_INLINE void screen_put(const struct sv_gemm_span *s, const uint8_t *unit, int32_t n0,
                                       int r, const enum sv_screen_plane plane, __m512i high,
                                       __m512i low)

@@ -1,16 +1,15 @@
 /*
- * ids.c - the ops that turn what the device remembers of its slots into ids and positions of a
- * batch, and embeddings: block_ids, logit_pos, embed; and replace_drafts, for simulated
- * acceptance.
+ * ids.c - the ops that turn the device's slot state into ids and positions of a batch, and
+ * embeddings: block_ids, logit_pos, embed; and replace_drafts, for simulated acceptance.
  *
- * Entered through the backend table. Must not: trust an id to lie inside the embedding table.
+ * Entered through the backend table. Must not: trust an id to be inside the embedding table.
  */
 #include "backend/cpu/vec.h"
 
 void sv_cpu_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p)
 {
     (void)dev;
-    /* The params say so: this op alone writes these three. */
+    /* Only this op writes these three params. */
     int32_t *seg_base = (int32_t *)(uintptr_t)p->rows.seg_base;
     int32_t *row_pos = (int32_t *)(uintptr_t)p->rows.row_pos;
     int32_t *row_rope = (int32_t *)(uintptr_t)p->rows.row_rope;

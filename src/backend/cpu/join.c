@@ -1,23 +1,23 @@
 /*
- * join.c - where the ranks of one model meet: windows in memory that all of them see, the wait for
- * the others' parts, and the sums in rank order.
+ * join.c - joins of the ranks of one model: windows in shared memory, the wait for the others'
+ * parts, and the sums in rank order.
  *
  * Entered through the backend table (windows, gather_logits, share_rows) and by norm.c,
  * context_kv.c and gemm.c, whose ops end in a join. A rank copies its part into its own window,
- * counts up, waits for the others' counts and reads their windows: ranks.h says why a place may be
- * written again then. A wait that fails is the device's error, is told to all ranks, and no later
- * join waits or touches a window. Must not: add in another order than that of ranks, or return
- * before every rank has its part there.
+ * increments its count, waits for the others' counts and reads their windows: ranks.h says why a
+ * place may be reused then. A failed wait is the device's error and is reported to all ranks, and
+ * no later join waits or uses a window. Must not: add in another order than that of ranks, or
+ * return before every rank's part is there.
  */
 #include "backend/cpu/vec.h"
 
 #include <string.h>
 
-/* Ranks are one join apart at most, so what is said of a join stays until all have read it. */
+/* Ranks are one join apart at most, so a join's data stays until all have read it. */
 enum { SAID = 4, LOOK_US = 20000 };
 
 struct window {
-    struct sv_count left; /* joins whose part is here */
+    struct sv_count left; /* joins whose part is ready */
     struct {
         int32_t kind, n_rows;
     } said[SAID];                   /* of join i at i % SAID */
@@ -32,7 +32,7 @@ struct sv_cpu_peers {
     struct sv_failure *failure;
     int64_t spin_us, timeout_us;
     uint32_t n_joins;
-    /* The device has failed: no window is looked at any more, as other ranks may be anywhere, and
+    /* The device has failed: windows are not read any more, as other ranks may be at any join, and
      * sums are zero. */
     bool dead;
 };
@@ -126,7 +126,7 @@ static void fail(struct sv_cpu *cpu, const char *fmt, ...)
     sv_failure_tell(cpu->peers->failure, cpu->ranks.rank, text);
 }
 
-/* Whether rank r is at the same join as this one, number i, once its part of it is there. */
+/* Whether rank r, with its part of join i ready, is at the same join as this rank. */
 static bool same(struct sv_cpu *cpu, int32_t r, uint32_t i, int32_t kind, int32_t n_rows)
 {
     const struct window *w = cpu->peers->window[r];
@@ -161,7 +161,7 @@ static bool passed(struct sv_cpu *cpu, int32_t r, uint32_t i)
     return true;
 }
 
-/* Waits for rank r's part of join i. Looks now and then at whether it can come at all. */
+/* Waits for rank r's part of join i. Checks at times whether it can still come. */
 static bool await(struct sv_cpu *cpu, int32_t r, uint32_t i, enum sv_join kind, int32_t n_rows)
 {
     struct sv_cpu_peers *p = cpu->peers;
@@ -219,7 +219,7 @@ struct leave_job {
     float *to;
     const float *x;
     const int32_t *row_index;
-    const struct sv_slice *own; /* the rows that x has; NULL: all */
+    const struct sv_slice *own; /* rows of x; NULL: all */
     int32_t n_rows, d;
 };
 
@@ -274,8 +274,7 @@ void sv_cpu_join_sum(const struct sv_cpu *cpu, enum sv_join kind, int32_t row, i
 
 /* ---------------------------------------------------------------- best tokens */
 
-/* Orders as the numbers do, both zeros being one, and the lowest id is the largest among equals. 0:
- * no number at all. */
+/* Ordered as the numbers, both zeros equal, the lowest id largest among equals. 0: no number. */
 static uint64_t key_of(float x, int32_t id)
 {
     uint32_t u;
@@ -318,7 +317,7 @@ struct gather_job {
     struct sv_slice take; /* these rows */
 };
 
-/* Columns of rank r: between its window, where they lie side by side, and the rows of logits. */
+/* Columns of rank r: between its window, where they are contiguous, and the rows of logits. */
 static void move_columns(const struct gather_job *j, int32_t r, int32_t begin, int32_t end)
 {
     const struct sv_p_gather_logits *p = j->p;
@@ -373,7 +372,7 @@ static void move_rows(struct sv_cpu *cpu, const struct sv_p_share_rows *p, int32
     }
 }
 
-/* What a rank latched over its rows concerns all: rank 0 would take their results for good. */
+/* An error that a rank latched concerns all: rank 0 would accept its rows' results. */
 void sv_cpu_share_rows(struct sv_dev *dev, const struct sv_p_share_rows *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);

@@ -4,8 +4,8 @@
  * Called by rope.c, context_kv.c, mla.c and attention.c. A row of e4m3 is stored with the least
  * power of two that keeps its largest number in range, so that bf16 holds its values exactly, or
  * with the scale that a checkpoint states for all rows; a latent with such a power for each
- * SV_LATENT_TILE numbers, and its rotated key in bf16. What a row becomes depends on the row alone.
- * Must not: let anybody see a number before it was rounded.
+ * SV_LATENT_TILE numbers, and its rotated key in bf16. A row's result depends on the row alone.
+ * Must not: expose a number before it was rounded.
  */
 #include "backend/cpu/vec.h"
 
@@ -69,7 +69,7 @@ void sv_cpu_kv_widen(const struct sv_cpu *cpu, void *out, enum sv_dtype dtype, c
         cpu->vec->narrow(out, dtype, wide, head_dim);
 }
 
-/* Tiles of a latent's codes, and where their scales and the rotated key stand in a row. */
+/* Tiles of a latent's codes, and the offsets of their scales and of the rotated key in a row. */
 static int32_t n_tiles(const struct sv_kv *kv)
 {
     return (kv->latent + SV_LATENT_TILE - 1) / SV_LATENT_TILE;

@@ -1,10 +1,10 @@
 /*
- * logits.c - what requests change in logits before a token is chosen (masks, bias, bans,
- * penalties), log probabilities, and the slots' tokens that penalties look back on.
+ * logits.c - changes of logits by requests (masks, bias, bans, penalties), log probabilities, and
+ * the slots' token history for penalties.
  *
  * Entered through the backend table; rows are split over threads, a row is one thread's work.
  * Penalties cost a walk over the sequence's tokens, not over the vocabulary. Must not: leave a
- * count behind in the scratch, or let a row see a draft that stands after it.
+ * count in the scratch, or let a row see a draft after it.
  */
 #include "backend/cpu/vec.h"
 
@@ -14,7 +14,7 @@
 
 /* ---------------------------------------------------------------- masks */
 
-/* Up to 32 logits of one word; whole words that allow all or nothing are the usual ones. */
+/* Up to 32 logits of one word; most words allow all or nothing. */
 static void mask_word(float *dst, const float *src, int32_t n, uint32_t word)
 {
     if (word == UINT32_MAX) {
@@ -58,7 +58,7 @@ struct rules_job {
     const struct sv_p_logit_rules *p;
 };
 
-/* The sequence before the token that a row draws. */
+/* The sequence before a row's token. */
 struct prefix {
     const int32_t *history; /* positions [0, base) */
     const int32_t *block;   /* positions [base, end) */
@@ -172,7 +172,7 @@ static void rules_rows(void *arg, int thread, int n)
     const struct sv_p_logit_rules *p = job->p;
     int32_t begin, end;
     sv_cpu_share(p->n_logit_rows, thread, n, &begin, &end);
-    /* One row of counts serves a thread: each logit row leaves it as it found it. */
+    /* A thread has one row of counts, which each logit row restores. */
     for (int32_t i = begin; i < end; i++)
         rules_row(job->cpu, p, i, p->counts + (int64_t)begin * p->vocab);
 }
@@ -191,7 +191,7 @@ struct logprob_job {
     const struct sv_p_logprobs *p;
 };
 
-/* The n largest, best first, lowest id first among equals; NaN never enters. */
+/* The n largest, best first, lowest id first among equals; NaN is ignored. */
 static void find_top(const float *x, int32_t vocab, int32_t n, int32_t *ids)
 {
     int32_t have = 0;

@@ -1,6 +1,6 @@
 /*
- * mla.c - latent attention beside attention.c: what is kept of a position, and the products of each
- * head with a matrix of its own.
+ * mla.c - latent attention beside attention.c: the latent of a position, and the products of each
+ * head with its own matrix.
  *
  * Entered through the backend table. The write is split over rows. The products are those of
  * gemm_*.c, whose rule (gemm.h) makes a row's bits independent of the others; an op is one parallel
@@ -22,8 +22,8 @@ struct write_job {
     const struct sv_p_mla_write *p;
 };
 
-/* Neighbours are brought half a vector apart first, in queries and keys alike, which leaves their
- * products what they are. */
+/* Neighbours are first moved half a vector apart, in queries and keys alike, which does not change
+ * their products. */
 static void rotate(const struct write_job *job, float *out, const float *x, int64_t angle)
 {
     static const struct sv_weight none = {0};

@@ -4,8 +4,8 @@
  *
  * Entered through the backend table. The products are those of gemm_*.c, whose rule (gemm.h) makes
  * a row's bits independent of the rows that share its experts. An op is one parallel region: its
- * work is the units of all active experts, laid end to end and weighed by the experts' rows, cut
- * into one contiguous range per thread; a thread packs the rows of each expert it meets for itself.
+ * work is the units of all active experts, concatenated, weighted by the experts' rows, and cut
+ * into one contiguous range per thread; a thread packs the rows of each of its experts for itself.
  * Must not: allocate, wait between experts, or read an expert that no row chose.
  */
 #include "backend/cpu/gemm.h"
@@ -16,7 +16,7 @@
 
 /* ---------------------------------------------------------------- the router */
 
-/* Whether logit a of expert i comes before b of expert j; a NaN after all numbers. */
+/* Whether logit a of expert i precedes b of expert j; NaN is last. */
 static bool before(float a, int32_t i, float b, int32_t j)
 {
     if (isnan(a) || isnan(b))
@@ -43,7 +43,7 @@ struct router_job {
     const struct sv_p_router_topk *p;
 };
 
-/* What is not in one of the chosen groups comes after all that is. */
+/* Experts outside of the chosen groups come last. */
 static void keep_groups(const struct sv_router_sigmoid *s, float *choice, int32_t n_experts)
 {
     const int32_t size = n_experts / s->n_group;
@@ -161,7 +161,7 @@ static void list_entries(const struct sv_routes *r)
         if (e >= 0)
             r->list[r->place[i]] = i;
     }
-    for (int32_t e = n_own; e > 0; e--) /* each has moved on to the next one's */
+    for (int32_t e = n_own; e > 0; e--) /* each is now the start of the next */
         r->first[e] = r->first[e - 1];
     r->first[0] = 0;
 }
@@ -191,7 +191,7 @@ static void router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
 
 /* ---------------------------------------------------------------- the experts' products */
 
-/* What of an op differs for gate_up and down. */
+/* Differences between gate_up and down. */
 struct expert_job {
     struct sv_cpu *cpu;
     const struct sv_routes *routes;
@@ -201,7 +201,7 @@ struct expert_job {
     const struct sv_p_moe_down *down;
 };
 
-/* A unit's cost grows with the rows that pass over it, and it must be read for the first one. */
+/* A unit's cost: reading it once, and its rows. */
 #define UNIT_COST(n_rows) ((int64_t)(n_rows) + 8)
 
 static int32_t units_of(int32_t n)
@@ -232,7 +232,7 @@ static void set_parts(const struct expert_job *job, struct sv_gemm_call *c, int3
     c->n_units = unit;
 }
 
-/* What a row's gate and up become: in place of its gate. */
+/* The activation of a row's gate and up, in place of gate. */
 static void activate(const struct expert_job *job, const struct sv_gemm_call *c, int32_t width,
                      int32_t n0, int32_t place)
 {
@@ -258,8 +258,8 @@ static void pack_for(const struct sv_gemm_call *c, struct sv_gemm_thread *t, int
         kern->pack(c, t->expert_x, 0, 1);
 }
 
-/* Units [u0, u1) of gate and up times the packed rows, a few of them at a time: their sums stay in
- * the cache until they are activated. */
+/* Units [u0, u1) of gate and up times the packed rows, a few at a time: their sums stay in the
+ * cache until activation. */
 static void run_gate_up(const struct expert_job *job, struct sv_gemm_call *c,
                         struct sv_gemm_thread *t, int32_t place, int32_t u0, int32_t u1)
 {

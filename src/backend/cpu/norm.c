@@ -1,7 +1,7 @@
 /*
- * norm.c - add_rms_norm over the rows of a batch, behind a join where ranks share the model.
+ * norm.c - add_rms_norm over the rows of a batch, after a join where ranks share the model.
  *
- * Entered through the backend table. Must not: let the number of rows or threads reach the sums,
+ * Entered through the backend table. Must not: let the number of rows or threads affect the sums,
  * which are the row kernel's.
  */
 #include "backend/cpu/vec.h"
@@ -11,7 +11,7 @@ struct norm_job {
     const struct sv_p_add_rms_norm *p;
 };
 
-/* Row i of a batch is number so much of out, which begins with the rank's own rows. */
+/* Index of a batch's row i in out, which begins with the rank's own rows. */
 static int32_t place_of(const struct sv_slice *own, int32_t i)
 {
     const int32_t at = i - own->first;

@@ -1,6 +1,6 @@
 /*
- * put_avx512.h - the way out of the kernels with sixteen weight rows in lanes, for
- * gemm_bf16_avx512.c and gemm_i8_avx512.c. Needs MUST_INLINE and UNIT.
+ * put_avx512.h - output of the kernels with sixteen weight rows in lanes, for gemm_bf16_avx512.c
+ * and gemm_i8_avx512.c. Needs MUST_INLINE and UNIT.
  */
 UNCHECKED static inline __m512 bias_of(const struct sv_gemm_span *s, int32_t n0, int nn)
 {
@@ -11,8 +11,8 @@ UNCHECKED static inline __m512 bias_of(const struct sv_gemm_span *s, int32_t n0,
     return _mm512_loadu_ps(b);
 }
 
-/* Almost never does any of the sixteen beat what is there. "not (v <= best)" also lets the first
- * number replace the NaN that means nothing yet. */
+/* Rarely does any of the sixteen exceed the maximum. "not (v <= best)" also lets the first number
+ * replace the initial NaN. */
 static void argmax_lanes(float *best, int32_t *id, int32_t n0, __mmask16 lanes, __m512 v)
 {
     lanes = _mm512_mask_cmp_ps_mask(lanes, v, v, _CMP_ORD_Q);

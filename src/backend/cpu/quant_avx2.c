@@ -1,5 +1,5 @@
 /*
- * quant_avx2.c - values of weights in fewer bits, by loops that the compiler makes AVX2's.
+ * quant_avx2.c - values of quantized weights, by loops compiled for AVX2.
  *
  * Entered through sv_quant_expand_avx2 by gemm.c after cpuid said yes. Must not: give a weight
  * another value than quant.c does.

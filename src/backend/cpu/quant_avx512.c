@@ -1,5 +1,5 @@
 /*
- * quant_avx512.c - values of weights in fewer bits, by loops that the compiler makes AVX-512's.
+ * quant_avx512.c - values of quantized weights, by loops compiled for AVX-512.
  *
  * Entered through sv_quant_expand_avx512 by gemm.c after cpuid said yes. Must not: give a weight
  * another value than quant.c does.

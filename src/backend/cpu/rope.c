@@ -24,8 +24,7 @@ int32_t sv_cpu_rope_row(struct sv_cpu *cpu, const struct sv_rope_table *t, int32
 /* The most pairs of a head: keys go through a buffer of 256 numbers below. */
 enum { MAX_HALF = 128 };
 
-/* Cosines and sines of a row: those of one position, or of three, put together in memory of the
- * caller. */
+/* Cosines and sines of a row: of one position, or of three, combined in the caller's memory. */
 static void row_angles(struct sv_cpu *cpu, const struct sv_p_qk_norm_rope_kv_write *p, int32_t r,
                        float made[2][MAX_HALF], const float **cos, const float **sin)
 {

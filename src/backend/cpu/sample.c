@@ -1,13 +1,13 @@
 /*
  * sample.c - one token per row of logits: the argmax, or a draw from the filtered distribution.
  *
- * Entered through the backend table; rows are split over threads, a row is one thread's work. What
- * a row gives is a function of its logits, its slot's parameters and the position drawn: the only
+ * Entered through the backend table; rows are split over threads, a row is one thread's work. A
+ * row's result is a function of its logits, its slot's parameters and the position drawn: the only
  * randomness is sv_philox(seed, position, 0). Filters in the order of struct sv_sampling. Nothing
- * sorts the vocabulary: a filter keeps what lies above a cut (a logit, and how many of those equal
- * to it, lowest ids first), and the cut is found by radix selection on the bits of the logits,
- * mostly on a short list of candidates. Must not: return a token of probability 0, or hide a row
- * that is no distribution (NaN, +inf, all -inf).
+ * sorts the vocabulary: a filter keeps logits above a cut (a logit, and how many equal to it,
+ * lowest ids first), and the cut is found by radix selection on the bits of the logits, mostly on a
+ * short list of candidates. Must not: return a token of probability 0, or hide a row that is no
+ * distribution (NaN, +inf, all -inf).
  */
 #include "backend/cpu/vec.h"
 
@@ -66,7 +66,7 @@ static struct sample_scratch *scratch_of(struct sv_cpu *cpu, int thread)
 
 /* ---------------------------------------------------------------- selection */
 
-/* Orders like the number; both zeros are one. */
+/* Ordered like the number; both zeros are equal. */
 static uint32_t key_of(float x)
 {
     uint32_t u;
@@ -122,7 +122,7 @@ static struct cut find_cut(struct sample_scratch *s, const float *x, const float
     return c;
 }
 
-/* Keeps what the cut keeps, in order; returns how many. */
+/* Keeps the cut's elements, in order; returns their number. */
 static int32_t apply_cut(struct sample_scratch *s, int32_t n, struct cut c)
 {
     int32_t kept = 0;
@@ -248,7 +248,7 @@ static int32_t draw(struct sv_cpu *cpu, struct sample_scratch *s, const float *x
                     float max, const struct sv_sampling *sp, int32_t pos)
 {
     const struct sv_cpu_vec *vec = cpu->vec;
-    /* Bounded so that 0 * inv_t and -inf * inv_t stay what they must be for any temperature. */
+    /* Bounded so that 0 * inv_t and -inf * inv_t stay 0 and -inf for any temperature. */
     const float inv_t = fminf(fmaxf(1.0f / sp->temperature, 1e-30f), 1e30f);
     const bool by_k = sp->top_k > 0 && sp->top_k < vocab, by_p = sp->top_p < 1.0f;
     const double u = uniform(sp->seed, pos);
@@ -331,7 +331,7 @@ struct confidence_job {
     const struct sv_p_argmax_confidence *p;
 };
 
-/* The sum's order is the vocabulary's, whatever stands beside the row. */
+/* The sum is in the vocabulary's order, independent of other rows. */
 static void confidence_row(struct sv_cpu *cpu, const struct sv_p_argmax_confidence *p, int32_t i,
                            struct sample_scratch *s)
 {
@@ -347,7 +347,7 @@ static void confidence_row(struct sv_cpu *cpu, const struct sv_p_argmax_confiden
     }
     if (at >= 0)
         p->out[at] = id;
-    if (n_nan || isinf(max)) /* nothing to be said of it */
+    if (n_nan || isinf(max)) /* unknown */
         return;
     cpu->vec->exp_weights(s->w, x, p->vocab, max, 1);
     p->confidence[i] = (float)(1 / cpu->vec->sum(s->w, p->vocab));

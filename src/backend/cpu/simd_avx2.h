@@ -1,8 +1,8 @@
 /*
  * simd_avx2.h - the vector operations of the kernel templates with AVX2, FMA and F16C: eight lanes.
  *
- * Included by vec_avx2.c only; what each operation means is written at its twin in simd_plain.h.
- * Must not: be reached on a machine without these sets.
+ * Included by vec_avx2.c only; operations are documented in simd_plain.h. Must not: be reached on a
+ * machine without these sets.
  */
 #ifndef SV_SIMD_AVX2_H
 #define SV_SIMD_AVX2_H
@@ -35,7 +35,7 @@ static inline void v_store(float *p, vf v)
 {
     _mm256_storeu_ps(p, v);
 }
-/* Past the caches, to aligned memory; seen by others after v_fence. */
+/* Past the caches, to aligned memory; visible to others after v_fence. */
 static inline void v_stream(float *p, vf v)
 {
     _mm256_stream_ps(p, v);

@@ -2,8 +2,8 @@
  * simd_avx512.h - the vector operations of the kernel templates with AVX-512 F, BW, DQ, VL: sixteen
  * lanes.
  *
- * Included by vec_avx512.c only; what each operation means is written at its twin in simd_plain.h.
- * Must not: be reached on a machine without these sets.
+ * Included by vec_avx512.c only; operations are documented in simd_plain.h. Must not: be reached on
+ * a machine without these sets.
  */
 #ifndef SV_SIMD_AVX512_H
 #define SV_SIMD_AVX512_H
@@ -43,7 +43,7 @@ static inline void v_store(float *p, vf v)
 {
     _mm512_storeu_ps(p, v);
 }
-/* Past the caches, to aligned memory; seen by others after v_fence. */
+/* Past the caches, to aligned memory; visible to others after v_fence. */
 static inline void v_stream(float *p, vf v)
 {
     _mm512_stream_ps(p, v);

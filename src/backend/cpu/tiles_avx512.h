@@ -1,8 +1,8 @@
 /*
  * tiles_avx512.h - one function for each tile of units by rows, and the choice among them, for
  * gemm_bf16_avx512.c, gemm_i8_avx512.c and gemm_wcomp_avx512.c. Needs tile(t, nu, nr) and
- * UNCHECKED, and for more than one unit at a time MOST_UNITS; who leaves that out chooses for
- * himself.
+ * UNCHECKED, and for more than one unit at a time MOST_UNITS; without it the includer chooses
+ * tiles.
  */
 #define TILE(nu, nr)                                                                               \
     UNCHECKED static void tile_##nu##x##nr(const struct tile *t)                                   \
@@ -33,7 +33,7 @@ TILE(8, 1)
 TILE(8, 2)
 
 /* The widest tile of at most `units` units for nr rows: six sums in flight hide the latency of one,
- * and where units have to share them their rows are fetched once. */
+ * and units that share them fetch rows once. */
 static tile_fn *choose(int nr, int32_t units, int *nu)
 {
     static tile_fn *const one[17] = {TILES_OF_ONE_UNIT(ENTRY)};
@@ -48,10 +48,9 @@ static tile_fn *choose(int nr, int32_t units, int *nu)
     return table[i][nr];
 }
 
-/* How far ahead the first block of rows asks for weights, into level 2. Units stand one behind the
- * other, so this reaches into the next one, or behind the last, which does no harm. Of units side
- * by side each asks for the same place in the group that follows: nearer, they would ask for each
- * other's, and half of all lines never. */
+/* Prefetch distance of the first block of rows, into level 2. Units are contiguous, so this reaches
+ * into the next one, or past the last, which is harmless. Parallel units prefetch the same place in
+ * the next group: nearer, they would prefetch each other's, and half of all lines never. */
 #define AHEAD_BYTES 8192
 #define AHEAD_MOST (128 << 10)
 

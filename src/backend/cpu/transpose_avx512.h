@@ -1,6 +1,6 @@
 /*
  * transpose_avx512.h - a 16 x 16 transposition in registers, for the packing of gemm_bf16_avx512.c
- * and gemm_i8_avx512.c and the way out in gemm_avx512.c. Needs MUST_INLINE.
+ * and gemm_i8_avx512.c and the output of gemm_avx512.c. Needs MUST_INLINE.
  */
 /* Sixteen rows of sixteen words of 32 bits: pairs of bf16, bytes by four, or f32. */
 MUST_INLINE void transpose16(__m512i r[16])

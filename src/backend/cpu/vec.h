@@ -1,6 +1,6 @@
 /*
- * vec.h - the table of row kernels that one instruction-set level provides, and what the ops
- * outside the matrix products share: thread scratch, work splitting, cache addressing.
+ * vec.h - the table of row kernels that one instruction-set level provides, and functions shared by
+ * ops other than matrix products: thread scratch, work splitting, cache addressing.
  *
  * vec_plain.c, vec_avx2.c and vec_avx512.c each fill one table from the same two templates
  * (vec_kernels.h, logits_kernels.h, attention_kernels.h) over their own simd_*.h. The op files
@@ -79,7 +79,7 @@ struct sv_cpu_gdn_row {
 struct sv_cpu_vec {
     const char *name;
     void (*add_rms_norm)(const struct sv_cpu_norm_row *r);
-    /* out = x, which nobody reads soon and no other thread before this one's fence */
+    /* out = x, not read soon, nor by other threads before this one's fence */
     void (*stream)(float *out, const float *x, int32_t n);
     void (*fence)(void);
     void (*act_mul)(float *out, const float *gate, const float *up, int32_t d);
@@ -114,7 +114,7 @@ struct sv_cpu_vec {
     void (*attn_finish)(float *out, const float *acc, float m, float l, const float *sink,
                         int32_t n);
 
-    /* gdn_kernels.h; dimensions are multiples of 16 but in sigmoid_mul */
+    /* gdn_kernels.h; dimensions are multiples of 16 except in sigmoid_mul */
     float (*dot)(const float *a, const float *b, int32_t n);
     void (*sigmoid_mul)(float *out, const float *x, const float *gate, int32_t n);
     void (*conv_silu)(float *out, const float *const tap[SV_GDN_TAPS], const float *w, int64_t ldw,
@@ -125,7 +125,7 @@ struct sv_cpu_vec {
     void (*gdn_fold)(float *to, int64_t ldto, const float *s, int64_t lds, const float *kw,
                      const float *u, int32_t ldu, float decay, int32_t k_dim, int32_t n_cols);
 
-    /* Reads n_bytes (a multiple of 256) and returns something that depends on all of them. */
+    /* Reads n_bytes (a multiple of 256) and returns a value that depends on all of them. */
     uint64_t (*read)(const void *p, size_t n_bytes);
 };
 
@@ -133,7 +133,7 @@ extern const struct sv_cpu_vec sv_cpu_vec_plain;
 extern const struct sv_cpu_vec sv_cpu_vec_avx2;   /* not linked with SV_NO_AVX2 */
 extern const struct sv_cpu_vec sv_cpu_vec_avx512; /* not linked with SV_NO_AVX512 */
 
-/* attention_lanes.h: kernels with queries in lanes and bf16 products. begin and end stand around a
+/* attention_lanes.h: kernels with queries in lanes and bf16 products. begin and end enclose a
  * thread's work; pack takes at most 16 queries. */
 struct sv_cpu_attn_lanes {
     void (*begin)(void);
@@ -146,8 +146,8 @@ const struct sv_cpu_attn_lanes *sv_cpu_attn_bf16_avx512(void); /* not linked wit
 
 /* ---------------------------------------------------------------- shared by the ops */
 
-/* Runs fn on the pool, or inline when the whole call is too short to be worth waking anybody. The
- * rule depends on sizes only, and no result depends on it. */
+/* Runs fn on the pool, or inline when the whole call is too short for waking threads. The rule
+ * depends on sizes only, and no result depends on it. */
 #define SV_CPU_INLINE_NS 500
 static inline void sv_cpu_run(struct sv_cpu *cpu, sv_pool_fn fn, void *arg, int64_t cost_ns)
 {
@@ -164,8 +164,8 @@ static inline void sv_cpu_share(int32_t count, int i, int n, int32_t *begin, int
     *end = (int32_t)((int64_t)count * (i + 1) / n);
 }
 
-/* Byte offset of (slot, kv head 0, position) in kv->k and kv->v; -1 when the table names no page.
- * Head h lies h * page_size rows further. */
+/* Byte offset of (slot, kv head 0, position) in kv->k and kv->v; -1 when the table has no page.
+ * Head h is h * page_size rows further. */
 static inline int64_t sv_cpu_kv_offset(const struct sv_kv *kv, int32_t slot, int32_t pos)
 {
     int32_t i = pos / kv->page_size;

@@ -1,5 +1,5 @@
 /*
- * vec_kernels.h - template: row kernels but those of attention and logits, written once over the
+ * vec_kernels.h - template: row kernels except those of attention and logits, written once over the
  * operations of a simd_*.h (vf, SIMD_W, v_*).
  *
  * Included exactly once by each vec_*.c. All orders of summation depend on the row's length alone.
@@ -76,7 +76,7 @@ static inline __attribute__((always_inline)) void norm_put(const struct sv_cpu_n
         v_store_n(r->tap + i, v, n);
 }
 
-/* x into memory that nobody reads soon, past the caches where it can be. */
+/* Stores x that is not read soon, past the caches where possible. */
 static void k_stream(float *out, const float *x, int32_t n)
 {
     int32_t i = 0;

@@ -1,9 +1,9 @@
 /*
- * verify.c - verify, commit and snapshot: which drafted tokens the target agrees with, and what the
- * slots remember.
+ * verify.c - verify, commit and snapshot: which drafted tokens the target accepts, and the slots'
+ * state.
  *
- * Entered through the backend table; a few integers per segment, on the calling thread, but for the
- * bytes of a snapshot. Must not: look at logits or at anything sampled other than `chosen`.
+ * Entered through the backend table; a few integers per segment, on the calling thread, except the
+ * bytes of a snapshot. Must not: read logits or any sample other than `chosen`.
  */
 #include "backend/cpu/vec.h"
 

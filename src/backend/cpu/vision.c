@@ -2,7 +2,7 @@
  * vision.c - the ops of a vision tower: layer_norm, gelu, add_corners.
  *
  * Entered through the backend table. Work is split over rows. Must not: let the number of rows or
- * threads reach a sum.
+ * threads affect a sum.
  */
 #include "backend/cpu/vec.h"
 

@@ -1,5 +1,5 @@
 /*
- * wcomp_expand.h - compressed weights (wcomp.h) become bf16 again, in registers or in a buffer.
+ * wcomp_expand.h - expands compressed weights (wcomp.h) to bf16, in registers or in a buffer.
  *
  * Included by gemm_wcomp_avx512.c and gemm_amx.c, which expand where they multiply. Needs gemm.h,
  * MUST_INLINE, AVX512-VBMI and VBMI2.
@@ -7,7 +7,7 @@
 #ifndef SV_CPU_WCOMP_EXPAND_H
 #define SV_CPU_WCOMP_EXPAND_H
 
-/* Codes of group i, in the low three bits of every byte; what stands above them does not matter. */
+/* Codes of group i, in the low three bits of every byte; higher bits are ignored. */
 MUST_INLINE __m512i codes_of(const uint8_t *block, const int i)
 {
     const uint8_t *c = block + SV_WCOMP_CODES;
@@ -21,7 +21,7 @@ MUST_INLINE __m512i codes_of(const uint8_t *block, const int i)
     return _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), low, high, 0xca);
 }
 
-/* Vectors 2i and 2i + 1 of the block; moves on in the escapes. */
+/* Vectors 2i and 2i + 1 of the block; advances in the escapes. */
 MUST_INLINE void expand_group(struct sv_wcomp_walk *at, const int i, __m512i *lo, __m512i *hi)
 {
     const __m512i code = codes_of(at->block, i);
@@ -43,8 +43,8 @@ MUST_INLINE void ask_lines(const uint8_t *p, uintptr_t ahead, const int32_t near
         _mm_prefetch((const char *)((uintptr_t)p + (uintptr_t)near), _MM_HINT_T0);
 }
 
-/* A block to `to`, 1 KiB. Asks for lines `ahead` of it, into level 2, and `near`, into level 1, if
- * that is not 0: line buffers are few, and one that waits for level 2 is soon free again. */
+/* A block to `to`, 1 KiB. Prefetches lines `ahead` of it into level 2 and, if not 0, `near` into
+ * level 1: line buffers are few, and one that waits for level 2 is soon free again. */
 UNCHECKED MUST_INLINE void expand_block(struct sv_wcomp_walk *at, uint8_t *to, const int32_t ahead,
                                         const int32_t near)
 {

@@ -1,13 +1,12 @@
 /*
- * weights.c - how weights stand in the CPU's memory: in place as published, packed into the
- * order in which the AVX512-BF16 kernels read them, in fewer bits (wcomp.h), or as the codes of a
- * quantized matrix (codes.h); a head's screen beside it.
+ * weights.c - storage of weights in the CPU's memory: in place as published, packed in the order of
+ * the AVX512-BF16 kernels, compressed (wcomp.h), or as the codes of a quantized matrix (codes.h); a
+ * head's screen beside it.
  *
  * Called at load through the backend table (upload_weight, free_weight, random_weight) and by
- * embed. Packed matrices of all models live in slabs that begin at multiples of 2 MiB and ask for
- * huge pages: one product walks many pages, and small models would else spend their time on page
- * tables. A slab is freed with its last matrix. Must not: run during a step, except for reading a
- * row.
+ * embed. Packed matrices of all models are in slabs that begin at multiples of 2 MiB and request
+ * huge pages: one product reads many pages, and small models would else be limited by page tables.
+ * A slab is freed with its last matrix. Must not: run during a step, except for reading a row.
  */
 #define _DEFAULT_SOURCE /* madvise */
 
@@ -41,7 +40,7 @@ static int slab_open(struct sv_cpu *cpu, size_t n_bytes, struct sv_err *err)
     }
     *s = (struct sv_cpu_slab){.next = cpu->slabs, .block = block, .n_bytes = n_bytes};
     s->data = block + (HUGE_PAGE - (uintptr_t)block % HUGE_PAGE) % HUGE_PAGE;
-    madvise(s->data, n_bytes, MADV_HUGEPAGE); /* a kernel without them does without */
+    madvise(s->data, n_bytes, MADV_HUGEPAGE); /* optional: the kernel may lack them */
     cpu->slabs = s;
     return SV_OK;
 }
@@ -225,7 +224,7 @@ static int upload_matrix(struct sv_cpu *cpu, const struct sv_weight *host, struc
     return SV_OK;
 }
 
-/* The weight is used where it is, and from now on data is its own. */
+/* The weight is used in place, and from now on owns data. */
 static int own(struct sv_weight *w, void *data, struct sv_err *err)
 {
     if (!w->priv && !(w->priv = sv_calloc(1, sizeof(struct sv_cpu_weight)))) {
@@ -296,8 +295,8 @@ static enum sv_wcomp_order order_of(const struct sv_cpu *cpu, const struct sv_we
                : sv_cpu_gemm_codes(cpu);
 }
 
-/* As they are in the file where nothing is gained by another order: rows that are only looked up,
- * and levels that expand by the row. */
+/* As in the file where another order gains nothing: rows that are only looked up, and levels that
+ * expand by row. */
 static int upload_codes(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_weight *out,
                         struct sv_err *err)
 {
@@ -346,7 +345,7 @@ int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struc
     if (host->quant)
         return upload_codes(sv_cpu_of(dev), host, out, err);
     *out = *host;
-    /* Each of several ranks has all of the embedding, and looks up a few rows of it. */
+    /* Every rank has the whole embedding, and looks up a few rows of it. */
     const bool in_file = host->role == SV_ROLE_EMBED && sv_dev_ranks(dev).n > 1;
     if (host->fmt.elem != SV_BF16 || host->rows == 1 || in_file)
         return SV_OK;
@@ -416,7 +415,7 @@ int sv_cpu_random_weight(struct sv_dev *dev, const struct sv_weight *shape, floa
 
 /* ---------------------------------------------------------------- a row, for embeddings */
 
-/* A unit's escapes are one stream: all of its blocks have to be walked. */
+/* A unit's escapes are one stream: all of its blocks must be read. */
 static void wcomp_row(const struct sv_cpu *cpu, const struct sv_weight *w, int32_t row, float *out,
                       float scale)
 {
