@@ -508,8 +508,8 @@ static const struct sv_host_tensor *find_in_layer(const struct sv_ckpt *c, const
     return sv_ckpt_find(c, name);
 }
 
-/* By the first layer with experts; MXFP4 has one layout. When gate and up are square, the order
- * follows from down, with half as many inputs. */
+/* By the first layer with experts; gpt-oss's MXFP4 has one layout. When gate and up are square, the
+ * order follows from down, with half as many inputs. */
 static void see_experts(struct sv_config *cfg, const struct sv_ckpt *c)
 {
     const struct sv_arch_row *row = sv_arch_row(cfg->arch);
