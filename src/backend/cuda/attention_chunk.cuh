@@ -58,24 +58,6 @@ static __device__ __forceinline__ void ring_next(struct ring &r)
 
 /* ---------------------------------------------------------------- the loader */
 
-/* The page of this lane's box of chunk c, -1 when no row of the tile sees any of it. */
-static __device__ __forceinline__ int32_t box_page(const struct sv_attn_args &a,
-                                                   const struct attn_item &it, int32_t first)
-{
-    const int32_t i = first >> a.page_shift;
-    int32_t page = -1;
-    if (first >= it.seen_hi || first + a.box_rows <= it.seen_lo)
-        return -1;
-    if (i < a.p.kv.table_stride)
-        page = a.p.kv.table[(int64_t)it.g.slot * a.p.kv.table_stride + i];
-    if (page < 0 || page >= a.p.kv.n_pages) {
-        sv_fault_set(a.fault, SV_CUDA_FAULT_READ_PAGE, it.g.slot,
-                     first > it.seen_lo ? first : it.seen_lo, 0);
-        return -1;
-    }
-    return page;
-}
-
 /* Boxes of a chunk, one a lane: some keys of one page. To ask for one takes some 90 clocks, which
  * is as long as a box takes to come when memory is quick, so each of LOADERS warps asks for its
  * share. */
@@ -133,7 +115,8 @@ static __device__ __forceinline__ int32_t load_first(const struct sv_attn_args &
 {
     const int32_t c = it.seen_lo / KEYS, first = c * KEYS + b.at, have = n_chunks > 1 ? 8 : 4;
     const int32_t n = have < r.n_stages ? have : r.n_stages;
-    const int32_t page[2] = {box_page(a, it, first), n > 4 ? box_page(a, it, first + KEYS) : -1};
+    const int32_t page[2] = {attn_box_page(a, it, first),
+                             n > 4 ? attn_box_page(a, it, first + KEYS) : -1};
 #pragma unroll
     for (int own = 0; own < 2; own++) {
         struct ring at = r;
@@ -163,11 +146,11 @@ static __device__ __forceinline__ void
 load_rest(const struct sv_attn_args &a, const struct attn_item &it, const struct box &b, int32_t c,
           int32_t end, int32_t done, struct ring &r)
 {
-    int32_t page = box_page(a, it, c * KEYS + b.at);
+    int32_t page = attn_box_page(a, it, c * KEYS + b.at);
     for (; c < end; c++) {
         const int32_t now = page, first = c * KEYS + b.at;
         if (c + 1 < end)
-            page = box_page(a, it, (c + 1) * KEYS + b.at);
+            page = attn_box_page(a, it, (c + 1) * KEYS + b.at);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             if (j < done)

@@ -79,24 +79,13 @@ static __device__ __forceinline__ void settle(bool &waited)
 
 /* ---------------------------------------------------------------- the loaders */
 
-/* The page of this lane's box of a tile: its keys from `first` on; -1: there is none, or no row of
- * the tile sees any of it. */
+/* The page of this lane's box of a tile: its keys from `first` on; -1: none. */
 static __device__ __forceinline__ int32_t box_page(const struct sv_attn_args &a,
                                                    const struct attn_item &it, int32_t first)
 {
-    const int32_t i = first >> a.page_shift;
-    int32_t page = -1;
-    if ((int32_t)threadIdx.x % 32 * a.box_rows >= KEYS || first >= it.seen_hi ||
-        first + a.box_rows <= it.seen_lo)
+    if ((int32_t)threadIdx.x % 32 * a.box_rows >= KEYS)
         return -1;
-    if (i < a.p.kv.table_stride)
-        page = a.p.kv.table[(int64_t)it.g.slot * a.p.kv.table_stride + i];
-    if (page < 0 || page >= a.p.kv.n_pages) {
-        sv_fault_set(a.fault, SV_CUDA_FAULT_READ_PAGE, it.g.slot,
-                     first > it.seen_lo ? first : it.seen_lo, 0);
-        return -1;
-    }
-    return page;
+    return attn_box_page(a, it, first);
 }
 
 /* An item's tiles in boxes of a page and a piece. Each warp asks for some of them, and says of each

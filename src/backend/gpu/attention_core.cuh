@@ -339,6 +339,25 @@ struct attn_item {
     int32_t part;             /* its place among the segment's parts */
 };
 
+/* The page of a box of keys from `first` on; -1: no row of the item sees any of them, or the table
+ * has no page for them, which is latched. */
+static __device__ __forceinline__ int32_t attn_box_page(const struct sv_attn_args &a,
+                                                        const struct attn_item &it, int32_t first)
+{
+    const int32_t i = first >> a.page_shift;
+    int32_t page = -1;
+    if (first >= it.seen_hi || first + a.box_rows <= it.seen_lo)
+        return -1;
+    if (i < a.p.kv.table_stride)
+        page = a.p.kv.table[(int64_t)it.g.slot * a.p.kv.table_stride + i];
+    if (page < 0 || page >= a.p.kv.n_pages) {
+        sv_fault_set(a.fault, SV_CUDA_FAULT_READ_PAGE, it.g.slot,
+                     first > it.seen_lo ? first : it.seen_lo, 0);
+        return -1;
+    }
+    return page;
+}
+
 static __device__ __forceinline__ struct attn_item
 attn_item_of(const struct sv_attn_args &a, const struct sv_attn_entry &e, int32_t kv_head)
 {
