@@ -25,12 +25,12 @@ int sv_image_job_size(struct sv_image_job *j, uint64_t width, uint64_t height, s
     if (width > side || height > side)
         return sv_fail(err, SV_EINVAL, -1, "%llu x %llu pixels; a side may have %d",
                        (unsigned long long)width, (unsigned long long)height, l->max_side);
-    j->out->width = (int32_t)width;
-    j->out->height = (int32_t)height;
     if (width * height > (uint64_t)l->max_pixels)
         return sv_fail(err, SV_EINVAL, -1, "%llu x %llu pixels; an image may have %lld in all",
                        (unsigned long long)width, (unsigned long long)height,
                        (long long)l->max_pixels);
+    j->out->width = (int32_t)width;
+    j->out->height = (int32_t)height;
     j->out->rgb = sv_alloc((size_t)(width * height * 3));
     return j->out->rgb ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "out of memory for the pixels");
 }

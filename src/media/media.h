@@ -32,8 +32,7 @@ struct sv_image_limits {
 
 /* PNG, JPEG or WebP, by their first bytes. The pixels are those of Pillow's convert("RGB") after
  * EXIF's orientation: an alpha channel is dropped, not blended; of 16 bits a sample of colour keeps
- * the high byte, grey is clamped to 255. limits NULL: the above. Where there are more pixels than
- * max_pixels, out has the sizes that the file states; on other errors 0 or these. */
+ * the high byte, grey is clamped to 255. limits NULL: the above. */
 int sv_image_decode(const void *bytes, size_t n_bytes, const struct sv_image_limits *limits,
                     struct sv_pixels *out, struct sv_err *err);
 

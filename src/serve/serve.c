@@ -416,7 +416,8 @@ int sv_serve_run(struct sv_serve *s, struct sv_err *err)
     struct sv_log_field f[] = {SV_LOG_S("at", where)};
     sv_serve_log(s, "listening", f, 1);
     if (!s->keys && !s->o.unix_path && !sv_http_is_loopback(s->http))
-        sv_serve_log(s, "no API key is asked for: whoever reaches this address can use the server",
+        sv_serve_log(s,
+                     "no API key: any client that can connect to this address may use the server",
                      NULL, 0);
     event_base_dispatch(s->base);
     if (s->state == SV_BROKEN)

@@ -104,8 +104,8 @@ static void run_question(void *user, struct sv_enc_scratch *scratch)
     const char *text = sv_http_taken_text(a->raw, &n);
 
     read_question(a, scratch, text, n);
-    if (sv_api_read_again(&a->e))
-        return;
+    if (sv_fetch_waits(a->e.fetch))
+        return; /* it is read once more */
     sv_http_free_taken(a->raw);
     a->raw = NULL;
 }
@@ -128,13 +128,6 @@ static void answer_question(void *user)
         sv_fetch_start(a->e.fetch, ask_again, a);
         return;
     }
-    if (a->q && a->e.cost) {
-        a->job.cost = a->e.cost;
-        a->e.cost = 0;
-        a->e.cost_paid = true;
-        ask_again(a);
-        return;
-    }
     sv_fetch_free(a->e.fetch);
     if (a->q) {
         sv_http_on_gone(a->q, NULL, NULL);
@@ -150,7 +143,7 @@ static void answer_question(void *user)
     sv_free(a);
 }
 
-/* What its body names was fetched, or it has images that cost more than its bytes. */
+/* What its body names was fetched. */
 static void ask_again(void *user)
 {
     struct question *a = user;

@@ -535,8 +535,8 @@ static void prepare(void *user, struct sv_enc_scratch *scratch)
     const char *text = sv_http_taken_text(c->raw, &n);
 
     c->read_rc = read_call(c, scratch, text, n, &c->read_err);
-    if (sv_api_read_again(&c->read_err))
-        return;
+    if (sv_fetch_waits(c->read_err.fetch))
+        return; /* it is read once more */
     sv_http_free_taken(c->raw);
     c->raw = NULL;
 }
@@ -562,17 +562,12 @@ static void on_prepared(void *user)
         sv_fetch_start(c->read_err.fetch, read_again, c);
         return;
     }
-    if (c->req && c->read_err.cost) {
-        read_again(c);
-        return;
-    }
     sv_fetch_free(c->read_err.fetch);
     c->read_err.fetch = NULL;
     go_on(c, c->read_rc, &c->read_err);
 }
 
-/* What its body names was fetched, or it has images that cost more than its bytes: a new call reads
- * it from the beginning. */
+/* What its body names was fetched: a new call reads it from the beginning. */
 static void read_again(void *user)
 {
     struct sv_call *old = user;
@@ -582,12 +577,10 @@ static void read_again(void *user)
         c->start_us = old->start_us;
         c->raw = old->raw;
         c->read_err.fetch = old->read_err.fetch;
-        const size_t cost = old->read_err.cost;
-        c->read_err.cost_paid = cost > 0;
         old->raw = NULL;
         old->read_err = (struct sv_api_err){0};
-        c->job = (struct sv_job){
-            .run = prepare, .done = on_prepared, .user = c, .cost = cost ? cost : old->job.cost};
+        c->job =
+            (struct sv_job){.run = prepare, .done = on_prepared, .user = c, .cost = old->job.cost};
         c->preparing = true;
         sv_call_free(old);
         if (sv_prep_submit(c->s->prep, &c->job))
@@ -595,7 +588,6 @@ static void read_again(void *user)
         c->read_rc = sv_body_refused(&c->read_err);
     } else {
         c = old;
-        c->read_err.cost = 0;
         c->read_rc = sv_api_no_memory(&c->read_err);
     }
     on_prepared(c);

@@ -8,7 +8,6 @@
 #include "serve/core/error.h"
 #include "serve/core/log.h"
 #include "serve/core/server.h"
-#include "serve/http/fetch.h"
 
 #include <string.h>
 
@@ -57,11 +56,6 @@ int sv_api_fail(struct sv_api_err *e, int status, const char *code, const char *
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
     return -1;
-}
-
-bool sv_api_read_again(const struct sv_api_err *e)
-{
-    return sv_fetch_waits(e->fetch) || e->cost;
 }
 
 int sv_api_no_memory(struct sv_api_err *e)

@@ -22,13 +22,7 @@ struct sv_api_err {
     /* Addresses that the body names. While they wait: not an error, they are to be fetched, and
      * then the body is to be read once more. */
     struct sv_fetch *fetch;
-    /* Not an error: decoding its images takes as long as reading so many bytes. The body is read
-     * once more, with cost_paid, when it would be the turn of one of that size. */
-    size_t cost;
-    bool cost_paid;
 };
-/* Whether the body is to be read once more. */
-bool sv_api_read_again(const struct sv_api_err *e);
 /* These return -1. bad: 400 for a field (NULL = the request as a whole). */
 int sv_api_bad(struct sv_api_err *e, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -21,8 +21,6 @@
 
 #define PLACE 128
 #define MAX_PIXELS_IN_ALL (4 * SV_IMAGE_MAX_PIXELS) /* decoded for one request */
-#define FREE_PIXELS (1 << 20)                       /* decoded at once; more wait for their turn */
-#define PIXELS_PER_BYTE 8    /* decoded in about the time in which a byte of text is read */
 #define MAX_BYTES_PER_BODY 8 /* of all decoded images, by the limit of all large bodies */
 
 /* ---------------------------------------------------------------- contents */
@@ -400,17 +398,6 @@ static int keep_image(const struct sv_serve *s, const struct sv_pixels *px, cons
                        most >> 20);
 }
 
-/* Pixels that a file states; 0 where it is no image, or too large to be decoded. */
-static int64_t stated_pixels(const struct sv_buf *bytes)
-{
-    static const struct sv_image_limits none = {SV_IMAGE_MAX_BYTES, 0, SV_IMAGE_MAX_SIDE};
-    struct sv_pixels px;
-
-    sv_image_decode(bytes->data, bytes->len, &none, &px, NULL);
-    const int64_t n = (int64_t)px.width * px.height;
-    return n <= SV_IMAGE_MAX_PIXELS ? n : 0;
-}
-
 /* *left: pixels that may still be decoded. */
 static int load_image(const struct sv_serve *s, const struct sv_buf *bytes, const char *place,
                       int64_t *left, struct sv_prompt *out, struct sv_api_err *e)
@@ -462,7 +449,7 @@ int sv_serve_images_load(const struct sv_serve *s, const struct sv_enc_scratch *
                          const struct sv_params *p, struct sv_prompt *out, struct sv_api_err *e)
 {
     const size_t n = json_array_size(p->images);
-    int64_t left = MAX_PIXELS_IN_ALL, stated = 0;
+    int64_t left = MAX_PIXELS_IN_ALL;
     int rc = 0;
 
     if (!n)
@@ -486,16 +473,11 @@ int sv_serve_images_load(const struct sv_serve *s, const struct sv_enc_scratch *
         rc = find_source(json_array_get(noted, 0), place, &src, e);
         if (!rc)
             rc = read_bytes(s, &src, &bytes, e);
-        if (!rc && !e->cost_paid)
-            stated += stated_pixels(&bytes);
-        if (!rc && stated <= FREE_PIXELS)
+        if (!rc)
             rc = load_image(s, &bytes, src.at, &left, out, e);
         sv_buf_fini(&bytes);
     }
-    if (rc || stated <= FREE_PIXELS)
-        return rc;
-    e->cost = (size_t)stated / PIXELS_PER_BYTE;
-    return -1;
+    return rc;
 }
 
 void sv_serve_images_free(struct sv_prompt *p)

@@ -34,8 +34,8 @@ json_t *sv_content_take(struct sv_content *c);
 int sv_serve_images_check(const struct sv_serve *s, const struct sv_params *p,
                           struct sv_api_err *e);
 /* Decodes the noted images into the prompt. On the loop's thread, which is known by its scratch, it
- * ends with e->too_slow instead; where addresses are still to be fetched, these wait in e->fetch,
- * and where there are many pixels and e->cost_paid is not set, e->cost says what they cost. */
+ * ends with e->too_slow instead; where addresses are still to be fetched, these wait in e->fetch.
+ */
 int sv_serve_images_load(const struct sv_serve *s, const struct sv_enc_scratch *scratch,
                          const struct sv_params *p, struct sv_prompt *out, struct sv_api_err *e);
 void sv_serve_images_free(struct sv_prompt *p);
