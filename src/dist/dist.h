@@ -80,7 +80,7 @@ struct sv_cut sv_shard_cut(const struct sv_shard_shape *s, enum sv_role role, in
 struct sv_stream {
     struct sv_count written;            /* lines */
     struct sv_count read[SV_MAX_RANKS]; /* lines that are not needed any more */
-    _Alignas(64) char ring[(size_t)SV_STREAM_LINES * 64];
+    char ring[(size_t)SV_STREAM_LINES * 64] __attribute__((aligned(64)));
 };
 
 /* What all ranks see. All bytes 0 at first. */
