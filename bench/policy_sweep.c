@@ -269,7 +269,7 @@ static double best_fixed(const struct machine *m, const struct sv_accept_profile
 
 /* ---------------------------------------------------------------- a process */
 
-struct seat {
+struct slot {
     struct sv_record record;
     uint64_t id;
     int32_t left, deferred, context, n_drafts;
@@ -281,7 +281,7 @@ struct process {
     const struct machine *m;
     struct sv_accept_profile profile;
     struct sv_policy *p;
-    struct seat seat[MOST];
+    struct slot slot[MOST];
     struct clock clock;
     struct sv_rng rng;
     int32_t n;
@@ -289,7 +289,7 @@ struct process {
     double extra_us, rows; /* of this step: context K/V */
 };
 
-static bool stopped(const struct seat *s)
+static bool stopped(const struct slot *s)
 {
 #if OLD
     return s->record.disabled || s->bare;
@@ -298,10 +298,10 @@ static bool stopped(const struct seat *s)
 #endif
 }
 
-/* A request takes the seat: its prompt's context K/V is made, deferred or left out. */
-static void arrive(struct process *w, struct seat *s)
+/* A request takes the slot: its prompt's context K/V is made, deferred or left out. */
+static void arrive(struct process *w, struct slot *s)
 {
-    *s = (struct seat){.id = ++w->next_id, .context = 512};
+    *s = (struct slot){.id = ++w->next_id, .context = 512};
     s->left = 128 + (int32_t)sv_rng_below(&w->rng, 129);
     if (w->m->gpu)
         return;
@@ -321,7 +321,7 @@ static void keep_up(struct process *w, bool drafts, bool most)
     if (m->gpu)
         return;
     for (int32_t i = 0; i < w->n; i++) {
-        struct seat *s = &w->seat[i];
+        struct slot *s = &w->slot[i];
         const bool own = drafts && w->p->seq[i].draft_rows;
         if (OLD && !stopped(s) && (most || own)) {
             w->extra_us += m->deferred_row_us * s->deferred;
@@ -336,7 +336,7 @@ static void keep_up(struct process *w, bool drafts, bool most)
 #if OLD
     double deferred = 0;
     for (int32_t i = 0; i < w->n; i++)
-        deferred += m->deferred_row_us * w->seat[i].deferred;
+        deferred += m->deferred_row_us * w->slot[i].deferred;
     w->p->deferred_us = deferred;
     w->p->prompt_us = m->deferred_row_us * PROMPT / 192;
 #else
@@ -349,7 +349,7 @@ static void choose(struct process *w, int32_t n_prompt)
     struct sv_policy *p = w->p;
     sv_policy_begin(p, n_prompt, false);
     for (int32_t i = 0; i < w->n; i++) {
-        struct seat *s = &w->seat[i];
+        struct slot *s = &w->slot[i];
 #if OLD
         s->record.lacks = s->bare;
 #endif
@@ -368,9 +368,9 @@ static void prune(struct process *w)
     float confidence[MOST * BLOCK];
     int32_t at = 0;
     for (int32_t i = 0; i < w->n; i++) {
-        w->seat[i].n_drafts = p->seq[i].n_drafts;
+        w->slot[i].n_drafts = p->seq[i].n_drafts;
         for (int32_t j = 0; j < p->seq[i].n_drafts; j++)
-            confidence[at++] = w->seat[i].confidence[j] = sv_rng_float(&w->rng);
+            confidence[at++] = w->slot[i].confidence[j] = sv_rng_float(&w->rng);
     }
     if (p->prunes_now)
         sv_policy_prune(p, confidence);
@@ -382,7 +382,7 @@ static double advance(struct process *w, bool backoff)
     double tokens = 0;
     int32_t brought = 0;
     for (int32_t i = 0; i < w->n; i++) {
-        struct seat *s = &w->seat[i];
+        struct slot *s = &w->slot[i];
         const struct sv_policy_seq *c = &p->seq[i];
         int32_t width = backoff ? 1 : c->width,
                 len = sv_profile_draw(&w->profile, s->id, (uint64_t)s->left);
@@ -426,8 +426,8 @@ static double run(const struct machine *m, int profile, int32_t n, int32_t steps
     w->p->prunes = true;
     w->p->ahead = w->p->confidence_free = m->gpu;
     for (int32_t i = 0; i < n; i++) {
-        arrive(w, &w->seat[i]);
-        w->seat[i].left -= (int32_t)sv_rng_below(&w->rng, 100); /* not all at once */
+        arrive(w, &w->slot[i]);
+        w->slot[i].left -= (int32_t)sv_rng_below(&w->rng, 100); /* not all at once */
     }
     w->extra_us = 0;
     keep_up(w, false, false);
@@ -457,8 +457,8 @@ static double run(const struct machine *m, int profile, int32_t n, int32_t steps
         arrived = 0;
         w->extra_us = 0;
         for (int32_t i = 0; i < n; i++)
-            if (w->seat[i].left <= 0) {
-                arrive(w, &w->seat[i]);
+            if (w->slot[i].left <= 0) {
+                arrive(w, &w->slot[i]);
                 arrived++;
             }
         us += w->extra_us;

@@ -82,7 +82,7 @@ static void end_seq(struct sv_engine *e, struct sv_seq *q)
         (q->n_tokens - q->n_prompt - e->sched.usual_answer) / ANSWERS_REMEMBERED;
     e->sched.usual_prompt +=
         (q->n_prompt - q->n_cached - e->sched.usual_prompt) / ANSWERS_REMEMBERED;
-    sv_sched_unseat(&e->sched, &e->cache, q);
+    sv_sched_release(&e->sched, &e->cache, q);
 }
 
 static void advance_seg(struct sv_engine *e, int32_t s)

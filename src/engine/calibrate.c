@@ -45,7 +45,7 @@ struct calibration {
     int least_runs;    /* runs of a shape: where passes are replayed, the first ones are not */
     int32_t most_rows; /* of one shape */
     bool at_once;      /* calls return when the device is done */
-    bool reseats;      /* layers slide or have states: a slot is valid at one context only */
+    bool per_context;  /* layers slide or have states: a slot is valid at one context only */
     struct shape shape[MAX_POINTS];
     struct sv_timed timed[MAX_POINTS]; /* the same of each run */
     int32_t n_shapes;
@@ -131,7 +131,7 @@ static void choose_ids(struct calibration *c)
 }
 
 /* Advances a slot to this context, chunk by chunk, and backs one block more. */
-static bool seat(struct calibration *c, int32_t slot, int32_t context)
+static bool prepare_slot(struct calibration *c, int32_t slot, int32_t context)
 {
     struct sv_cache *cache = &c->e->cache;
     const int32_t chunk = c->e->sched.prefill_rows;
@@ -146,12 +146,13 @@ static bool seat(struct calibration *c, int32_t slot, int32_t context)
 }
 
 /* Seats all scratch sequences anew and tells the device, outside of the measured time. */
-static int reseat(struct calibration *c, const struct shape *s)
+static int prepare_slots(struct calibration *c, const struct shape *s)
 {
     for (int32_t i = 0; i < c->n_backed; i++)
         sv_cache_release(&c->e->cache, c->slots[i]);
     for (int32_t i = 0; i < c->n_backed; i++)
-        SV_REQUIRE(seat(c, c->slots[i], s->context)); /* reserve found room for this context */
+        SV_REQUIRE(
+            prepare_slot(c, c->slots[i], s->context)); /* reserve found room for this context */
     sv_cache_upload(&c->e->cache);
     return sv_dev_sync(c->e->dev, c->err);
 }
@@ -160,7 +161,7 @@ static int run_shape(struct calibration *c, const struct shape *s, double us[SV_
 {
     struct sv_engine *e = c->e;
     const size_t n_slots = (size_t)e->sched.n_slots;
-    int rc = c->reseats ? reseat(c, s) : SV_OK;
+    int rc = c->per_context ? prepare_slots(c, s) : SV_OK;
     if (rc)
         return rc;
     plan_shape(c, s);
@@ -270,7 +271,7 @@ static int reserve(struct calibration *c, int32_t n, int32_t context)
 {
     struct sv_engine *e = c->e;
     int32_t i = 0;
-    while (i < n && seat(c, c->slots[i], context))
+    while (i < n && prepare_slot(c, c->slots[i], context))
         i++;
     if (i < n)
         sv_cache_release(&e->cache, c->slots[i]);
@@ -490,9 +491,9 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     c->slots = sv_calloc((size_t)e->sched.n_slots, sizeof *c->slots);
     sv_dev_memory(e->dev, &n_free, &n_total);
     c->at_once = n_total == 0;
-    c->reseats = e->cache.has_state;
+    c->per_context = e->cache.has_state;
     for (int32_t i = 0; i < e->cache.n_groups; i++)
-        c->reseats |= e->cache.group[i].d.window > 0;
+        c->per_context |= e->cache.group[i].d.window > 0;
     c->least_runs = e->pads ? 3 : 2;
     p->cost.padded = e->pads ? padded : NULL;
     c->most_rows = c->at_once ? 512 : 1024; /* beyond, the last slope continues */

@@ -639,7 +639,7 @@ void sv_engine_close(struct sv_engine *e)
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {
         if (q->state != SV_SEQ_FINISHED)
             sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
-        sv_sched_unseat(&e->sched, &e->cache, q);
+        sv_sched_release(&e->sched, &e->cache, q);
     }
     e->closing = true;
     if (e->sched.head)

@@ -63,7 +63,7 @@ static void fill_new_slots(struct sv_engine *e)
         sv_dev_upload(e->dev, e->slot_len + slot, &q->n_committed, sizeof q->n_committed);
         sv_dev_upload(e->dev, e->slot_anchor + slot, &q->tokens[q->n_tokens - 1], sizeof(int32_t));
         sv_dev_upload(e->dev, e->slot_sampling + slot, &q->sampling, sizeof q->sampling);
-        sv_logits_seat(e, slot);
+        sv_logits_init_slot(e, slot);
         e->sched.new_slot[slot] = false;
     }
     sv_cache_upload(&e->cache);

@@ -357,7 +357,7 @@ void sv_images_prepare(struct sv_engine *e)
     if (rc && !e->images.n_full) {
         sv_seq_finish(q, SV_FINISH_ERROR, "no memory for the rows of an image");
         sv_deferred_end(e, q);
-        sv_sched_unseat(&e->sched, &e->cache, q);
+        sv_sched_release(&e->sched, &e->cache, q);
     }
     e->stats.forward_us += sv_clock_us() - start_us;
 }

@@ -88,7 +88,7 @@ void sv_logits_plan(struct sv_engine *e)
     sv_token_logprobs_plan(e);
 }
 
-void sv_logits_seat(struct sv_engine *e, int32_t slot)
+void sv_logits_init_slot(struct sv_engine *e, int32_t slot)
 {
     const struct sv_logits *lg = &e->logits;
     const struct sv_seq *q = e->sched.slot[slot];

@@ -52,8 +52,8 @@ int sv_logits_open(struct sv_logits *lg, struct sv_dev *dev, int32_t n_slots, in
 void sv_logits_close(struct sv_logits *lg, struct sv_dev *dev);
 /* The lines of the step, by stage: */
 void sv_logits_plan(struct sv_engine *e);
-void sv_logits_seat(struct sv_engine *e,
-                    int32_t slot); /* a sequence took the slot: before the upload */
+void sv_logits_init_slot(struct sv_engine *e,
+                         int32_t slot); /* a sequence took the slot: before the upload */
 void sv_logits_fill(struct sv_engine *e);
 void sv_logits_choose(struct sv_engine *e);   /* verify, when plan.sampled */
 void sv_logits_remember(struct sv_engine *e); /* commit */

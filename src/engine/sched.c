@@ -37,7 +37,7 @@ static int32_t free_slot(const struct sv_sched *s, const struct sv_cache *cache,
 
 /* ---------------------------------------------------------------- pages */
 
-void sv_sched_unseat(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
+void sv_sched_release(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
 {
     if (q->slot < 0)
         return;
@@ -67,7 +67,7 @@ static void put_back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *
     SV_REQUIRE(q->n_rows_ahead == 0);
     if (s->before_preempt)
         s->before_preempt(s->user);
-    sv_sched_unseat(s, cache, q);
+    sv_sched_release(s, cache, q);
     q->state = SV_SEQ_WAITING;
     q->n_committed = 0;
     q->grant = 0;
@@ -125,7 +125,7 @@ static void add_need(const struct sv_sched *s, const struct sv_cache *cache, con
     sv_cache_add_need(cache, slot, n, n_rows, need);
 }
 
-static int32_t n_seated(const struct sv_sched *s)
+static int32_t n_in_slots(const struct sv_sched *s)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < s->n_slots; i++)
@@ -138,7 +138,7 @@ static int32_t n_seated(const struct sv_sched *s)
 static bool worth_restoring(const struct sv_sched *s, int32_t n_rows, int32_t context,
                             double n_tokens)
 {
-    int32_t n = n_seated(s) + 1;
+    int32_t n = n_in_slots(s) + 1;
     return sv_policy_gain_us(s->policy, n, NULL) / n * n_tokens >
            sv_policy_restore_us(s->policy, n_rows, context);
 }
@@ -178,8 +178,8 @@ static struct sv_cache_need owed_in(const struct sv_sched *s, const struct sv_ca
 }
 
 /* Attaches known pages and reserves the remaining ones; or nothing. */
-static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q,
-                       int32_t slot)
+static bool acquire_pages(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q,
+                          int32_t slot)
 {
     const int32_t part = sv_cache_part(cache, slot);
     struct sv_cache_need owed = owed_in(s, cache, part);
@@ -221,12 +221,12 @@ static int32_t best_part(const struct sv_sched *s, const struct sv_cache *cache,
 }
 
 /* A slot with pages; -1: none. */
-static int32_t find_seat(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
+static int32_t find_slot(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
 {
     uint32_t tried = 0;
     for (int32_t p; (p = best_part(s, cache, q, tried)) >= 0; tried |= 1u << p) {
         const int32_t slot = free_slot(s, cache, p);
-        if (seat_pages(s, cache, q, slot))
+        if (acquire_pages(s, cache, q, slot))
             return slot;
     }
     return -1;
@@ -241,7 +241,7 @@ static void admit(struct sv_sched *s, struct sv_cache *cache)
             continue;
         bool resumes = q->n_tokens > q->n_prompt;
         q->n_prefill = resumes ? q->n_tokens - 1 : q->n_prompt;
-        const int32_t slot = find_seat(s, cache, q);
+        const int32_t slot = find_slot(s, cache, q);
         if (slot < 0)
             return;
         s->slot[slot] = q;
@@ -476,7 +476,7 @@ static bool restore(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
 
 static bool anybody_waits(const struct sv_sched *s)
 {
-    return s->n_unfinished > n_seated(s);
+    return s->n_unfinished > n_in_slots(s);
 }
 
 /* The segments of one part: decoding ones in the order of their slots, then chunks. n: decoding

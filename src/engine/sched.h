@@ -40,6 +40,6 @@ bool sv_sched_lacks_draft(const struct sv_cache *cache, const struct sv_seq *q);
 /* Marks positions >= from of a seated sequence as lacking the draft's context K/V. */
 void sv_sched_lacks(struct sv_cache *cache, struct sv_seq *q, int32_t from);
 /* Takes a sequence off its slot and releases its pages. Its tokens stay. */
-void sv_sched_unseat(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *seq);
+void sv_sched_release(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *seq);
 
 #endif

@@ -117,7 +117,7 @@ static int fail_all(struct sv_engine *e, const struct sv_err *reason, struct sv_
         if (q->state == SV_SEQ_FINISHED)
             continue;
         sv_seq_finish(q, SV_FINISH_ERROR, e->failed.msg);
-        sv_sched_unseat(&e->sched, &e->cache, q);
+        sv_sched_release(&e->sched, &e->cache, q);
     }
     return sv_fail(err, reason->code, -1, "%s", reason->msg);
 }
@@ -131,7 +131,7 @@ static void drop_canceled(struct sv_engine *e)
             continue;
         sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
         sv_deferred_end(e, q);
-        sv_sched_unseat(&e->sched, &e->cache, q);
+        sv_sched_release(&e->sched, &e->cache, q);
     }
 }
 

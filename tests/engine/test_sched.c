@@ -177,7 +177,7 @@ static void arrive(struct world *w)
 static void leave(struct world *w, struct sv_seq *q)
 {
     q->state = SV_SEQ_FINISHED;
-    sv_sched_unseat(&w->s, &w->cache, q);
+    sv_sched_release(&w->s, &w->cache, q);
 }
 
 /* What a step would do with the plan, with random accept counts; whoever has left meanwhile gets
@@ -471,7 +471,7 @@ static void step(struct world *w)
 
 /* A sequence is seated where its beginning is known, else where most pages are to spare, else where
  * there is room; and loses its pages to sequences of its part alone. */
-static void seats_of_parts(void **state)
+static void slots_of_parts(void **state)
 {
     (void)state;
     struct world w;
@@ -539,7 +539,7 @@ static void long_and_short(void **state)
 
 /* A prompt of one page that will decode with blocks of 16: as many pages as it takes, from the
  * moment it is seated. */
-static void seats_leave_room_for_blocks(void **state)
+static void slots_leave_room_for_blocks(void **state)
 {
     (void)state;
     enum { PAGE = 16 };
@@ -762,8 +762,8 @@ static void preempted_and_bare(void **state)
 SV_TEST_MAIN(cmocka_unit_test(plenty_of_pages), cmocka_unit_test(short_of_pages),
              cmocka_unit_test(no_drafter), cmocka_unit_test(prefixes),
              cmocka_unit_test(small_windows), cmocka_unit_test(parts),
-             cmocka_unit_test(seats_of_parts), cmocka_unit_test(long_and_short),
-             cmocka_unit_test(seats_leave_room_for_blocks),
+             cmocka_unit_test(slots_of_parts), cmocka_unit_test(long_and_short),
+             cmocka_unit_test(slots_leave_room_for_blocks),
              cmocka_unit_test(nobody_restores_while_others_wait),
              cmocka_unit_test(disabled_while_its_prompt_is_in_flight),
              cmocka_unit_test(told_before_pages_go), cmocka_unit_test(preempted_and_bare))
