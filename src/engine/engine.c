@@ -248,7 +248,7 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     if (e->width > block && is_first(e))
         return sv_fail(err, SV_EINVAL, -1, "width %d is above the drafter's block of %d", e->width,
                        block);
-    rc = sv_ranks_tell(e, &e->width, sizeof e->width, err); /* not all may have the drafter */
+    rc = sv_ranks_broadcast(e, &e->width, sizeof e->width, err); /* not all may have the drafter */
     if (rc)
         return rc;
     bool graphs = sv_dev_backend(e->dev)->has_graphs;
@@ -256,7 +256,7 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
         r->chunk = graphs ? GPU_CHUNK : DEFAULT_CHUNK;
     e->pads = (graphs && !o->no_graphs) || r->tuning->pad;
     e->depth = (graphs || r->tuning->run_ahead) && !e->drafter->on_host;
-    return sv_ranks_tell(e, &e->depth, sizeof e->depth, err);
+    return sv_ranks_broadcast(e, &e->depth, sizeof e->depth, err);
 }
 
 /* From here on the checkpoints' files may change: a device with memory of its own has copied what

@@ -1,5 +1,5 @@
 /*
- * follow.c - a follower: opens its part of the model as rank 0 does, then runs what it is told.
+ * follow.c - a follower: opens its part of the model as rank 0 does, then runs what it is sent.
  *
  * Started by ranks.c, one thread a rank, or a process (sv_engine_follow). Uploads go to the same
  * places of its own device, passes are enqueued by the same code. It reads no results but its
@@ -21,7 +21,7 @@ static char *bytes_at(const struct sv_rank_group *g, uint32_t place, uint64_t at
 
 static int take_upload(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
 {
-    struct sv_tell_upload up;
+    struct sv_msg_upload up;
     if (n < sizeof up)
         return sv_fail(err, SV_EDEVICE, -1, "an upload is told in %u bytes", n);
     memcpy(&up, data, sizeof up);
@@ -35,7 +35,7 @@ static int take_upload(struct sv_engine *e, const void *data, uint32_t n, struct
 
 static int take_copy(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
 {
-    struct sv_tell_copy c;
+    struct sv_msg_copy c;
     if (n != sizeof c)
         return sv_fail(err, SV_EDEVICE, -1, "a copy is told in %u bytes, not %zu", n, sizeof c);
     memcpy(&c, data, sizeof c);
@@ -52,7 +52,7 @@ static int take_copy(struct sv_engine *e, const void *data, uint32_t n, struct s
 static int take_snapshot(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
 {
     struct sv_cache *c = &e->cache;
-    struct sv_tell_snapshot s;
+    struct sv_msg_snapshot s;
     bool fits = n == sizeof s;
     memcpy(&s, data, fits ? sizeof s : 0);
     fits = fits && s.seg >= 0 && s.seg < e->batch.max_segs && s.slot >= 0 && s.slot < c->n_slots;
@@ -72,7 +72,7 @@ static int take_snapshot(struct sv_engine *e, const void *data, uint32_t n, stru
 static int run_pass(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
 {
     struct sv_plan_seg *seg = e->plan.seg;
-    struct sv_tell_pass pass;
+    struct sv_msg_pass pass;
     if (n != sizeof pass)
         return sv_fail(err, SV_EMISMATCH, -1, "a pass is told in %u bytes, not %zu", n,
                        sizeof pass);
@@ -96,27 +96,28 @@ static int run_pass(struct sv_engine *e, const void *data, uint32_t n, struct sv
     return sv_dev_wait(e->dev, 1 - pass.set, err);
 }
 
-int sv_ranks_obey(struct sv_engine *e, uint32_t kind, const void *data, uint32_t n,
-                  struct sv_err *err)
+int sv_ranks_apply(struct sv_engine *e, uint32_t kind, const void *data, uint32_t n,
+                   struct sv_err *err)
 {
     switch (kind) {
-    case SV_TELL_UPLOAD:
+    case SV_MSG_UPLOAD:
         return take_upload(e, data, n, err);
-    case SV_TELL_COPY:
+    case SV_MSG_COPY:
         return take_copy(e, data, n, err);
-    case SV_TELL_SNAPSHOT:
+    case SV_MSG_SNAPSHOT:
         return take_snapshot(e, data, n, err);
     default:
-        SV_REQUIRE(kind == SV_TELL_PASS);
+        SV_REQUIRE(kind == SV_MSG_PASS);
         return run_pass(e, data, n, err);
     }
 }
 
 /* False: it is the turn of a fault that a test asked for, and the message is not obeyed. */
-static bool obeys(struct sv_engine *e, struct sv_rank_fault_at *f, uint32_t kind, const void *data)
+static bool applies(struct sv_engine *e, struct sv_rank_fault_at *f, uint32_t kind,
+                    const void *data)
 {
-    struct sv_tell_pass pass;
-    if (!f->kind || kind != SV_TELL_PASS || f->rank != sv_dev_ranks(e->dev).rank)
+    struct sv_msg_pass pass;
+    if (!f->kind || kind != SV_MSG_PASS || f->rank != sv_dev_ranks(e->dev).rank)
         return true;
     memcpy(&pass, data, sizeof pass);
     return pass.kind != SV_PASS_TARGET || f->pass-- > 0;
@@ -131,15 +132,15 @@ static int follow(struct sv_engine *e, struct sv_rank_fault_at fault, struct sv_
         const void *data;
         uint32_t kind, n;
         rc = sv_stream_read(w, &kind, &data, &n, err);
-        if (rc || kind == SV_TELL_END)
+        if (rc || kind == SV_MSG_END)
             break;
-        const bool obey = obeys(e, &fault, kind, data);
-        if (!obey && fault.kind == SV_RANK_SILENT)
+        const bool apply = applies(e, &fault, kind, data);
+        if (!apply && fault.kind == SV_RANK_SILENT)
             return SV_OK;
-        if (!obey && fault.kind == SV_RANK_FAILS)
+        if (!apply && fault.kind == SV_RANK_FAILS)
             return sv_fail(err, SV_EDEVICE, -1, "a fault that a test asked for");
-        if (obey || fault.kind != SV_RANK_SKIPS)
-            rc = sv_ranks_obey(e, kind, data, n, err);
+        if (apply || fault.kind != SV_RANK_SKIPS)
+            rc = sv_ranks_apply(e, kind, data, n, err);
         else
             sv_world_passed(w, sv_dev_n_joins(e->dev));
         sv_stream_done(w);
@@ -176,17 +177,17 @@ int sv_engine_follow(const struct sv_engine_options *opts, struct sv_err *err)
 {
     static const struct sv_engine_tuning none = {0};
     struct sv_rank_group own = {0};
-    struct sv_engine_options o = *opts, told = *opts;
+    struct sv_engine_options o = *opts, sent = *opts;
     const struct sv_world_opts w = sv_ranks_world(opts, sv_mpi_ranks().rank % opts->tp);
     int rc = sv_world_open_mpi(&own.world, &w, err);
     if (!rc)
         rc = sv_ranks_compare(&own.world, opts, err);
     if (!rc)
-        rc = sv_world_tell(&own.world, &told, sizeof told, err);
+        rc = sv_world_tell(&own.world, &sent, sizeof sent, err);
     if (!rc) { /* all that rank 0 has; its pointers mean nothing here */
-        o = told;
+        o = sent;
         o.target_dir = opts->target_dir;
-        o.draft_dir = told.draft_dir ? opts->draft_dir : NULL;
+        o.draft_dir = sent.draft_dir ? opts->draft_dir : NULL;
         o.device = opts->device;
         o.on_progress = NULL;
         o.record_plan = NULL;

@@ -37,7 +37,7 @@ static void pad_draft(struct sv_engine *e)
     t->n_draft_segs = max_segs(e, t->n_draft_rows);
 }
 
-static void tell_most(struct sv_engine *e)
+static void set_most(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
     if (e->cache.has_state)
@@ -59,7 +59,7 @@ void sv_launch_counts(struct sv_engine *e)
     pad_target(e);
     pad_draft(e);
     if (!given)
-        tell_most(e);
+        set_most(e);
 }
 
 void sv_launch_recount(struct sv_engine *e)
@@ -69,7 +69,7 @@ void sv_launch_recount(struct sv_engine *e)
     p->launch.n_rows = p->n_rows;
     p->launch.n_logits = p->n_logits;
     pad_target(e);
-    tell_most(e);
+    set_most(e);
 }
 
 struct sv_rows sv_engine_rows(const struct sv_engine *e)

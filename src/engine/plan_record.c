@@ -77,7 +77,7 @@ void sv_plan_record_begin(struct sv_plan_record *r, const struct sv_engine *e,
     snprintf(h.version, sizeof h.version, "%s", SALVO_VERSION);
     snprintf(h.device, sizeof h.device, "%s", sv_dev_backend(e->dev)->name);
     h.head_bytes = sizeof h;
-    h.pass_bytes = sizeof(struct sv_tell_pass);
+    h.pass_bytes = sizeof(struct sv_msg_pass);
     h.options = *opts;
     h.options.target_dir = h.options.draft_dir = h.options.device = h.options.record_plan = NULL;
     h.options.on_progress = NULL;
@@ -94,8 +94,8 @@ void sv_plan_record_begin(struct sv_plan_record *r, const struct sv_engine *e,
     put(r, opts->draft_dir, h.n_draft);
 }
 
-void sv_plan_record_tell(struct sv_plan_record *r, uint32_t kind, const void *first, size_t n_first,
-                         const void *rest, size_t n_rest)
+void sv_plan_record_write(struct sv_plan_record *r, uint32_t kind, const void *first,
+                          size_t n_first, const void *rest, size_t n_rest)
 {
     struct sv_plan_record_message m = {.kind = kind, .n_bytes = (uint32_t)(n_first + n_rest)};
     m.sum = sv_plan_record_sum(sv_plan_record_sum(kind, first, n_first), rest, n_rest);
@@ -120,9 +120,9 @@ uint64_t sv_plan_record_results(const struct sv_batch *b, int32_t n_segs)
 
 void sv_plan_record_step(struct sv_plan_record *r, const struct sv_batch *b, int32_t n_segs)
 {
-    const struct sv_tell_results t = {
+    const struct sv_msg_results t = {
         .set = b->use, .n_segs = n_segs, .sum = sv_plan_record_results(b, n_segs)};
-    sv_plan_record_tell(r, SV_TELL_RESULTS, &t, sizeof t, NULL, 0);
+    sv_plan_record_write(r, SV_MSG_RESULTS, &t, sizeof t, NULL, 0);
     flush(r);
 }
 
@@ -131,7 +131,7 @@ void sv_plan_record_close(struct sv_plan_record *r)
     if (!r)
         return;
     if (r->file) {
-        sv_plan_record_tell(r, SV_TELL_END, NULL, 0, NULL, 0);
+        sv_plan_record_write(r, SV_MSG_END, NULL, 0, NULL, 0);
         flush(r);
         fclose(r->file);
     }

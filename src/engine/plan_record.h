@@ -20,19 +20,19 @@ struct sv_engine;
 /* Then the directories of target and draft, and messages. */
 struct sv_plan_record_head {
     char magic[8], version[24], device[16];
-    uint32_t head_bytes, pass_bytes;  /* of this, of a struct sv_tell_pass */
+    uint32_t head_bytes, pass_bytes;  /* of this, of a struct sv_msg_pass */
     struct sv_engine_options options; /* pointers mean nothing */
     int32_t n_pages[SV_MAX_GROUPS];
     uint32_t n_target, n_draft; /* bytes of the directories' names */
     uint64_t sum;               /* of the names and of all before it */
 };
 struct sv_plan_record_message {
-    uint32_t kind, n_bytes; /* SV_TELL_..., of what follows */
+    uint32_t kind, n_bytes; /* SV_MSG_..., of what follows */
     uint32_t n_first, zero; /* bytes that were summed first */
     uint64_t sum;
 };
 /* A step was read. */
-struct sv_tell_results {
+struct sv_msg_results {
     int32_t set, n_segs;
     uint64_t sum; /* sv_plan_record_results */
 };
@@ -46,8 +46,8 @@ struct sv_plan_record;
 int sv_plan_record_open(struct sv_plan_record **r, const char *path, struct sv_err *err);
 void sv_plan_record_begin(struct sv_plan_record *r, const struct sv_engine *e,
                           const struct sv_engine_options *opts);
-void sv_plan_record_tell(struct sv_plan_record *r, uint32_t kind, const void *first, size_t n_first,
-                         const void *rest, size_t n_rest);
+void sv_plan_record_write(struct sv_plan_record *r, uint32_t kind, const void *first,
+                          size_t n_first, const void *rest, size_t n_rest);
 void sv_plan_record_step(struct sv_plan_record *r, const struct sv_batch *b, int32_t n_segs);
 void sv_plan_record_close(struct sv_plan_record *r);
 

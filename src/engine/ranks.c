@@ -97,7 +97,7 @@ int sv_ranks_compare(struct sv_world *w, const struct sv_engine_options *opts, s
     struct introduction all[SV_MAX_RANKS];
     struct introduction own = {.version = SALVO_VERSION,
                                .options_bytes = sizeof *opts,
-                               .pass_bytes = sizeof(struct sv_tell_pass),
+                               .pass_bytes = sizeof(struct sv_msg_pass),
                                .target = files_hash(opts->target_dir),
                                .draft = files_hash(opts->draft_dir)};
     struct stat st = {0};
@@ -151,11 +151,11 @@ int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
     if (sv_mpi_ranks().n % o.n)
         return sv_fail(err, SV_EINVAL, -1, "tp is %d, and mpirun started %d processes", o.n,
                        sv_mpi_ranks().n);
-    struct sv_engine_options told = *opts;
+    struct sv_engine_options sent = *opts;
     int rc = sv_world_open_mpi(&g->world, &o, err);
     if (!rc)
         rc = sv_ranks_compare(&g->world, opts, err);
-    return rc ? rc : sv_world_tell(&g->world, &told, sizeof told, err);
+    return rc ? rc : sv_world_tell(&g->world, &sent, sizeof sent, err);
 }
 
 static bool divided(const struct sv_engine *e)
@@ -163,7 +163,7 @@ static bool divided(const struct sv_engine *e)
     return e->ranks && e->ranks->world.ranks.n > 1;
 }
 
-int sv_ranks_tell(struct sv_engine *e, void *value, size_t n_bytes, struct sv_err *err)
+int sv_ranks_broadcast(struct sv_engine *e, void *value, size_t n_bytes, struct sv_err *err)
 {
     return divided(e) ? sv_world_tell(&e->ranks->world, value, n_bytes, err) : SV_OK;
 }
@@ -288,13 +288,13 @@ static int join_windows(struct sv_engine *e, struct sv_err *err)
                                                    .timeout_us = w->timeout_us},
                                 err);
     /* The same list everywhere, or an upload would go astray. */
-    struct sv_rank_place told[SV_MOST_PLACES];
+    struct sv_rank_place sent[SV_MOST_PLACES];
     for (int32_t i = 0; i < g->n_places && !rc; i++) {
-        told[i] = g->place[i];
-        rc = sv_world_tell(w, &told[i], sizeof told[i], err);
-        if (!rc && told[i].n_bytes != g->place[i].n_bytes)
+        sent[i] = g->place[i];
+        rc = sv_world_tell(w, &sent[i], sizeof sent[i], err);
+        if (!rc && sent[i].n_bytes != g->place[i].n_bytes)
             rc = sv_fail(err, SV_EMISMATCH, -1, "buffer %d has %zu bytes on rank %d and %zu on 0",
-                         i, g->place[i].n_bytes, w->ranks.rank, told[i].n_bytes);
+                         i, g->place[i].n_bytes, w->ranks.rank, sent[i].n_bytes);
     }
     if (!rc && g->compares)
         rc = sv_dev_host_alloc(e->dev, (void **)&g->rows, need.n_bytes[SV_JOIN_FFN], err);
@@ -324,13 +324,13 @@ void sv_ranks_fail(struct sv_engine *e, const char *text)
         sv_world_fail(&e->ranks->world, text);
 }
 
-/* What cannot be told, as a rank does not take it: the next join says so, and ends the step. */
-static void tell(struct sv_engine *e, uint32_t kind, const void *first, size_t n_first,
-                 const void *rest, size_t n_rest)
+/* What cannot be sent, as a rank does not take it: the next join says so, and ends the step. */
+static void put_message(struct sv_engine *e, uint32_t kind, const void *first, size_t n_first,
+                        const void *rest, size_t n_rest)
 {
     struct sv_err err = {0};
     if (e->ranks->record)
-        sv_plan_record_tell(e->ranks->record, kind, first, n_first, rest, n_rest);
+        sv_plan_record_write(e->ranks->record, kind, first, n_first, rest, n_rest);
     if (divided(e) && sv_stream_write(&e->ranks->world, kind, first, (uint32_t)n_first, rest,
                                       (uint32_t)n_rest, &err))
         sv_ranks_fail(e, err.msg);
@@ -351,33 +351,33 @@ static uint64_t offset_in(const struct sv_rank_group *g, uint32_t place, const c
     return (uint64_t)(dev - g->place[place].dev);
 }
 
-static void tell_copy(struct sv_engine *e, const void *dst, const void *src, size_t n_bytes)
+static void put_copy(struct sv_engine *e, const void *dst, const void *src, size_t n_bytes)
 {
     struct sv_rank_group *g = e->ranks;
-    struct sv_tell_copy c = {
+    struct sv_msg_copy c = {
         .to = place_of(g, dst, n_bytes), .from = SV_NO_PLACE, .n_bytes = n_bytes};
     c.to_at = offset_in(g, c.to, dst);
     if (src) {
         c.from = place_of(g, src, n_bytes);
         c.from_at = offset_in(g, c.from, src);
     }
-    tell(e, SV_TELL_COPY, &c, sizeof c, NULL, 0);
+    put_message(e, SV_MSG_COPY, &c, sizeof c, NULL, 0);
 }
 
 static void on_copy(void *user, const void *dst, const void *src, size_t n_bytes, bool on_device)
 {
     struct sv_engine *e = user;
     if (on_device) {
-        tell_copy(e, dst, src, n_bytes);
+        put_copy(e, dst, src, n_bytes);
         return;
     }
     struct sv_rank_group *g = e->ranks;
-    struct sv_tell_upload up = {.place = place_of(g, dst, n_bytes)};
+    struct sv_msg_upload up = {.place = place_of(g, dst, n_bytes)};
     const size_t most = SV_STREAM_MOST - sizeof up;
     up.at = offset_in(g, up.place, dst);
     for (size_t i = 0; i < n_bytes; i += most, up.at += most) {
         up.n_bytes = (uint32_t)(n_bytes - i < most ? n_bytes - i : most);
-        tell(e, SV_TELL_UPLOAD, &up, sizeof up, (const char *)src + i, up.n_bytes);
+        put_message(e, SV_MSG_UPLOAD, &up, sizeof up, (const char *)src + i, up.n_bytes);
     }
 }
 
@@ -385,26 +385,26 @@ void sv_ranks_pass(struct sv_engine *e, enum sv_pass_kind kind)
 {
     if (!e->ranks || sv_dev_ranks(e->dev).rank)
         return;
-    const struct sv_tell_pass pass = {.kind = kind,
-                                      .n_joins = sv_dev_n_joins(e->dev),
-                                      .plan_bytes = sizeof pass.plan,
-                                      .set = e->batch.use,
-                                      .bits = e->ranks->bits,
-                                      .plan = e->plan};
-    tell(e, SV_TELL_PASS, &pass, sizeof pass, NULL, 0);
+    const struct sv_msg_pass pass = {.kind = kind,
+                                     .n_joins = sv_dev_n_joins(e->dev),
+                                     .plan_bytes = sizeof pass.plan,
+                                     .set = e->batch.use,
+                                     .bits = e->ranks->bits,
+                                     .plan = e->plan};
+    put_message(e, SV_MSG_PASS, &pass, sizeof pass, NULL, 0);
     if (divided(e))
         sv_stream_flush(&e->ranks->world);
 }
 
 void sv_ranks_snapshot(struct sv_engine *e, int32_t seg, int32_t slot)
 {
-    struct sv_tell_snapshot s = {.seg = seg, .slot = slot};
+    struct sv_msg_snapshot s = {.seg = seg, .slot = slot};
     if (!e->ranks || sv_dev_ranks(e->dev).rank)
         return;
     s.at = e->cache.pending_at[slot];
     for (int32_t i = 0; i < e->cache.n_groups; i++)
         s.pending[i] = e->cache.group[i].pending ? e->cache.group[i].pending[slot] : -1;
-    tell(e, SV_TELL_SNAPSHOT, &s, sizeof s, NULL, 0);
+    put_message(e, SV_MSG_SNAPSHOT, &s, sizeof s, NULL, 0);
 }
 
 void sv_ranks_read(struct sv_engine *e)
@@ -447,7 +447,7 @@ void sv_ranks_leave(struct sv_engine *e)
         return;
     if (!sv_world_failed(&g->world)) {
         struct sv_err err = {0};
-        sv_stream_write(&g->world, SV_TELL_END, NULL, 0, NULL, 0, &err);
+        sv_stream_write(&g->world, SV_MSG_END, NULL, 0, NULL, 0, &err);
         sv_stream_flush(&g->world);
     }
     if (sv_world_leave(&g->world))

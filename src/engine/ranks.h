@@ -75,7 +75,7 @@ int sv_places_log(struct sv_engine *e, const struct sv_engine_options *opts, str
 /* Of parts for or of the others; 0: alone. */
 int64_t sv_ranks_window_bytes(const struct sv_engine *e);
 /* Every rank's value becomes that of rank 0, or the least of all; alone: nothing. */
-int sv_ranks_tell(struct sv_engine *e, void *value, size_t n_bytes, struct sv_err *err);
+int sv_ranks_broadcast(struct sv_engine *e, void *value, size_t n_bytes, struct sv_err *err);
 int sv_ranks_least(struct sv_engine *e, int32_t *value, int32_t n, struct sv_err *err);
 /* Rank 0: a pass is about to be enqueued by the plan at work; it is enqueued. */
 void sv_ranks_pass(struct sv_engine *e, enum sv_pass_kind kind);
@@ -91,31 +91,24 @@ void sv_ranks_close(struct sv_engine *e);
 
 /* follow.c: the life of a follower; one upload, copy or pass. */
 void sv_ranks_follow(struct sv_world *world, void *group);
-int sv_ranks_obey(struct sv_engine *e, uint32_t kind, const void *data, uint32_t n,
-                  struct sv_err *err);
+int sv_ranks_apply(struct sv_engine *e, uint32_t kind, const void *data, uint32_t n,
+                   struct sv_err *err);
 
 /* What messages say. */
-enum {
-    SV_TELL_UPLOAD = 1,
-    SV_TELL_COPY,
-    SV_TELL_PASS,
-    SV_TELL_END,
-    SV_TELL_RESULTS,
-    SV_TELL_SNAPSHOT
-};
-struct sv_tell_upload {
+enum { SV_MSG_UPLOAD = 1, SV_MSG_COPY, SV_MSG_PASS, SV_MSG_END, SV_MSG_RESULTS, SV_MSG_SNAPSHOT };
+struct sv_msg_upload {
     uint32_t place, n_bytes;
     uint64_t at; /* bytes from the place's begin */
 };
-struct sv_tell_copy {
+struct sv_msg_copy {
     uint32_t to, from; /* places; from SV_NO_PLACE: zeros */
     uint64_t to_at, from_at, n_bytes;
 };
 /* See sv_cache_snapshot_passed; of a segment of the pass before. */
-struct sv_tell_snapshot {
+struct sv_msg_snapshot {
     int32_t seg, slot, at, pending[SV_MAX_GROUPS];
 };
-struct sv_tell_pass {
+struct sv_msg_pass {
     uint32_t kind, n_joins; /* joins before it */
     uint32_t plan_bytes;
     int32_t set;         /* of host arrays */

@@ -40,7 +40,7 @@ int sv_replay_open(struct sv_replay *r, const char *path, struct sv_err *err)
         rc = bad(r, 0, err, "this is no record of plans");
     else if (n < offsetof(struct sv_plan_record_head, options) ||
              strncmp(h->version, SALVO_VERSION, sizeof h->version) || h->head_bytes != sizeof *h ||
-             h->pass_bytes != sizeof(struct sv_tell_pass))
+             h->pass_bytes != sizeof(struct sv_msg_pass))
         rc = bad(r, sizeof h->magic, err, "another version of Salvo wrote this record");
     else if (n < sizeof *h)
         rc = bad(r, n, err, "the record ends within its head");
@@ -103,7 +103,7 @@ static int run_pass(const struct run *run, const void *data, uint32_t n, struct 
 {
     struct sv_engine *e = run->e;
     struct sv_batch *b = &e->batch;
-    struct sv_tell_pass pass;
+    struct sv_msg_pass pass;
     if (n != sizeof pass)
         return bad(run->r, run->at, err, "a pass of another size");
     memcpy(&pass, data, sizeof pass);
@@ -114,7 +114,7 @@ static int run_pass(const struct run *run, const void *data, uint32_t n, struct 
         return bad(run->r, run->at, err, "a pass that does not fit the engine");
     const bool target = pass.kind == SV_PASS_TARGET;
     const int64_t begin = sv_clock_ns();
-    int rc = sv_ranks_obey(e, SV_TELL_PASS, data, n, err);
+    int rc = sv_ranks_apply(e, SV_MSG_PASS, data, n, err);
     if (!rc && target)
         sv_dev_download(e->dev, b->host_result + (size_t)b->use * b->result_words, b->dev_result,
                         b->result_words * sizeof(int32_t));
@@ -131,7 +131,7 @@ static int take_results(const struct run *run, const void *data, uint32_t n, str
 {
     struct sv_batch *b = &run->e->batch;
     struct sv_replay_sums *sums = run->sums;
-    struct sv_tell_results t;
+    struct sv_msg_results t;
     if (n != sizeof t)
         return bad(run->r, run->at, err, "results of another size");
     memcpy(&t, data, sizeof t);
@@ -151,22 +151,22 @@ static int run_message(const struct run *run, const struct sv_plan_record_messag
                        const void *data, struct sv_err *err)
 {
     switch (m->kind) {
-    case SV_TELL_PASS:
+    case SV_MSG_PASS:
         return run_pass(run, data, m->n_bytes, err);
-    case SV_TELL_RESULTS:
+    case SV_MSG_RESULTS:
         return take_results(run, data, m->n_bytes, err);
-    case SV_TELL_UPLOAD:
+    case SV_MSG_UPLOAD:
         run->sums->n_uploads++;
         run->sums->n_upload_bytes += m->n_bytes;
         break;
-    case SV_TELL_COPY:
-    case SV_TELL_SNAPSHOT:
+    case SV_MSG_COPY:
+    case SV_MSG_SNAPSHOT:
         run->sums->n_copies++;
         break;
     default:
         return bad(run->r, run->at, err, "a message of no known kind");
     }
-    int rc = sv_ranks_obey(run->e, m->kind, data, m->n_bytes, err);
+    int rc = sv_ranks_apply(run->e, m->kind, data, m->n_bytes, err);
     if (rc)
         sv_err_prefix(err, "%s: byte %zu", run->r->map.path, run->at);
     return rc;
@@ -190,7 +190,7 @@ int sv_replay_run(const struct sv_replay *r, struct sv_engine *e, struct sv_repl
             sv_plan_record_sum(sv_plan_record_sum(m.kind, data, m.n_first), data + m.n_first,
                                m.n_bytes - m.n_first) != m.sum)
             return bad(r, run.at, err, "the record is damaged");
-        sums->ends = m.kind == SV_TELL_END;
+        sums->ends = m.kind == SV_MSG_END;
         if (!sums->ends)
             rc = run_message(&run, &m, data, err);
         run.at += sizeof m + m.n_bytes;
