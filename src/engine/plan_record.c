@@ -1,10 +1,10 @@
 /*
- * plan_record.c - a record of what an engine told its device: uploads, copies and the plan of each
- * pass, as rank 0 tells them to followers, in a file that salvo-bench can run once more (replay.c).
+ * plan_record.c - writes an engine's uploads, copies and the plan of each pass, the messages that
+ * rank 0 broadcasts to followers, to a file that salvo-bench can replay (replay.c).
  *
- * Called by ranks.c. A message is written when it is told, and the file is complete up to the last
- * step that was read. What cannot be written ends the record, with one message in the log, and not
- * the engine. Must not: allocate once it is open, or change what is told.
+ * Called by ranks.c. A message is written when it is sent, and the file is complete up to the last
+ * step whose results were read. A write error ends the record, with one message in the log, and not
+ * the engine. Must not: allocate after opening, or change a message.
  */
 #include "engine/engine.h"
 

@@ -1,6 +1,6 @@
 /*
- * plan_record.h - records of what an engine told its device: the file's layout, writing
- * (plan_record.c) and running one again (replay.c).
+ * plan_record.h - records of an engine's uploads, copies and plans: the file's layout, writing
+ * (plan_record.c) and replaying (replay.c).
  *
  * Included by engine.h; used by ranks.c, replay.c and salvo-bench. A file is read by the version
  * that wrote it, on a machine of the same byte order. Must not: be needed by an engine that records
@@ -17,32 +17,32 @@ struct sv_engine;
 
 #define SV_PLAN_RECORD_MAGIC "salvoPLN"
 
-/* Then the directories of target and draft, and messages. */
+/* The file's header; the directories of target and draft and the messages follow it. */
 struct sv_plan_record_head {
     char magic[8], version[24], device[16];
-    uint32_t head_bytes, pass_bytes;  /* of this, of a struct sv_msg_pass */
-    struct sv_engine_options options; /* pointers mean nothing */
+    uint32_t head_bytes, pass_bytes;  /* sizes of this struct and of struct sv_msg_pass */
+    struct sv_engine_options options; /* pointers are not valid */
     int32_t n_pages[SV_MAX_GROUPS];
     uint32_t n_target, n_draft; /* bytes of the directories' names */
-    uint64_t sum;               /* of the names and of all before it */
+    uint64_t sum;               /* checksum of the names and of the fields above */
 };
 struct sv_plan_record_message {
-    uint32_t kind, n_bytes; /* SV_MSG_..., of what follows */
-    uint32_t n_first, zero; /* bytes that were summed first */
+    uint32_t kind, n_bytes; /* SV_MSG_..., bytes of the payload that follows */
+    uint32_t n_first, zero; /* bytes of the payload's first piece, which is summed first */
     uint64_t sum;
 };
-/* A step was read. */
+/* Payload of SV_MSG_RESULTS, written when a step's results were read. */
 struct sv_msg_results {
     int32_t set, n_segs;
     uint64_t sum; /* sv_plan_record_results */
 };
 
 uint64_t sv_plan_record_sum(uint64_t sum, const void *data, size_t n_bytes);
-/* What came out of a step: rows committed, tokens. Of the set of host arrays in use. */
+/* Checksum of a step's results, committed rows and tokens, in the current set of host arrays. */
 uint64_t sv_plan_record_results(const struct sv_batch *b, int32_t n_segs);
 
 struct sv_plan_record;
-/* Closed by the caller, also after an error. */
+/* The caller closes the record, also after an error. */
 int sv_plan_record_open(struct sv_plan_record **r, const char *path, struct sv_err *err);
 void sv_plan_record_begin(struct sv_plan_record *r, const struct sv_engine *e,
                           const struct sv_engine_options *opts);
@@ -51,7 +51,7 @@ void sv_plan_record_write(struct sv_plan_record *r, uint32_t kind, const void *f
 void sv_plan_record_step(struct sv_plan_record *r, const struct sv_batch *b, int32_t n_segs);
 void sv_plan_record_close(struct sv_plan_record *r);
 
-/* replay.c: a record that is open. */
+/* replay.c: an open record. */
 struct sv_replay {
     struct sv_map map;
     struct sv_plan_record_head head;

@@ -1,10 +1,10 @@
 /*
- * replay.c - runs a record of what an engine told its device (plan_record.c) on an engine of the
- * same models: the same uploads and passes in the same order, without requests.
+ * replay.c - replays a recorded plan stream (plan_record.c) on an engine of the same models: the
+ * same uploads and passes in the same order, without requests.
  *
- * Called by salvo-bench and tests. The engine's ranks follow as they do when it decides by itself.
- * Tokens that come out are compared with the recorded ones. Must not: run a message whose bytes are
- * not those that were written, or one that does not fit the engine.
+ * Called by salvo-bench and tests. Followers receive the same messages as from a live engine. The
+ * resulting tokens are compared with the recorded ones. Must not: run a message whose checksum is
+ * wrong, or one that does not fit the engine.
  */
 #include "engine/engine.h"
 

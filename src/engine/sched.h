@@ -16,7 +16,7 @@ struct sv_sched {
     int32_t block;                 /* rows a drafting segment has; 1 = no device drafter */
     struct sv_policy *policy;      /* chooses widths; NULL = every sequence has its own */
     struct sv_seq **slot;          /* (n_slots) running sequences */
-    bool *new_slot;                /* (n_slots) seated since the last fill */
+    bool *new_slot;                /* (n_slots) assigned since the last fill */
     struct sv_seq *head, *tail;    /* all unfinished sequences by submission */
     int32_t n_unfinished;
     int64_t n_preemptions;
@@ -27,19 +27,19 @@ struct sv_sched {
     void *user;
 };
 void sv_sched_push(struct sv_sched *s, struct sv_seq *seq);
-/* Seats waiting sequences, backs what the next step may write, chooses its segments and rows. False
- * and nothing planned when pages are short and a step is in flight: read that step, then plan
- * again. */
+/* Admits waiting sequences to slots, reserves pages for what the next step may write, and chooses
+ * its segments and rows. False, with nothing planned, when pages are short and a step is in flight:
+ * the caller reads that step and plans again. */
 bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *plan,
                    bool in_flight);
-/* Positions of a seated sequence below this have the draft's context K/V; INT32_MAX: all. Beyond,
- * it cannot draft. */
+/* Positions of a running sequence below this have the draft's context K/V; INT32_MAX: all have. A
+ * sequence with positions beyond it cannot draft. */
 int32_t sv_sched_draft_end(const struct sv_cache *cache, const struct sv_seq *q);
-/* Whether some position has none. */
+/* Whether some position lacks the draft's context K/V. */
 bool sv_sched_lacks_draft(const struct sv_cache *cache, const struct sv_seq *q);
-/* Marks positions >= from of a seated sequence as lacking the draft's context K/V. */
+/* Marks positions >= from of a running sequence as lacking the draft's context K/V. */
 void sv_sched_lacks(struct sv_cache *cache, struct sv_seq *q, int32_t from);
-/* Takes a sequence off its slot and releases its pages. Its tokens stay. */
+/* Releases a sequence's slot and pages. It keeps its tokens. */
 void sv_sched_release(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *seq);
 
 #endif

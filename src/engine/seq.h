@@ -28,7 +28,7 @@ struct sv_seq {
     struct sv_seq *next;   /* in the engine's list, by submission */
     struct sv_arena arena; /* owns the arrays below */
 
-    int32_t slot;    /* seat in the device arrays, -1 while waiting */
+    int32_t slot;    /* index in the device arrays, -1 while waiting */
     int32_t *tokens; /* (cap_tokens) prompt, then output */
     int32_t n_tokens, n_prompt, cap_tokens;
     struct sv_images *images; /* NULL: none */
@@ -43,7 +43,7 @@ struct sv_seq {
     int32_t n_rows_ahead;
     int32_t n_tokens_ahead; /* least number of tokens they will yield */
     int32_t grant;          /* prompt rows of the step being planned */
-    int32_t n_cached;       /* prompt positions found in the prefix cache when first seated */
+    int32_t n_cached;       /* prompt positions found in the prefix cache at first admission */
     int32_t n_preemptions;
 
     int32_t width; /* verify width, already limited by the engine's; the widest with the policy */
@@ -107,11 +107,11 @@ struct sv_seq_limits {
     const struct sv_config *cfg;
     const struct sv_tokenizer *tok;
     struct sv_enc_scratch *scratch;
-    struct sv_vocab *vocab; /* there is one when the request has a grammar */
+    struct sv_vocab *vocab; /* not NULL when the request has a grammar */
     int32_t context, width;
     size_t max_token_bytes;
 };
-/* The ids by which the index of prefixes knows a sequence. */
+/* The ids that identify a sequence's prefixes in the cache's index. */
 static inline const int32_t *sv_seq_keys(const struct sv_seq *q)
 {
     return q->keys ? q->keys : q->tokens;
@@ -123,11 +123,10 @@ int sv_engine_grammar(struct sv_grammar **g, enum sv_grammar_kind kind, const ch
 int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
                const struct sv_seq_limits *lim, struct sv_images *images, struct sv_err *err);
 void sv_seq_free(struct sv_seq *seq);
-/* Tokens whose log probabilities wait for delivery, at most. */
+/* At most so many tokens have log probabilities that are not delivered yet. */
 #define SV_LOGPROBS_HELD (4 * SV_MAX_BLOCK)
-/* Keeps the log probabilities of the token appended last, or of the prompt's token at index.
- * requested: the row of the first requested token, those of the others ld rows behind each other.
- */
+/* Stores the log probabilities of the token appended last, or of the prompt's token at index.
+ * requested: the row of the first requested token; each further one is ld rows later. */
 void sv_seq_take_logprob(struct sv_seq *seq, const struct sv_logprob_row *row,
                          const struct sv_logprob_row *requested, int32_t ld);
 void sv_seq_take_prompt_logprob(struct sv_seq *seq, int32_t index, const struct sv_logprob_row *row,
