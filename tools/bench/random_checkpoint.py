@@ -7,7 +7,8 @@ same size made from the demo's. For timing starts at real sizes; about 2 GB/s. S
 
 A target gets TOKENIZER_DIR's tokenizer (default models/demo/target), grown by merges up to the vocabulary's size. With
 --fp8 its layers' matrices are e4m3 in blocks of 128 x 128, with --int4 pack-quantized in groups of 128. A GGUF file,
-of Qwen3 alone, has no tokenizer, and its layers' matrices are Q4_K; with --q4_k_m some are Q6_K, as llama-quantize has it.
+of Qwen3 alone, has no tokenizer, and its layers' matrices are Q4_K; with --q4_k_m some are Q6_K, and the head, as
+llama-quantize has it.
 """
 import json
 import math
@@ -129,7 +130,8 @@ def gguf_tensors(c, mixed):
         part = name.split(".")
         if part[1] != "layers":
             to = {"embed_tokens": "token_embd", "norm": "output_norm", "weight": "output"}[part[1]]
-            yield to + ".weight", shape, F32 if to == "output_norm" else GGUF_BF16
+            head = mixed and to == ("token_embd" if c.get("tie_word_embeddings") else "output")
+            yield to + ".weight", shape, F32 if to == "output_norm" else Q6_K if head else GGUF_BF16
             continue
         i, to = int(part[2]), GGUF_NAMES[".".join(part[3:-1])]
         more = mixed and to in ("attn_v", "ffn_down") and (i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2)
@@ -157,7 +159,8 @@ def write_gguf(path, c, mixed):
              "attention.value_length": "head_dim", "attention.head_count": "num_attention_heads",
              "attention.head_count_kv": "num_key_value_heads"}
     floats = {"attention.layer_norm_rms_epsilon": "rms_norm_eps", "rope.freq_base": "rope_theta"}
-    keys = [text("general.architecture") + struct.pack("<I", 8) + text("qwen3")]
+    strings = {"general.architecture": "qwen3", "tokenizer.ggml.model": "none"}
+    keys = [text(k) + struct.pack("<I", 8) + text(v) for k, v in strings.items()]
     keys += [text("qwen3." + k) + struct.pack("<II", 4, c[v]) for k, v in sizes.items()]
     keys += [text("qwen3." + k) + struct.pack("<If", 6, c[v]) for k, v in floats.items()]
     keys += [text(f"tokenizer.ggml.{k}_token_id") + struct.pack("<II", 4, c[k + "_token_id"]) for k in ("bos", "eos")]
