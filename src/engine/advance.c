@@ -1,17 +1,17 @@
 /*
- * advance.c - stage advance: the results of a step go to the sequences, the statistics and the
+ * advance.c - stage advance: applies the results of a step to the sequences, the statistics and the
  * width policy.
  *
- * Called by step.c once the results are on the host. The plan may be older than the sequences: one
- * that has ended since, or lost its slot, is skipped. Must not: touch the device.
+ * Called by step.c once the results are on the host. The plan may be older than the sequences: a
+ * sequence that has ended or lost its slot since is skipped. Must not: access the device.
  */
 #include "engine/engine.h"
 
-/* The usual length of an answer is an average over about so many of the last ones. */
+/* The mean answer length is a moving average over about so many answers. */
 enum { ANSWERS_REMEMBERED = 16 };
 
-/* Statistics of a verified block, of which n_kept of its n_emit tokens are in the sequence (it may
- * have ended on the way): the request's, the engine's, and the width policy's. */
+/* Counts a verified block in the statistics of the request, the engine and the width policy. n_kept
+ * of its n_emit tokens are in the sequence, which may have ended within the block. */
 static void count_verified(struct sv_engine *e, struct sv_seq *q, const struct sv_plan_seg *g,
                            int32_t n_kept, int32_t n_emit)
 {
@@ -38,7 +38,7 @@ static void count_verified(struct sv_engine *e, struct sv_seq *q, const struct s
         sv_policy_drafted(e->policy, confidence, g->n_drafts);
 }
 
-/* The lengths of a sequence after the step. */
+/* Updates the lengths of a sequence after the step. */
 static void advance_lengths(struct sv_engine *e, struct sv_seq *q, int32_t s)
 {
     const struct sv_plan_seg *g = &e->plan.seg[s];
@@ -57,7 +57,7 @@ static void advance_lengths(struct sv_engine *e, struct sv_seq *q, int32_t s)
     }
 }
 
-/* The tokens of segment s, in order, until one ends the sequence. Returns whether one did. */
+/* Appends the tokens of segment s until one ends the sequence. Returns whether one did. */
 static bool append_tokens(struct sv_engine *e, struct sv_seq *q, int32_t s)
 {
     const struct sv_batch *b = &e->batch;
@@ -90,13 +90,13 @@ static void advance_seg(struct sv_engine *e, int32_t s)
     const struct sv_plan_seg *g = &e->plan.seg[s];
     struct sv_seq *q = e->sched.slot[g->slot];
     if (!q || q->id != g->request)
-        return; /* it ended while this step was in flight */
+        return; /* the sequence ended while this step was in flight */
     advance_lengths(e, q, s);
     const bool ended = append_tokens(e, q, s);
     const int32_t n_said = q->n_committed < q->n_tokens ? q->n_committed : q->n_tokens;
     sv_cache_publish(&e->cache, g->slot, sv_seq_keys(q), n_said);
-    /* A token that ends the sequence may stand before the snapshot, which is then of another text.
-     */
+    /* If a token before the snapshot's position ended the sequence, the snapshot includes rejected
+     * text and is not kept. */
     if (q->n_committed - e->batch.n_commit.host[s] < g->snapshot_at && g->snapshot_at <= n_said)
         sv_cache_passed(&e->cache, g->slot, g->snapshot_at);
     if (ended)
@@ -113,7 +113,7 @@ static uint32_t take_chosen(struct sv_engine *e)
     return e->n_chosen - before;
 }
 
-/* A pass over so many rows, 0 = there was none, which chose so many experts. */
+/* Counts the bytes read by a pass over n_rows rows (0: no pass) that chose n_chosen experts. */
 static void count_reads(struct sv_engine *e, const struct sv_reads *b, int32_t n_rows,
                         int64_t n_chosen)
 {
@@ -125,7 +125,7 @@ static void count_reads(struct sv_engine *e, const struct sv_reads *b, int32_t n
         b->published + sv_reads_experts(b, b->experts.published, n_chosen);
 }
 
-/* Time of the step: since it began, or since the previous one was read. */
+/* Tells the policy the step's time: since it began, or since the previous step was read. */
 static void learn_cost(struct sv_engine *e)
 {
     const int64_t now = sv_clock_us(), begin = e->plan.start_us;

@@ -136,7 +136,7 @@ const char *sv_step_cost_name(int which)
     return which >= 0 && which < SV_STEP_COSTS ? names[which] : "?";
 }
 
-/* The width policy's choices and reasons; from its table, one number for each kind of step. */
+/* Statistics of the width policy: choices, reasons, and the cost of each kind of step. */
 static void policy_stats(const struct sv_engine *e, struct sv_engine_stats *out)
 {
     const struct sv_policy *p = e->policy;

@@ -52,7 +52,7 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
     b->max_draft_rows = max_draft_rows;
     b->out_stride = SV_MAX_BLOCK;
     size_t rows = (size_t)max_rows, segs = (size_t)max_segs, drafts = (size_t)max_draft_rows;
-    /* Padded, all parts have as many rows and segments as one may have at most. */
+    /* With padding, every part has the maximal number of rows and segments. */
     const size_t three = images ? 3 * rows : 0, parts = n_parts > 1 ? (size_t)n_parts : 0,
                  part_rows = parts ? rows + parts * SV_MAX_BLOCK : 0,
                  part_segs = parts ? segs + 2 * parts : 0;
@@ -139,7 +139,7 @@ static void put(const struct sv_i32_pair *pair, int32_t from, int32_t to, int32_
         pair->host[i] = value;
 }
 
-/* Padding stands at the end: rows of no segment, segments of no slot, logit rows of no row. */
+/* Padding is at the end: rows of no segment, segments of no slot, logit rows of no row. */
 void sv_batch_pad(struct sv_batch *b, const struct sv_plan *p)
 {
     const struct sv_counts *t = &p->launch;

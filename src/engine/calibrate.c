@@ -1,13 +1,12 @@
 /*
- * calibrate.c - measures the costs of steps on this machine, through the step itself on scratch
- * sequences.
+ * calibrate.c - measures the costs of steps on this machine by running steps on scratch sequences.
  *
  * Called by engine.c when an engine opens with the width policy; fills struct sv_cost. Every shape
- * runs as a real plan with lengths written straight into the slots; what it leaves in the caches is
- * never read, because a sequence overwrites positions before it reads them, and where the cache
- * holds more than positions, scratch sequences are seated anew for each run. All shapes are timed
- * in rounds (policy/turns.c). Must not: advance a sequence, keep a page, or take longer than its
- * budget.
+ * runs as a real plan with lengths written directly into the slots. Its cache contents are never
+ * read, because a sequence overwrites positions before it reads them; where the cache also has
+ * states or sliding windows, the scratch slots are prepared again for each run. All shapes are
+ * timed in rounds (policy/turns.c). Must not: advance a sequence, keep a page, or take longer than
+ * its budget.
  */
 #include "engine/engine.h"
 
@@ -18,16 +17,16 @@
 enum { MAX_POINTS = 2 * SV_CURVE_POINTS, BASE_CONTEXT = 64, MOST_TILES = 8, SEED = 1 };
 /* Upper bound of the time between the two passes. */
 static const double MOST_HALT_US = 100;
-/* Upper bound of the cost of further tokens, as a part of a drafting pass. */
+/* Upper bound of the cost of a draft's tokens after the first, relative to a drafting pass. */
 static const double MOST_OUT = 0.5;
 enum { PLAIN, WIDE, DRAFT_ROWS, THIN, PRUNED };
 
-/* Cost of pruning: the host's part, which is not run here, and all of it where nothing was
+/* Cost of pruning: the host's part, which calibration does not run, and the total where nothing was
  * measured. */
 enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300, FAR_OUT = 1000 };
 
-/* n segments of n_rows rows (the last one has `last`), each with n_masks rows in the drafting pass
- * when not 0. */
+/* n segments of n_rows rows (the last one has `last` rows), each with n_masks rows in the drafting
+ * pass if n_masks is not 0. */
 struct shape {
     int kind;
     int32_t n, n_rows, last, n_masks, context;
@@ -38,7 +37,7 @@ struct calibration {
     struct sv_policy *p;
     struct sv_seq scratch;
     int32_t *lens, *anchors; /* (n_slots) */
-    int32_t *slots;          /* (n_slots) in the order of seating: the parts in turn */
+    int32_t *slots;          /* (n_slots) in the order of assignment: the parts in turn */
     int32_t n_runs;          /* of shapes */
     int32_t base;            /* context of all shapes but the far ones */
     int32_t n_backed;        /* slots with pages */
@@ -53,7 +52,8 @@ struct calibration {
     int64_t start_us, whole_us; /* progress, for the caller */
 };
 
-/* As sequences without a known prefix are seated: in the part with most free pages. */
+/* Orders the slots as the scheduler assigns them to sequences without a cached prefix: the parts in
+ * turn, because the part with most free pages comes first. */
 static void deal_slots(struct calibration *c)
 {
     const struct sv_cache *cache = &c->e->cache;
@@ -114,8 +114,8 @@ static int32_t divisor(int32_t a, int32_t b)
     return b ? divisor(b, a % b) : a;
 }
 
-/* Rows hold tokens as different as in use, and others in each run: a mixture of experts routes them
- * to as many experts. */
+/* Chooses different tokens for all rows and runs, so that a mixture of experts routes them to as
+ * many experts as in real use. */
 static void choose_ids(struct calibration *c)
 {
     struct sv_plan *p = &c->e->plan;
@@ -130,7 +130,7 @@ static void choose_ids(struct calibration *c)
         c->anchors[p->seg[i].slot] = sv_plan_given_id(p, vocab, p->seg[i].row0);
 }
 
-/* Advances a slot to this context, chunk by chunk, and backs one block more. */
+/* Reserves a slot's pages for this context, chunk by chunk, and for one block more. */
 static bool prepare_slot(struct calibration *c, int32_t slot, int32_t context)
 {
     struct sv_cache *cache = &c->e->cache;
@@ -145,14 +145,13 @@ static bool prepare_slot(struct calibration *c, int32_t slot, int32_t context)
     return sv_cache_reserve(cache, slot, context + c->p->block);
 }
 
-/* Seats all scratch sequences anew and tells the device, outside of the measured time. */
+/* Prepares all scratch slots again and uploads them, outside of the measured time. */
 static int prepare_slots(struct calibration *c, const struct shape *s)
 {
     for (int32_t i = 0; i < c->n_backed; i++)
         sv_cache_release(&c->e->cache, c->slots[i]);
     for (int32_t i = 0; i < c->n_backed; i++)
-        SV_REQUIRE(
-            prepare_slot(c, c->slots[i], s->context)); /* reserve found room for this context */
+        SV_REQUIRE(prepare_slot(c, c->slots[i], s->context)); /* reserve() checked the pages */
     sv_cache_upload(&c->e->cache);
     return sv_dev_sync(c->e->dev, c->err);
 }
@@ -215,8 +214,7 @@ static int32_t padded(int32_t n)
     return sv_batch_bucket(n, INT32_MAX);
 }
 
-/* A drafting step gives two times, since its passes are timed apart: of drafting, and of verifying.
- */
+/* A drafting step yields two times, since its passes are timed separately: drafting, verifying. */
 static void list_count(struct calibration *c, int32_t n)
 {
     const int32_t block = c->p->block;
@@ -236,19 +234,19 @@ static void list_count(struct calibration *c, int32_t n)
      * whole tile. */
     if (!c->e->pads && n <= MOST_TILES && add(c, WIDE, n + 1, block, 1, 0, c->base) && drafts)
         add(c, DRAFT_ROWS, n + 1, 2, 2, n * block / (n + 1) + 1, c->base);
-    /* Costs have a step where a second pass over the weights begins. */
+    /* Costs jump where a second pass over the weights begins. */
     for (int32_t m = n + n / 4; c->e->pads && n >= 8 && m < 2 * n && m * block <= 512; m += n / 4)
         if (m % 4 == 0)
             add(c, WIDE, m, block, block, 0, c->base);
     if (drafts && n > 1 && (n == 8 || n * block == c->most_rows / 2 || n == c->n_backed))
         add(c, DRAFT_ROWS, n, 2, 2, block, c->base);
-    /* Where steps run ahead the wait is that of any step; elsewhere it depends on the number of
-     * tokens. */
+    /* Where steps run ahead, the wait is the same for all steps; elsewhere it depends on the number
+     * of tokens. */
     if (drafts && c->p->prunes && (n == 1 || (!c->p->ahead && (n == 4 || n == 16))))
         add(c, PRUNED, n, block, block, block, c->base);
 }
 
-/* By growing work, so that large shapes are left out when the budget ends. */
+/* Lists shapes by increasing work, so that large ones are left out when the budget ends. */
 static void list_shapes(struct calibration *c)
 {
     const int32_t block = c->p->block;
@@ -266,7 +264,7 @@ static void list_shapes(struct calibration *c)
     list_count(c, c->n_backed);
 }
 
-/* Pages for n slots at a context, or for as many as there are pages. */
+/* Reserves pages for n slots at a context, or for as many slots as there are pages. */
 static int reserve(struct calibration *c, int32_t n, int32_t context)
 {
     struct sv_engine *e = c->e;
@@ -291,8 +289,8 @@ static void give_back(struct calibration *c)
 
 /* ---------------------------------------------------------------- measuring */
 
-/* By growing work: large shapes are left out when the time is over, except plain steps, and the
- * curve's slope continues. */
+/* Runs shapes by increasing work. When the time is over, large shapes are left out, except plain
+ * steps, and extrapolated. */
 static int run_rounds(struct calibration *c, int64_t budget_us, int64_t more_us)
 {
     struct sv_turns turns = {.of = c->timed, .n = c->n_shapes};
@@ -309,7 +307,7 @@ static int run_rounds(struct calibration *c, int64_t budget_us, int64_t more_us)
     return SV_OK;
 }
 
-/* The times of a shape of whole segments; NULL: it was not run. */
+/* The times of a shape of whole segments; NULL: not run. */
 static const double *find(const struct calibration *c, int32_t n, int32_t n_rows, int32_t n_masks)
 {
     for (int32_t i = 0; i < c->n_shapes; i++) {
@@ -321,7 +319,7 @@ static const double *find(const struct calibration *c, int32_t n, int32_t n_rows
     return NULL;
 }
 
-/* Overhead of timing the passes of a drafting step apart. */
+/* Overhead of timing the passes of a drafting step separately. */
 static double halt_us(const struct calibration *c)
 {
     const int32_t block = c->p->block;
@@ -330,9 +328,9 @@ static double halt_us(const struct calibration *c)
     return us < 0 ? 0 : us < MOST_HALT_US ? us : MOST_HALT_US;
 }
 
-/* Additional cost of a step in two parts: where steps run ahead the host's round trip between
- * drafting and verifying; elsewhere the confidence of the drafts, per draft: a small difference of
- * two passes, so the median of all counts. */
+/* Additional cost of a step in two parts. Where steps run ahead it is the host's round trip between
+ * drafting and verifying; elsewhere the drafts' confidence, per draft: a small difference of two
+ * passes, hence the median over all counts. */
 static void build_trip(const struct calibration *c)
 {
     struct sv_curve *trip = &c->p->cost.trip;
@@ -364,7 +362,7 @@ static void build_trip(const struct calibration *c)
         sv_curve_add(trip, 1, USUAL_TRIP_US);
 }
 
-/* Cost of further tokens of a drafting pass: blocks with all tokens against blocks with one. */
+/* Cost of a draft's tokens after the first: blocks with all tokens compared to blocks with one. */
 static double out_us(const struct calibration *c, const struct shape *one, const double *us)
 {
     const double *all = find(c, one->n, c->p->block, one->n_masks);
@@ -407,8 +405,8 @@ static void build_curves(struct calibration *c)
                               sv_curve_at(&cost->draft_rows, 2 * c->shape[i].n)));
 }
 
-/* The three shapes that separate segments, rows and drafting, at the base context and at a longer
- * one. */
+/* Three shapes that separate the costs of segments, rows and drafting, at the base context and at a
+ * longer one. */
 enum { ONE, ALL, FEW, N_FAR };
 
 static void list_far(struct calibration *c, int32_t context)

@@ -17,14 +17,15 @@
 #include <math.h>
 #include <string.h>
 
-/* Instead of a request: all, or those that draft in the current plan. */
+/* In place of a request's number: all requests, or those that draft in the current plan. */
 #define ALL 0
 #define DRAFTING UINT64_MAX
 /* Rows of an update; bytes of taps at most. */
 enum { CHUNK_ROWS = 256, MOST_BYTES = 32 << 20 };
-/* The taps of so many sequences are a cost; fewer are kept even where drafting is unprofitable. */
+/* Taps of fewer sequences than this are kept even where drafting is unprofitable: they cost little.
+ */
 enum { MANY = 8 };
-/* Plans between two checks whether a single sequence would draft. */
+/* Steps between two checks whether a single sequence would draft. */
 enum { LOOK = 64 };
 
 static int open_chunk(struct sv_deferred *h, struct sv_dev *dev, struct sv_err *err)
@@ -77,9 +78,9 @@ void sv_deferred_close(struct sv_deferred *h, struct sv_dev *dev)
     *h = (struct sv_deferred){0};
 }
 
-/* ---------------------------------------------------------------- working off */
+/* ---------------------------------------------------------------- updates */
 
-/* The sequence of a row, while it has its pages. */
+/* The sequence of a row, if it still has its pages; else NULL. */
 static const struct sv_seq *owner(const struct sv_engine *e, const struct sv_deferred_row *r)
 {
     const struct sv_seq *q = e->sched.slot[r->slot];
@@ -125,7 +126,7 @@ static int32_t take(struct sv_engine *e, uint64_t whose, bool make)
         const struct sv_deferred_row r = h->row[i];
         const struct sv_seq *q = owner(e, &r);
         if (!q)
-            continue; /* it has lost its pages since */
+            continue; /* the sequence has lost its pages since */
         if (whose == DRAFTING ? !q->drafts_now : whose != ALL && r.request != whose) {
             h->row[i] = h->row[n_left];
             h->row[n_left++] = r;
@@ -179,8 +180,8 @@ void sv_deferred_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_position
     h->row_us = best;
 }
 
-/* One sequence in so many keeps its taps although drafting is unprofitable, so that a change is
- * noticed: two to four of all that run. */
+/* Sampling rate: one sequence in so many, two to four of the running ones, keeps its taps although
+ * drafting is unprofitable, so that a change is noticed. */
 static uint64_t sample_of(int32_t n_running)
 {
     uint64_t one_in = MANY;
@@ -189,14 +190,14 @@ static uint64_t sample_of(int32_t n_running)
     return one_in;
 }
 
-/* Neither a sample nor of a fixed width. */
+/* Whether a sequence is neither sampled nor of a fixed width. */
 static bool may_drop(const struct sv_engine *e, const struct sv_seq *q)
 {
     return q->id % e->deferred.one_in && !q->fixed_width;
 }
 
-/* Drops a sequence's deferred taps, and gives up its context K/V from position `from` on: it cannot
- * draft until these are recomputed. */
+/* Drops a sequence's deferred taps and invalidates its context K/V from position `from` on: it
+ * cannot draft until that is recomputed. */
 static void drop(struct sv_engine *e, struct sv_seq *q, int32_t from)
 {
     const int32_t taken = take(e, q->id, false), first = taken < from ? taken : from;
@@ -206,7 +207,7 @@ static void drop(struct sv_engine *e, struct sv_seq *q, int32_t from)
     sv_sched_lacks(&e->cache, q, first);
 }
 
-/* Drops those of the plan's sequences, except samples. */
+/* Drops the taps of the plan's sequences, except sampled ones. */
 static void drop_most(struct sv_engine *e)
 {
     for (int32_t i = 0; i < e->plan.n_segs; i++) {
@@ -231,7 +232,7 @@ void sv_deferred_end(struct sv_engine *e, struct sv_seq *q)
 
 /* ---------------------------------------------------------------- before a step */
 
-/* Whether it begins with pages of another sequence whose update is deferred. */
+/* Whether a sequence begins with pages of another one whose update is deferred. */
 static bool shares(const struct sv_engine *e, const struct sv_plan_seg *g)
 {
     for (int32_t i = 0; i < e->deferred.n_rows && g->kind == SV_SEG_PREFILL && g->first; i++) {
@@ -243,8 +244,8 @@ static bool shares(const struct sv_engine *e, const struct sv_plan_seg *g)
     return false;
 }
 
-/* Runs the updates that the current plan needs: all where most of its sequences draft, or where a
- * prompt begins with pages of others. */
+/* Runs the updates that the current plan reads: all of them if most of its sequences draft, or if a
+ * prompt begins with another sequence's pages. */
 static void make_what_is_read(struct sv_engine *e)
 {
     const struct sv_plan *p = &e->plan;
@@ -258,13 +259,13 @@ static void make_what_is_read(struct sv_engine *e)
         take(e, all ? ALL : DRAFTING, true);
 }
 
-/* The rows whose taps can be deferred: one of each decoding sequence, in plain steps those of
- * prompts too. 0: none, or an update must run now. Marks sequences that lack context K/V. */
+/* The number of rows whose taps can be deferred: one of each decoding sequence, and in plain steps
+ * those of prompts. 0: none, or an update must run now. Marks sequences that lack context K/V. */
 static int32_t rows_to_defer(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
     const struct sv_policy *policy = e->sched.policy;
-    /* leaves room for other steps */
+    /* keep capacity for other steps */
     const int32_t most = e->deferred.cap_rows / 4;
     const bool prompts = !policy->trial.drafted && !policy->random;
     bool can = !p->n_draft_segs;
@@ -280,7 +281,7 @@ static int32_t rows_to_defer(struct sv_engine *e)
     return can && n <= most ? n : 0;
 }
 
-/* All seated sequences, those with prompts included. */
+/* All sequences in slots, including those that compute prompts. */
 static int32_t n_running(const struct sv_engine *e)
 {
     int32_t n = 0;
@@ -289,8 +290,8 @@ static int32_t n_running(const struct sv_engine *e)
     return n;
 }
 
-/* Makes room for the rows of this step by an update, or by dropping taps: first those of the oldest
- * sequence, which ends first. */
+/* Frees capacity for the rows of this step by an update, or by dropping taps: first those of the
+ * oldest sequence, which will end first. */
 static void make_room(struct sv_engine *e, bool unprofitable, int32_t n_seqs)
 {
     const struct sv_policy *p = e->sched.policy;
@@ -339,7 +340,7 @@ void sv_deferred_plan(struct sv_engine *e)
     h->one_in = sample_of(n_seqs);
     if (h->n_plans++ % LOOK == 0)
         h->pays_alone = sv_policy_would_draft(policy, 1);
-    /* Where even the last sequence left would not draft, the taps are not worth their memory. */
+    /* If not even a single sequence would draft, the taps are not worth their memory. */
     if (!e->plan.n_draft_segs && !h->pays_alone && unprofitable && n_seqs >= MANY)
         drop_most(e);
     make_what_is_read(e);

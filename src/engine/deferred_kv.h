@@ -12,16 +12,16 @@
 #include "engine/seq.h"
 
 struct sv_deferred_row {
-    uint64_t request; /* of its sequence */
+    uint64_t request; /* the sequence's request */
     int32_t slot, base;
-    int32_t at; /* place of its taps; of entries behind the last: a free place */
+    int32_t at; /* index of its taps; beyond the last entry: a free index */
 };
 /* Arrays of a chunk: index, ones, and the slot and position of each row. */
 enum { SV_DEFERRED_INDEX, SV_DEFERRED_ONE, SV_DEFERRED_SLOT, SV_DEFERRED_POS, SV_DEFERRED_PAIRS };
 struct sv_deferred {
     int32_t cap_rows; /* 0: never deferred */
-    int32_t n_rows;   /* deferred */
-    bool now;         /* the current plan's are deferred */
+    int32_t n_rows;   /* deferred rows */
+    bool now;         /* the current plan's taps are deferred */
     uint64_t one_in;  /* sampling rate among the running sequences, see deferred_kv.c */
     bool pays_alone;  /* a single sequence would draft, when last checked */
     uint32_t n_plans;
@@ -29,7 +29,7 @@ struct sv_deferred {
     double row_us;   /* cost of an update per row */
     int64_t work_ns; /* time of all updates */
     void *taps;      /* device, (cap_rows, n_taps * hidden) act */
-    /* (max_rows) places of the current plan's taps; -1: none */
+    /* (max_rows) indices of the current plan's taps; -1: not deferred */
     struct sv_i32_pair tap_row;
     struct sv_deferred_row *row; /* host, (cap_rows), in order of arrival */
     int32_t chunk_rows;

@@ -1,13 +1,13 @@
 /*
- * draft_repair.c - drafts that a grammar forbids are replaced: where a block's next draft is not
- * legal, the drafter's best legal token stands in its place.
+ * draft_repair.c - replaces drafts that a grammar forbids by the drafter's best legal token.
  *
- * Called by prune.c, once the drafts have been read and before any are cut. Only the drafter's
- * first choice for each row is there, so the legal tokens are weighed against its row once more
- * (sv_op_head_among), in rounds: which tokens are legal behind a replaced draft follows from it.
- * Where many tokens are legal and the draft is not one of them, the drafter does not know where it
- * is, and the block is cut there. Whatever is proposed here is verified as any draft is. Must not:
- * allocate after open, or leave a matcher anywhere but behind the last token.
+ * Called by prune.c, after the drafts have been read and before any are pruned. Only the drafter's
+ * first choice for each row is available, so the head's logits of the legal tokens are computed
+ * again (sv_op_head_among), in rounds, since the tokens that are legal after a replaced draft
+ * depend on it. Where many tokens are legal and the draft is not one of them, the drafter's later
+ * drafts are unlikely to fit, and the block ends there. Repaired drafts are verified like all
+ * others. Must not: allocate after open, or leave a matcher at another position than after the last
+ * token.
  */
 #include "engine/engine.h"
 
@@ -44,7 +44,7 @@ void sv_draft_repair_close(struct sv_draft_repair *t, struct sv_dev *dev)
     *t = (struct sv_draft_repair){0};
 }
 
-/* ids of the bits set; -1: there are more than `most`. */
+/* Lists the ids of the bits set; -1: more than `most`. */
 static int32_t list_ids(const uint32_t *words, int32_t n_words, int32_t *ids, int32_t most)
 {
     int32_t n = 0;
@@ -68,9 +68,9 @@ static void replace(struct sv_engine *e, struct sv_plan_seg *g, int32_t j, int32
     g->repaired = true;
 }
 
-/* From draft at[s] on, up to one that is not legal and could be another; its legal tokens go to
- * ids. Returns how many, 0: the segment is done. A draft for which there is but one is replaced at
- * once. */
+/* Advances from draft at[s] to the next illegal draft with several legal replacements, whose ids go
+ * to `ids`. Returns their number; 0: the segment is done. A draft with a single legal replacement
+ * is replaced at once. */
 static int32_t walk(struct sv_engine *e, int32_t s, int32_t *ids)
 {
     struct sv_draft_repair *t = &e->repair;
@@ -83,7 +83,7 @@ static int32_t walk(struct sv_engine *e, int32_t s, int32_t *ids)
         if (!sv_token_mask_is_end(q, drafts[j]) && sv_matcher_advance(q->matcher, drafts[j]))
             continue;
         if (j < t->at[s])
-            break; /* the matcher has given up, or what is best ends the answer */
+            break; /* the matcher failed, or the best token ends the answer */
         const uint32_t *words = sv_token_mask_try(e, q, drafts, j);
         n_ids = list_ids(words, e->token_masks.n_words, ids, MOST_IDS);
         t->at[s] = j + 1;

@@ -1,16 +1,16 @@
 /*
- * follow.c - a follower: opens its part of the model as rank 0 does, then runs what it is sent.
+ * follow.c - a follower: opens its part of the model as rank 0 does, then runs rank 0's messages.
  *
  * Started by ranks.c, one thread a rank, or a process (sv_engine_follow). Uploads go to the same
- * places of its own device, passes are enqueued by the same code. It reads no results but its
+ * buffers on its own device, passes are enqueued by the same code. It reads no results but its
  * device's errors. An error here fails the whole group of ranks, so that no rank waits for this
- * one. Must not: look at a sequence, or decide anything.
+ * one. Must not: access sequences, or decide anything.
  */
 #include "engine/engine.h"
 
 #include <string.h>
 
-/* n bytes of a place, or NULL: they are not there. */
+/* n bytes at an offset of a buffer; NULL when out of range. */
 static char *bytes_at(const struct sv_rank_group *g, uint32_t place, uint64_t at, uint64_t n)
 {
     if (place >= (uint32_t)g->n_places || n > g->place[place].n_bytes ||
@@ -89,7 +89,8 @@ static int run_pass(struct sv_engine *e, const void *data, uint32_t n, struct sv
     e->plan.seg = seg;
     sv_batch_use(&e->batch, pass.set);
     sv_step_follow(e, (enum sv_pass_kind)pass.kind);
-    /* Errors of this pass where it is over, else of the one before it. */
+    /* A device that runs at once reports this pass's errors here, one with graphs the previous
+     * pass's. */
     if (!sv_dev_backend(e->dev)->has_graphs)
         return sv_dev_sync(e->dev, err);
     sv_dev_mark(e->dev, pass.set);
@@ -112,7 +113,7 @@ int sv_ranks_apply(struct sv_engine *e, uint32_t kind, const void *data, uint32_
     }
 }
 
-/* False: it is the turn of a fault that a test asked for, and the message is not obeyed. */
+/* False: a fault that a test injected is due, and the message is not applied. */
 static bool applies(struct sv_engine *e, struct sv_rank_fault_at *f, uint32_t kind,
                     const void *data)
 {
@@ -123,7 +124,7 @@ static bool applies(struct sv_engine *e, struct sv_rank_fault_at *f, uint32_t ki
     return pass.kind != SV_PASS_TARGET || f->pass-- > 0;
 }
 
-/* Until rank 0 ends it. */
+/* Runs messages until SV_MSG_END. */
 static int follow(struct sv_engine *e, struct sv_rank_fault_at fault, struct sv_err *err)
 {
     struct sv_world *w = &e->ranks->world;
@@ -151,7 +152,7 @@ static int follow(struct sv_engine *e, struct sv_rank_fault_at fault, struct sv_
 static int live(struct sv_rank_group *own, const struct sv_engine_options *opts,
                 const struct sv_engine_tuning *tuning, struct sv_err *err)
 {
-    const struct sv_rank_fault_at fault = tuning->rank_fault; /* it is gone once all are open */
+    const struct sv_rank_fault_at fault = tuning->rank_fault; /* copied: freed once all are open */
     struct sv_engine *e = NULL;
     int rc = sv_engine_open_follower(&e, opts, tuning, own, err);
     if (!rc)
@@ -159,7 +160,7 @@ static int live(struct sv_rank_group *own, const struct sv_engine_options *opts,
     if (rc)
         sv_world_fail(&own->world, err->msg);
     if (e && e->dev)
-        sv_dev_sync(e->dev, NULL); /* it writes to the others' windows */
+        sv_dev_sync(e->dev, NULL); /* it may still write to other ranks' windows */
     sv_world_leave(&own->world);
     sv_engine_close(e);
     return rc;
@@ -184,7 +185,7 @@ int sv_engine_follow(const struct sv_engine_options *opts, struct sv_err *err)
         rc = sv_ranks_compare(&own.world, opts, err);
     if (!rc)
         rc = sv_world_tell(&own.world, &sent, sizeof sent, err);
-    if (!rc) { /* all that rank 0 has; its pointers mean nothing here */
+    if (!rc) { /* rank 0's options; pointers are not valid in this process */
         o = sent;
         o.target_dir = opts->target_dir;
         o.draft_dir = sent.draft_dir ? opts->draft_dir : NULL;

@@ -60,16 +60,17 @@ struct sv_replay {
 };
 int sv_replay_open(struct sv_replay *r, const char *path, struct sv_err *err);
 void sv_replay_close(struct sv_replay *r);
-/* Opens the engine that was recorded, of these directories. n_threads: 0, as recorded. */
+/* Opens an engine with the recorded options on these directories. n_threads 0: as recorded. */
 int sv_replay_engine(const struct sv_replay *r, const char *target, const char *draft,
                      int32_t n_threads, struct sv_engine **e, struct sv_err *err);
 
 struct sv_replay_sums {
     int64_t n_passes[2], n_rows[2], ns[2]; /* by enum sv_pass_kind */
     int64_t n_uploads, n_upload_bytes, n_copies;
-    int64_t n_steps, n_other; /* that were read; with other tokens than recorded */
-    int64_t first_other;      /* the first of them, counted from 1; 0: none */
-    bool ends;                /* the engine was closed before the record was */
+    int64_t n_steps,
+        n_other;         /* steps whose results were read; those with other tokens than recorded */
+    int64_t first_other; /* number of the first such step, from 1; 0: none */
+    bool ends;           /* the record has an end: the engine was closed */
 };
 /* Runs all messages, once. */
 int sv_replay_run(const struct sv_replay *r, struct sv_engine *e, struct sv_replay_sums *sums,

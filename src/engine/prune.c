@@ -1,12 +1,12 @@
 /*
  * prune.c - between drafting and verifying: the host reads the drafts and removes rows from the
- * plan, behind a draft that a grammar forbids, and of drafts with low confidence.
+ * plan, those after a draft that a grammar forbids and those of drafts with low confidence.
  *
- * Called by step.c for sequences under a grammar, and under the width policy, which decides what
- * pays. The target's rows are filled and uploaded afterwards, and its graph is that of the
- * remaining rows. On a device with a queue the step before may still be unread: the drafting pass
- * is queued behind it, and this is the only place where a step waits before it is enqueued. Must
- * not: touch a prompt's rows, or a sequence that another step could have ended meanwhile.
+ * Called by step.c for sequences under a grammar, and under the width policy, which decides whether
+ * pruning is profitable. The target's rows are filled and uploaded afterwards, and its graph is
+ * that of the remaining rows. On a device with a queue the previous step may still be unread: the
+ * drafting pass is queued after it, and this is the only place where a step waits before it is
+ * enqueued. Must not: change a prompt's rows, or a sequence that a step in flight may have ended.
  */
 #include "engine/engine.h"
 
@@ -30,7 +30,7 @@ void sv_prune_fill(struct sv_engine *e)
         const struct sv_seq *q = e->sched.slot[g->slot];
         if (g->kind != SV_SEG_VERIFY || g->n_rows < 2)
             continue;
-        if (!g->n_draft_rows) /* else its place is that in the drafting pass */
+        if (!g->n_draft_rows) /* else draft_out0 is its offset in the drafting pass */
             g->draft_out0 = n;
         const int32_t n_ids = g->n_drafts > g->n_rows - 1 ? g->n_drafts : g->n_rows - 1;
         n += n_ids;
@@ -81,7 +81,7 @@ static void refuse(struct sv_engine *e, int32_t s, int32_t n)
         sv_policy_narrow(e->sched.policy, g->decode, n);
 }
 
-/* A draft that its grammar forbids cannot be accepted, nor can those behind it. */
+/* A draft that its grammar forbids cannot be accepted, nor can the drafts after it. */
 static void prune_illegal(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
@@ -94,7 +94,7 @@ static void prune_illegal(struct sv_engine *e)
     }
 }
 
-/* Nor is a row verified whose mask would be too expensive, which is rare. */
+/* Makes the token masks. A row whose mask would be too expensive, which is rare, is pruned too. */
 static void make_masks(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
@@ -135,7 +135,7 @@ int sv_prune_plan(struct sv_engine *e, struct sv_err *err)
         return rc;
     if (p->masked)
         prune_illegal(e);
-    if (p->prunes && e->sched.policy) /* without: step costs are being measured */
+    if (p->prunes && e->sched.policy) /* calibration runs without a policy */
         prune_by_confidence(e);
     if (p->masked)
         make_masks(e);

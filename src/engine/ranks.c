@@ -2,10 +2,10 @@
  * ranks.c - rank 0's side of an engine that is divided among ranks, and what all ranks do when they
  * open: shared decisions, windows, the list of places that uploads go to.
  *
- * Called by engine.c (open, close), launch.c (passes) and, for uploads, by the device. What a step
- * tells is the uploads of rank 0 as they come and the plan of each pass, so that whatever is
- * uploaded reaches every rank. Must not: wait for a follower in a step, or let a rank decide by
- * itself what another must decide alike.
+ * Called by engine.c (open, close), launch.c (passes) and, for uploads, by the device. A step's
+ * messages are rank 0's uploads, in order, and the plan of each pass, so that whatever is uploaded
+ * reaches every rank. Must not: wait for a follower in a step, or let a rank decide by itself what
+ * another must decide alike.
  */
 #define _GNU_SOURCE /* sched_getaffinity */
 
@@ -20,7 +20,6 @@
 
 /* ---------------------------------------------------------------- open */
 
-/* Processes that their launcher gave processors of their own. */
 bool sv_ranks_bound(void)
 {
     cpu_set_t set;
@@ -74,7 +73,7 @@ static uint64_t file_hash(const char *path, const char *name)
     return hash_of(hash_of(0xcbf29ce484222325u, name, strlen(name)), of, sizeof of);
 }
 
-/* Of names, sizes and times: ranks of one replica are on one machine. NULL: no model. */
+/* Hash of names, sizes and times: ranks of one replica are on one machine. NULL: no model. */
 static uint64_t files_hash(const char *model)
 {
     DIR *dir = model ? opendir(model) : NULL;
@@ -189,7 +188,7 @@ static void add_place(struct sv_rank_group *g, void *dev, size_t n_bytes)
     g->place[g->n_places++] = (struct sv_rank_place){dev, n_bytes};
 }
 
-/* In the order in which a step uploads them. */
+/* Lists the buffers in the order in which a step uploads them. */
 static void list_places(struct sv_engine *e)
 {
     struct sv_rank_group *g = e->ranks;
@@ -219,7 +218,7 @@ static void list_places(struct sv_engine *e)
     add_place(g, k->dev, (size_t)k->cap * (size_t)k->n_words * sizeof *k->dev);
 }
 
-/* The most that a join of each kind takes. */
+/* The most bytes that a join of each kind exchanges. */
 static struct sv_window_need window_need(const struct sv_engine *e)
 {
     const struct sv_model *m = &e->model;
@@ -232,7 +231,7 @@ static struct sv_window_need window_need(const struct sv_engine *e)
         widest = width > widest ? width : widest;
     }
     const size_t logits = (size_t)e->logits.chunk * (size_t)widest * sizeof(float);
-    /* A token, its log probability and those of the tokens that are asked for. */
+    /* A token, its log probability and those of requested tokens. */
     const size_t made =
         sizeof(int32_t) + (1 + SV_MAX_REQUESTED_IDS) * sizeof(struct sv_logprob_row);
     const size_t dealt = sv_dev_backend(e->dev)->share_rows ? (size_t)e->logits.chunk * made : 0;
@@ -287,7 +286,7 @@ static int join_windows(struct sv_engine *e, struct sv_err *err)
                                                    .spin_us = w->spin_us,
                                                    .timeout_us = w->timeout_us},
                                 err);
-    /* The same list everywhere, or an upload would go astray. */
+    /* The list must be the same everywhere, since uploads name buffers by index. */
     struct sv_rank_place sent[SV_MOST_PLACES];
     for (int32_t i = 0; i < g->n_places && !rc; i++) {
         sent[i] = g->place[i];
@@ -316,7 +315,7 @@ int sv_ranks_join(struct sv_engine *e, struct sv_err *err)
     return rc;
 }
 
-/* ---------------------------------------------------------------- telling */
+/* ---------------------------------------------------------------- messages */
 
 void sv_ranks_fail(struct sv_engine *e, const char *text)
 {
@@ -324,7 +323,8 @@ void sv_ranks_fail(struct sv_engine *e, const char *text)
         sv_world_fail(&e->ranks->world, text);
 }
 
-/* What cannot be sent, as a rank does not take it: the next join says so, and ends the step. */
+/* A message that cannot be sent, because a follower does not read, fails the group; the next join
+ * reports it and ends the step. */
 static void put_message(struct sv_engine *e, uint32_t kind, const void *first, size_t n_first,
                         const void *rest, size_t n_rest)
 {
@@ -413,7 +413,7 @@ void sv_ranks_read(struct sv_engine *e)
         sv_plan_record_step(e->ranks->record, &e->batch, e->plan.n_segs);
 }
 
-/* Rows that came out of the pass, as the head reads them; of padding they say nothing. */
+/* Hashes the pass's output rows, those that the head reads, without padding. */
 static void add_bits(struct sv_engine *e, enum sv_pass_kind kind)
 {
     struct sv_rank_group *g = e->ranks;
@@ -423,7 +423,7 @@ static void add_bits(struct sv_engine *e, enum sv_pass_kind kind)
         (size_t)n * (size_t)e->model.cfg.hidden_size * sv_dtype_bytes(sv_dev_act_dtype(e->dev));
     sv_dev_download(e->dev, g->rows, draft ? e->draft_out : e->out, n_bytes);
     if (sv_dev_sync(e->dev, NULL))
-        return; /* the next pass finds it again */
+        return; /* the next pass reports the same error */
     for (size_t i = 0; i < n_bytes; i++)
         g->bits = (g->bits ^ ((const unsigned char *)g->rows)[i]) * 0x100000001b3u;
     g->n_bits++;
