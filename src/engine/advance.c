@@ -93,11 +93,11 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         return; /* the sequence ended while this step was in flight */
     advance_lengths(e, q, s);
     const bool ended = append_tokens(e, q, s);
-    const int32_t n_said = q->n_committed < q->n_tokens ? q->n_committed : q->n_tokens;
-    sv_cache_publish(&e->cache, g->slot, sv_seq_keys(q), n_said);
+    const int32_t n_valid = q->n_committed < q->n_tokens ? q->n_committed : q->n_tokens;
+    sv_cache_publish(&e->cache, g->slot, sv_seq_keys(q), n_valid);
     /* If a token before the snapshot's position ended the sequence, the snapshot includes rejected
      * text and is not kept. */
-    if (q->n_committed - e->batch.n_commit.host[s] < g->snapshot_at && g->snapshot_at <= n_said)
+    if (q->n_committed - e->batch.n_commit.host[s] < g->snapshot_at && g->snapshot_at <= n_valid)
         sv_cache_passed(&e->cache, g->slot, g->snapshot_at);
     if (ended)
         end_seq(e, q);
