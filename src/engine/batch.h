@@ -21,8 +21,8 @@ struct sv_batch {
     int32_t max_rows, max_segs, max_draft_rows, out_stride;
     struct sv_i32_pair row_ids, row_seg, seg_row0, seg_slot, seg_kind, seg_logit0, logit_row;
     struct sv_i32_pair row_shift; /* (max_rows, 3), see sv_p_block_ids; of a target with images */
-    /* With parts: the rows of each as a batch by itself, at own_place; and which rows of the batch
-     * these are, a struct sv_slice for each part */
+    /* DP attention: each part's rows as a batch of its own, at own_place; and a struct sv_slice for
+     * each part, which rows of the whole batch they are */
     struct sv_i32_pair own_row_seg, own_seg_row0, own_seg_slot, own_at;
     struct sv_i32_pair d_row_seg, d_seg_row0, d_seg_slot, d_seg_kind, d_out_row, d_out_index;
     int32_t *host_block, *dev_block; /* the memory of the pairs */

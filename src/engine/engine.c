@@ -109,7 +109,7 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
     return rc;
 }
 
-/* Whether it is the driven rank, or alone. */
+/* Whether this is rank 0, also of one. */
 static bool is_first(const struct sv_engine *e)
 {
     return !e->ranks || e->ranks->world.ranks.rank == 0;
@@ -248,7 +248,7 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     if (e->width > block && is_first(e))
         return sv_fail(err, SV_EINVAL, -1, "width %d is above the drafter's block of %d", e->width,
                        block);
-    rc = sv_ranks_broadcast(e, &e->width, sizeof e->width, err); /* not all may have the drafter */
+    rc = sv_ranks_broadcast(e, &e->width, sizeof e->width, err); /* some may lack the drafter */
     if (rc)
         return rc;
     bool graphs = sv_dev_backend(e->dev)->has_graphs;
@@ -466,15 +466,14 @@ static int warm_up(struct sv_engine *e, struct sv_err *err)
     return rc;
 }
 
-/* Deferred updates of a sequence that is about to be preempted run now: its full pages stay in the
- * prefix cache, together with the draft's K/V, and rows that are deferred beyond its return would
- * have no pages. */
+/* Runs the deferred updates of a sequence that is about to be preempted: its full pages stay in the
+ * prefix cache, together with the draft's K/V, and later its rows would have no pages. */
 static void flush_deferred(void *e)
 {
     sv_deferred_flush(e);
 }
 
-/* In a context too short for a block there is no policy. */
+/* A context too short for a block has no width policy. */
 static bool wants_policy(const struct sv_engine *e, const struct sv_engine_options *o)
 {
     return o->auto_width && e->width >= 2 && e->context >= 2 * e->width;
@@ -504,8 +503,8 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
         e->policy->ahead = e->pads || e->depth;
         e->policy->confidence_free = e->drafter->confidence == SV_CONFIDENCE_FREE;
     }
-    /* Not with deferred taps that outlive sliding pages, with graphs, whose pointers are fixed, or
-     * with followers, which do not see what the host moves. */
+    /* No deferred updates with sliding pages, which the taps outlive, with graphs, whose pointers
+     * are fixed, or with followers, which do not see the host's copies. */
     bool hold = !e->pads && !e->depth && e->drafter->n_taps && !e->ranks;
     for (int32_t i = 0; i < e->cache.n_groups; i++)
         hold &= !e->cache.group[i].d.window;
@@ -683,7 +682,7 @@ static const char *text_of(void *engine, int32_t id, size_t *n)
     return sv_tokenizer_is_special(e->tok, id) ? NULL : sv_tokenizer_bytes(e->tok, id, n);
 }
 
-/* With the first grammar: some 50 ms for a large vocabulary. */
+/* Called for the first grammar: takes some 50 ms for a large vocabulary. */
 static int open_vocab(struct sv_engine *e, struct sv_err *err)
 {
     const struct sv_config *cfg = &e->model.cfg;

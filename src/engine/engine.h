@@ -2,8 +2,8 @@
  * engine.h - front header of src/engine: the engine, its step, and the parts it is made of.
  *
  * Called by serve and cli (through salvo.h or directly) and by tests. An engine is driven by one
- * thread. The files in the order of a request's life: api.c, engine.c (submit), seq.c, sched.c,
- * step.c with fill.c, launch.c, advance.c, batch.c, logits.c, deferred_kv.c, prune.c and
+ * thread. The files in the order in which a request passes them: api.c, engine.c (submit), seq.c,
+ * sched.c, step.c with fill.c, launch.c, advance.c, batch.c, logits.c, deferred_kv.c, prune.c and
  * token_mask.c; and at open: engine.c, memory.c, calibrate.c. Host state (sequences, plan) and
  * device state (lengths, anchors, tables) meet in two places only: fill uploads, fetch downloads.
  * Must not: allocate inside a step, decide tokens on the host, or keep a second path for plain
@@ -36,23 +36,23 @@
 
 struct sv_engine {
     struct sv_dev *dev;
-    struct sv_rank_group *ranks; /* NULL: the model is not divided, and nothing recorded */
-    void (*on_progress)(void *user, enum sv_open_stage stage, double share); /* while it opens */
+    struct sv_rank_group *ranks; /* NULL: one rank, and no record */
+    void (*on_progress)(void *user, enum sv_open_stage stage, double share); /* while opening */
     void *progress_user;
     int64_t n_loaded, n_to_load; /* bytes of weights */
     struct sv_model model;
-    struct sv_drafter *drafter; /* &none, or the one it was opened with */
+    struct sv_drafter *drafter; /* &none without a draft */
     struct sv_drafter none;
     struct sv_tokenizer *tok; /* NULL when the directory has none */
     struct sv_enc_scratch *scratch;
     size_t max_token_bytes;
     struct sv_cache cache;
     struct sv_sched sched;
-    struct sv_plan plan;      /* at work: being planned and enqueued, or being read */
-    struct sv_plan flight[2]; /* enqueued and not read yet; by set of host arrays, and mark */
+    struct sv_plan plan;      /* current plan: being made and enqueued, or being read */
+    struct sv_plan flight[2]; /* plans in flight, not read yet, by set of host arrays and mark */
     int32_t first_flight, n_flight;
     int32_t depth;        /* steps that may be in flight when a call of the step ends: 0 or 1 */
-    bool pads;            /* counts are padded and passes replayed */
+    bool pads;            /* counts are padded and passes replayed as graphs */
     int64_t last_read_us; /* when a step was last read */
     struct sv_batch batch;
     struct sv_acts acts;
@@ -62,7 +62,7 @@ struct sv_engine {
     struct sv_token_masks token_masks;
     struct sv_image_intake images;
     struct sv_draft_repair repair;
-    struct sv_vocab *vocab; /* for grammars; NULL until the first one comes */
+    struct sv_vocab *vocab; /* for grammars; NULL before the first one */
     void *out, *draft_out;  /* (max_rows, hidden), (max_logits, hidden) act: final-norm rows */
     struct sv_logits logits;
     int32_t *slot_len, *slot_anchor;   /* device, (n_slots) */
@@ -70,27 +70,27 @@ struct sv_engine {
     int32_t context, width;
     struct sv_policy *policy; /* NULL = fixed widths */
     uint64_t next_id;
-    struct sv_arena arena; /* engine life time */
+    struct sv_arena arena; /* of the engine's lifetime */
     struct sv_engine_stats stats;
-    struct sv_reads target_reads, draft_reads; /* of a pass */
-    uint32_t n_chosen; /* experts that the target's passes chose up to the last one read */
-    int64_t phase_ns[SV_PHASES], lap_ns; /* so far; the end of the last one (sv_step_lap) */
+    struct sv_reads target_reads, draft_reads; /* bytes read by a pass */
+    uint32_t n_chosen; /* experts chosen by the target's passes up to the last one read */
+    int64_t phase_ns[SV_PHASES], lap_ns; /* totals; the end of the last phase (sv_step_lap) */
     struct sv_accept_stats accept;
-    struct sv_gen_config gen;          /* checked at open; what a server offers as its defaults */
-    const struct sv_step_hooks *hooks; /* benchmarks, while nothing is in flight; NULL = none */
-    struct sv_err failed;              /* the device did, with a code then: nothing runs any more */
-    bool closing;                      /* its last events are delivered: no new requests */
+    struct sv_gen_config gen;          /* checked at open; a server's default parameters */
+    const struct sv_step_hooks *hooks; /* set by benchmarks between steps; NULL = none */
+    struct sv_err failed; /* has a code once the device failed: nothing runs any more */
+    bool closing;         /* delivering the last events: no new requests */
 };
 
-/* What tests and benchmarks set and options do not. Zeros: as a user gets it. */
+/* Settings for tests and benchmarks that have no option. All zeros: the defaults. */
 struct sv_engine_tuning {
     int32_t cache_pages; /* pages of every pool; 0 = by the options */
     /* the directories hold config.json alone: weights are made on the device */
     bool random_weights;
-    bool run_ahead, pad; /* also on a device without graphs */
+    bool run_ahead, pad; /* even on a device without graphs */
     struct sv_rank_fault_at rank_fault;
     int64_t rank_timeout_us;        /* 0 = by the options */
-    bool compare_ranks;             /* an error when not all have the same bits after a pass */
+    bool compare_ranks;             /* an error if ranks have different bits after a pass */
     bool one_gpu;                   /* all ranks on one GPU, eagerly */
     const struct sv_replay *replay; /* a record will be replayed; NULL */
 };
@@ -102,26 +102,27 @@ int sv_engine_open(struct sv_engine **e, const struct sv_engine_options *opts,
 int sv_engine_open_tuned(struct sv_engine **e, const struct sv_engine_options *opts,
                          const struct sv_engine_tuning *tuning, struct sv_drafter *drafter,
                          struct sv_err *err);
-/* A rank other than the first; the group, whose world is its own, is borrowed until it is closed.
- */
+/* Opens the engine of a rank other than the first. The group, with the rank's own world, is
+ * borrowed until the engine is closed. */
 int sv_engine_open_follower(struct sv_engine **e, const struct sv_engine_options *opts,
                             const struct sv_engine_tuning *tuning, struct sv_rank_group *group,
                             struct sv_err *err);
-/* The same in a process of its own, from its start to its end. */
+/* Runs such an engine in a process of its own until rank 0 closes. */
 int sv_engine_follow(const struct sv_engine_options *opts, struct sv_err *err);
 void sv_engine_close(struct sv_engine *e);
 int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *id,
                      struct sv_err *err);
-/* How many tokens of a request's prompt, given as ids, the prefix cache has at the moment; up to
- * its first image at most, as no later image is known before it is prepared. Callable from any
- * thread while the engine is open. */
+/* How many tokens of a request's prompt, given as ids, the prefix cache has at the moment, at most
+ * up to the first image, whose key is not known before it is prepared. Callable from any thread
+ * while the engine is open. */
 int32_t sv_engine_known(const struct sv_engine *e, const struct sv_request *r);
 
-/* Another drafter from the next step on, NULL = none (benchmarks); nothing may be in flight. */
+/* Replaces the drafter from the next step on, NULL = none (benchmarks). No step may be in flight.
+ */
 void sv_engine_set_drafter(struct sv_engine *e, struct sv_drafter *d);
 
-/* step.c: THE STEP. The engine's state advances by one target forward; events wait in the
- * sequences. A plan that is `given` is run as it stands. */
+/* step.c: THE STEP. Advances the engine's state by one target forward; events wait in the
+ * sequences. A plan that is `given` is run unchanged. */
 int sv_engine_step(struct sv_engine *e, struct sv_err *err);
 /* The error of an engine whose device has failed. */
 int sv_engine_failed(const struct sv_engine *e, struct sv_err *err);

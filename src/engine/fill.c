@@ -1,10 +1,10 @@
 /*
- * fill.c - stage fill: the plan becomes host arrays, which go to the device in one upload.
+ * fill.c - stage fill: writes the plan into host arrays, which are uploaded to the device at once.
  *
- * Called by step.c. Only what the device cannot know is filled: lengths, anchors and positions are
- * its own. Where the host reads the drafts before the target's pass (plan.two_parts), the drafting
- * pass's arrays are uploaded first and the target's after pruning. Must not: decide anything, or
- * write to the set of host arrays of a step in flight.
+ * Called by step.c. Lengths, anchors and positions are device state and not filled. Where the host
+ * reads the drafts before the target's pass (plan.two_parts), the drafting pass's arrays are
+ * uploaded first and the target's after pruning. Must not: decide anything, or write to the set of
+ * host arrays of a step in flight.
  */
 #include "engine/engine.h"
 
@@ -33,8 +33,8 @@ static void fill_seg(struct sv_engine *e, int32_t s)
     }
 }
 
-/* Segment number d of the drafting pass. Its ids go straight into the target's rows, side by side
- * where rows may still be pruned, or nowhere. */
+/* Segment number d of the drafting pass. Its ids are written to the target's rows, or contiguously
+ * where rows may still be pruned, or not at all. */
 static void fill_draft_seg(struct sv_engine *e, const struct sv_plan_seg *g, int32_t d)
 {
     struct sv_batch *b = &e->batch;
@@ -52,8 +52,8 @@ static void fill_draft_seg(struct sv_engine *e, const struct sv_plan_seg *g, int
     }
 }
 
-/* State of newly seated sequences. One that resumes has an anchor already; a fresh prompt's last
- * chunk makes one. */
+/* The state of sequences in new slots. A resumed one has an anchor already; for a new prompt its
+ * last chunk chooses the anchor. */
 static void fill_new_slots(struct sv_engine *e)
 {
     for (int32_t slot = 0; slot < e->sched.n_slots; slot++) {
@@ -84,7 +84,7 @@ static void upload(struct sv_engine *e)
                   b->block_words * sizeof(int32_t));
 }
 
-/* The rows of a part as a batch by themselves, padding at its end. */
+/* The rows of a part as a batch of its own, with padding at the end. */
 static void fill_part(struct sv_engine *e, int32_t part)
 {
     struct sv_batch *b = &e->batch;

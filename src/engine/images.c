@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* Of an image: a pass over so many takes half a gigabyte. */
+/* Patches of an image: a pass over so many takes half a gigabyte. */
 enum { MAX_PATCHES = 16384 };
 
 bool sv_engine_takes_images(const struct sv_engine *engine, const char **why)
@@ -62,16 +62,15 @@ int64_t sv_images_bytes(const struct sv_engine *e)
                      sv_tower_rows_bytes(t, most));
 }
 
-/* The place of an image, with a key that is the same for images of the same hash, and for no
- * others. One that another has taken the place of gets a new key: what is known of it is not found
- * any more. */
+/* The table entry of an image. Its key is the same for images of the same hash, and for no others.
+ * An image whose entry was reused gets a new key, so its cached prefixes are not found any more. */
 static struct sv_image_key *place_of(struct sv_engine *e, const uint64_t hash[2])
 {
     struct sv_image_intake *m = &e->images;
     struct sv_image_key *k = &m->known[hash[0] % SV_KNOWN_IMAGES];
     if (k->key && memcmp(k->hash, hash, sizeof k->hash) == 0)
         return k;
-    if (m->last_key == INT32_MIN) { /* from the beginning */
+    if (m->last_key == INT32_MIN) { /* keys start again */
         sv_cache_flush(&e->cache);
         memset(m->known, 0, SV_KNOWN_IMAGES * sizeof *m->known);
         m->last_key = 0;
@@ -82,7 +81,7 @@ static struct sv_image_key *place_of(struct sv_engine *e, const uint64_t hash[2]
 
 /* ---------------------------------------------------------------- a request */
 
-/* That of another request that shows the same, or a new one, which takes the pixels. */
+/* The shared image of another request, or a new one, which takes the pixels. */
 static struct sv_picture *picture_at(struct sv_image_key *place, const uint64_t salt[2],
                                      struct sv_pixels *px)
 {
@@ -111,8 +110,8 @@ static void leave_picture(struct sv_picture *p, struct sv_engine *e)
     sv_free(p);
 }
 
-/* The choices of a prompt are submitted one behind the other: what the request before shows in the
- * same place is compared before anything is hashed, which takes ten times as long. */
+/* The choices of a prompt are submitted one after the other: an image is compared with the previous
+ * request's before it is hashed, which takes ten times as long. */
 static bool is_as_before(struct sv_seq_image *to, const struct sv_engine *e, int32_t i,
                          const struct sv_image *from, const uint64_t salt[2])
 {
@@ -128,7 +127,7 @@ static bool is_as_before(struct sv_seq_image *to, const struct sv_engine *e, int
     return true;
 }
 
-/* Its picture and its key. */
+/* Finds or makes the shared image and its key. */
 static int find_picture(struct sv_seq_image *to, struct sv_engine *e, const struct sv_image *from,
                         int32_t width, int32_t height, const uint64_t salt[2], struct sv_err *err)
 {
@@ -300,7 +299,7 @@ static struct sv_picture *waited_for(struct sv_seq *q)
     return NULL;
 }
 
-/* The patches take memory while the tower reads them, and no longer. */
+/* Runs the tower. The patches' memory is freed afterwards. */
 static int make_rows(struct sv_engine *e, struct sv_picture *shown)
 {
     const struct sv_tower *t = e->model.tower;
@@ -330,7 +329,7 @@ static bool has_rows(const struct sv_images *m)
     return m && i < m->n;
 }
 
-/* Whether a sequence other than this one has rows and needs no more of them to end. */
+/* Whether another sequence has all its images' rows, so that its end will free memory. */
 static bool another_ends(const struct sv_engine *e, const struct sv_seq *than)
 {
     struct sv_seq *q = e->sched.head;
@@ -339,7 +338,7 @@ static bool another_ends(const struct sv_engine *e, const struct sv_seq *than)
     return q != NULL;
 }
 
-/* One image at a time, so that other sequences wait for one at most between two steps. */
+/* Computes one image at a time, so that other sequences wait for at most one between two steps. */
 void sv_images_prepare(struct sv_engine *e)
 {
     const int64_t start_us = sv_clock_us();
@@ -374,7 +373,7 @@ static void fill_rows(struct sv_image_intake *to, const struct sv_images *m,
                       to_row = stop < end ? stop : end;
         if (from >= to_row)
             continue;
-        SV_REQUIRE(k->shown->rows); /* else the plan has left it out */
+        SV_REQUIRE(k->shown->rows); /* the plan has no rows of other images */
         to->rows[to->n_rows++] = (struct sv_image_rows){.row0 = g->row0 + from - g->first,
                                                         .n_rows = to_row - from,
                                                         .rows = (const char *)k->shown->rows +
@@ -393,7 +392,7 @@ void sv_images_fill(struct sv_engine *e, const struct sv_plan_seg *g)
         return;
     int32_t *shift = e->batch.row_shift.host + 3 * (size_t)g->row0;
     const struct sv_images *m = e->plan.given ? NULL : q->images;
-    for (int32_t j = 0; j < g->n_rows; j++) /* all that is decoded stands behind the images */
+    for (int32_t j = 0; j < g->n_rows; j++) /* the answer comes after all images */
         sv_images_shift(m, prompt ? g->first + j : INT32_MAX, shift + 3 * j);
     if (m && prompt)
         fill_rows(&e->images, m, g);

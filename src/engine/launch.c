@@ -1,20 +1,21 @@
 /*
- * launch.c - how the passes of a step are launched: the counts that kernels get, padded up where
- * passes are replayed as graphs, and the key of each graph.
+ * launch.c - launches the passes of a step: the counts that kernels get, padded where passes are
+ * replayed as graphs, and the key of each graph.
  *
  * Called by step.c. Everything that a launch fixes besides constant pointers is in the key: counts
- * and flags (tests/engine/test_keys.c). Must not: look at tokens, or know what a stage does.
+ * and flags (tests/engine/test_keys.c). Must not: read tokens, or know what a stage does.
  */
 #include "engine/engine.h"
 
-/* Every segment has at least one row. By the rows alone, because they are the graph's key. */
+/* The number of segments depends on that of the rows alone, which is the graph's key; each segment
+ * has at least one row. */
 static int32_t max_segs(const struct sv_engine *e, int32_t n_rows)
 {
     return n_rows < e->sched.n_slots ? n_rows : e->sched.n_slots;
 }
 
-/* The chunks of a prompt have too many sizes for graphs; a last chunk of one row looks like a
- * verify block. */
+/* Prompt chunks have too many sizes for graphs, except a last chunk of one row, which has the shape
+ * of a plain decode row. */
 static void pad_target(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
@@ -44,7 +45,7 @@ static void set_most(struct sv_engine *e)
         p->most = p->n_rows == p->n_segs ? 1 : p->replays ? e->width : 0;
 }
 
-/* Counts that are set already are those of a warm-up on padding alone. */
+/* Counts that are set already belong to a warm-up, which has padding alone. */
 void sv_launch_counts(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
@@ -137,7 +138,7 @@ static uint64_t target_key(const struct sv_engine *e)
                                 p->logprobs,
                                 e->hooks != NULL,
                                 p->no_taps,
-                                e->drafter->n_taps == 0, /* benchmarks take the drafter away */
+                                e->drafter->n_taps == 0, /* benchmarks remove the drafter */
                                 [DRAFT_BIT] = false,
                                 p->masked,
                                 p->most == 1};
@@ -192,7 +193,7 @@ void sv_launch_draft(struct sv_engine *e, sv_stage_fn *const stage[])
 void sv_launch_target(struct sv_engine *e, sv_stage_fn *const stage[])
 {
     const int64_t context_us = e->stats.context_us;
-    /* The source and the places of rows of images are in no key. */
+    /* No key contains the addresses and indices of image rows. */
     run(e, SV_PASS_TARGET, stage, e->plan.replays && !e->images.n_rows, target_key(e));
     e->stats.forward_us +=
         sv_step_lap(e, SV_PHASE_TARGET) / 1000 - (e->stats.context_us - context_us);

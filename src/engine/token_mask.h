@@ -12,8 +12,8 @@
 
 struct sv_engine;
 
-/* token_mask.c: the tokens allowed, row by row, for sequences under a grammar. One set of host
- * arrays: a step with masks is read at once. host has one mask more, of scratch. */
+/* One set of host arrays suffices: a step with masks is read at once. host has one scratch mask
+ * more. */
 struct sv_token_masks {
     int32_t n_words, cap;   /* words of a mask; masks */
     int32_t n;              /* made for the current step */
@@ -23,14 +23,14 @@ struct sv_token_masks {
 int sv_token_mask_open(struct sv_token_masks *k, struct sv_dev *dev, int32_t vocab,
                        int32_t max_logits, struct sv_err *err);
 void sv_token_mask_close(struct sv_token_masks *k, struct sv_dev *dev);
-/* Rows of a verify segment, n_drafts drafts behind its anchor, up to the first one that its grammar
- * forbids; 1 + n_drafts without a grammar. */
+/* The number of rows of a verify segment with n_drafts drafts before the first draft that its
+ * grammar forbids; 1 + n_drafts without a grammar. */
 int32_t sv_token_mask_legal(const struct sv_engine *e, const struct sv_plan_seg *g,
                             int32_t n_drafts);
-/* Whether a token ends the answer: as a draft it is left to the row before it. */
+/* Whether a token ends the answer. It is never verified as a draft: the previous row chooses it. */
 bool sv_token_mask_is_end(const struct sv_seq *q, int32_t id);
-/* The tokens allowed at the matcher's place, n drafts behind the last token. Before masks are made;
- * until the next call. */
+/* The tokens allowed n drafts after the last token. Called before masks are made; valid until the
+ * next call. */
 const uint32_t *sv_token_mask_try(struct sv_engine *e, const struct sv_seq *q,
                                   const int32_t *drafts, int32_t n);
 /* Makes the masks of a segment under a grammar, whose drafts are legal; returns the number of its
