@@ -22,8 +22,7 @@
 #define DRAFTING UINT64_MAX
 /* Rows of an update; bytes of taps at most. */
 enum { CHUNK_ROWS = 256, MOST_BYTES = 32 << 20 };
-/* Taps of fewer sequences than this are kept even where drafting is unprofitable: they cost little.
- */
+/* Taps of fewer sequences are kept even where drafting is unprofitable: they cost little. */
 enum { MANY = 8 };
 /* Steps between two checks whether a single sequence would draft. */
 enum { LOOK = 64 };

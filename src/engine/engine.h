@@ -117,8 +117,7 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
  * while the engine is open. */
 int32_t sv_engine_known(const struct sv_engine *e, const struct sv_request *r);
 
-/* Replaces the drafter from the next step on, NULL = none (benchmarks). No step may be in flight.
- */
+/* Replaces the drafter, NULL = none (benchmarks). No step may be in flight. */
 void sv_engine_set_drafter(struct sv_engine *e, struct sv_drafter *d);
 
 /* step.c: THE STEP. Advances the engine's state by one target forward; events wait in the

@@ -2,10 +2,10 @@
  * logits.c - the part of the step that needs whole rows of logits: masks, rules (bias, bans,
  * penalties), sampling, log probabilities. Greedy rows without any of these are not handled here.
  *
- * Called by step.c, one function a line of the step, and by engine.c (open, close). The parameters
- * of requests are on the device by slot, uploaded when a slot is taken, so that nothing waits for
+ * Called by step.c, at the stages of the step, and by engine.c (open, close). The parameters of
+ * requests are on the device by slot, uploaded when a slot is assigned, so that nothing waits for
  * the host. Logits exist for a bounded number of rows at a time. Must not: allocate after open, or
- * let a rule see a later draft.
+ * let a rule depend on a later draft.
  */
 #include "engine/engine.h"
 
@@ -103,13 +103,13 @@ void sv_logits_init_slot(struct sv_engine *e, int32_t slot)
     sv_dev_upload(e->dev, lg->bias + at * SV_MAX_BIAS, q->bias, (size_t)r->n_bias * sizeof(float));
     sv_dev_upload(e->dev, lg->ban_ids + at * SV_MAX_BAN, q->ban_ids, (size_t)r->n_ban * id);
     sv_dev_upload(e->dev, lg->listed + at * SV_MAX_LISTED, q->listed, (size_t)q->n_listed * id);
-    /* All of it, since positions from the prefix cache are in no row. */
+    /* The whole history, since tokens of the prefix cache are in no row. */
     if (sv_rules_need_history(r))
         sv_dev_upload(e->dev, lg->history + at * (size_t)lg->history_stride, q->tokens,
                       (size_t)q->n_tokens * id);
 }
 
-/* Prompt rows take logit rows after those that choose a token. */
+/* Logit rows of prompt tokens come after those that choose a token. */
 static void fill_prompt_rows(struct sv_engine *e)
 {
     struct sv_logits *lg = &e->logits;
@@ -137,7 +137,7 @@ void sv_logits_fill(struct sv_engine *e)
     sv_token_logprobs_fill(e);
 }
 
-/* Next token of logit rows [i, i + n), whose logits are those from row `at` on. */
+/* Chooses the next token of logit rows [i, i + n), whose logits begin at row `at`. */
 static void choose_rows(struct sv_engine *e, int32_t i, int32_t n, int32_t at)
 {
     const struct sv_batch *b = &e->batch;
@@ -145,7 +145,7 @@ static void choose_rows(struct sv_engine *e, int32_t i, int32_t n, int32_t at)
     const struct sv_plan *p = &e->plan;
     const size_t cells = (size_t)at * (size_t)lg->vocab;
     float *const logits = lg->logits + cells;
-    /* Log probabilities are of the model's own logits: rules change a copy. */
+    /* Log probabilities are those of the model's own logits: rules change a copy. */
     float *ruled = p->logprobs && (p->masked || p->ruled) ? lg->ruled + cells : logits;
     if (p->masked)
         sv_op_logit_mask(e->dev, &(struct sv_p_logit_mask){.n_rows = n,
@@ -199,7 +199,7 @@ static void report_rows(struct sv_engine *e, int32_t i, int32_t n, int32_t at)
         sv_token_logprobs_report(e, i, n, logits);
 }
 
-/* What each rank made of its rows of [i, i + n) goes to all. */
+/* Exchanges the results of rows [i, i + n), each computed by one rank, among all ranks. */
 static void share_rows(struct sv_engine *e, int32_t i, int32_t n)
 {
     const struct sv_logits *lg = &e->logits;
@@ -240,7 +240,8 @@ void sv_logits_choose(struct sv_engine *e)
     }
 }
 
-/* Before the lengths move: the rows stand where the segments began. */
+/* Appends committed tokens to the history. Called before the lengths advance: the rows begin at the
+ * segments' old lengths. */
 void sv_logits_remember(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;

@@ -12,12 +12,12 @@
 #include <unistd.h>
 
 enum { KEPT_TIMES = 4, MOST_PAGES = 1 << 20 };
-/* Snapshots of states get one part in so many. */
+/* Snapshots of states get 1/4 of the memory. */
 enum { SNAPSHOT_SHARE = 4 };
-/* Sliding groups keep one page in so many behind the windows. */
+/* Sliding groups get 1/8 of the pages in addition, for prefixes before the windows. */
 enum { INSIDE_SHARE = 8 };
 
-/* Beside the requested part: graphs, and what the driver takes. */
+/* Kept free in addition: for graphs and the driver. */
 #define RESERVE_BYTES ((int64_t)256 << 20)
 
 static long long mib(int64_t n_bytes)
@@ -42,9 +42,9 @@ static int32_t pages_for(const struct sv_memory_ask *a, int64_t n_positions)
     return (int32_t)((n_positions + a->page_size - 1) / a->page_size);
 }
 
-/* Pages of a group beside n pages of the groups that keep all positions, where a sequence has `one`
- * of these: a sliding group holds the windows of as many sequences, what the steps in flight may
- * add, and some pages for prefixes that end inside of others. */
+/* Pages of a group for n pages of the groups that keep all positions, of which a sequence has
+ * `one`: a sliding group has the windows of as many sequences, the rows of steps in flight, and
+ * some pages for prefixes that end inside of others. */
 static int64_t pages_beside(const struct sv_memory_ask *a, const struct sv_cache_group_desc *d,
                             int64_t n, int64_t one)
 {
@@ -62,14 +62,14 @@ static int32_t n_parts(const struct sv_memory_ask *a)
     return a->n_parts > 1 ? a->n_parts : 1;
 }
 
-/* The same of a device: of its own part, or of all. */
+/* The same on a device: for its own part, or for all parts. */
 static int64_t device_pages(const struct sv_memory_ask *a, const struct sv_cache_group_desc *d,
                             int64_t n, int64_t one)
 {
     return pages_beside(a, d, n, one) * (d->own_part ? 1 : n_parts(a));
 }
 
-/* Bytes of all paged groups, where each part has n pages of those that keep all positions. */
+/* Bytes of all paged groups if each part has n pages in the groups that keep all positions. */
 static int64_t bytes_of(const struct sv_memory_ask *a, int64_t n, int64_t one)
 {
     int64_t n_bytes = 0;
@@ -80,7 +80,7 @@ static int64_t bytes_of(const struct sv_memory_ask *a, int64_t n, int64_t one)
     return n_bytes;
 }
 
-/* The most pages that fit; one 0: of a single sequence that has all of them. */
+/* The most pages that fit; one 0: for a single sequence that has all of them. */
 static int64_t most_that_fit(const struct sv_memory_ask *a, int64_t n_bytes, int64_t one)
 {
     int64_t lo = 0, hi = MOST_PAGES;
@@ -93,7 +93,7 @@ static int64_t most_that_fit(const struct sv_memory_ask *a, int64_t n_bytes, int
     return lo;
 }
 
-/* bytes: for pages, of all that are allowed. */
+/* bytes: for pages, out of `all` allowed bytes. */
 static int refuse(const struct sv_memory_ask *a, int64_t all, int64_t bytes, int64_t one,
                   struct sv_err *err)
 {
@@ -123,8 +123,8 @@ static int refuse(const struct sv_memory_ask *a, int64_t all, int64_t bytes, int
         a->share > 0 ? a->share : 0.9, what);
 }
 
-/* States of all slots, and snapshots of them from a share of what is left, as far as one sequence
- * does without: its pages take `need`. Returns the bytes left for pages. */
+/* Sizes the states of all slots, and their snapshots from a share of the rest, which leaves `need`
+ * bytes for the pages of one sequence. Returns the bytes left for pages. */
 static int64_t size_states(const struct sv_memory_ask *a, int64_t n_bytes, int64_t need)
 {
     int64_t one = 0;
@@ -162,8 +162,8 @@ int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
         sv_log(SV_LOG_INFO, "cache: room for %lld of %lld tokens of %d full sequences",
                (long long)(fit * n_parts(a) * a->page_size),
                (long long)(want * n_parts(a) * a->page_size), a->n_slots);
-    /* An explicit size is used in full; else prefixes get a few times the running sequences' share,
-     * so that memory is not filled for nothing. */
+    /* An explicit size is used in full; otherwise cached prefixes get a few times as much as the
+     * running sequences, so that memory is not filled without benefit. */
     bool asked = a->cache_bytes || a->most_pages || (a->n_total && a->share > 0);
     int64_t most = !a->keep_prefixes ? want
                    : asked           ? (want > MOST_PAGES ? want : MOST_PAGES)
@@ -260,7 +260,7 @@ int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes,
     return n;
 }
 
-/* One line each; at a level that is shown where memory is the device's own, or of several ranks. */
+/* Logs one line each; shown by default for a device with memory of its own, or several ranks. */
 void sv_memory_log(const struct sv_engine *e, int64_t target_bytes)
 {
     struct sv_memory_row row[SV_MEMORY_ROWS];
@@ -277,7 +277,7 @@ void sv_memory_log(const struct sv_engine *e, int64_t target_bytes)
         sv_log(level, "memory%s: %s %lld MiB%s", rank, row[i].name, mib(row[i].n_bytes),
                row[i].note);
     }
-    /* The library does not tell the owner of the rest. */
+    /* The owner of the rest is unknown. */
     if (n_total)
         sv_log(level,
                "memory%s: %lld MiB in all; the driver, code of kernels and other programs hold "

@@ -19,7 +19,7 @@ struct place {
     int32_t process;
     char host[64], device[64], node[32], link[24];
 };
-_Static_assert(sizeof(struct place) <= SV_SWAP_BYTES, "a place is told at once");
+_Static_assert(sizeof(struct place) <= SV_SWAP_BYTES, "a place fits one exchange");
 
 enum { MOST_NODES = 64 };
 
@@ -53,7 +53,7 @@ static void find_processors(struct place *p)
     }
 }
 
-/* Where there is one node alone, the system says -1. */
+/* With a single node the system reports -1. */
 static void find_node_of_gpu(struct place *p, const char *pci)
 {
     char path[80];

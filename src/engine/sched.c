@@ -7,8 +7,8 @@
  * then the sequence that arrived last is preempted: it releases its pages, keeps its tokens and
  * waits; it resumes by computing them again as a prompt, which gives the same bits. So the oldest
  * sequence always runs. Where the cache has parts (DP attention), a sequence belongs to the part of
- * its slot: it takes and loses pages there, and a step's rows are sorted by parts. Must not
- * allocate, and must not look at token values.
+ * its slot, where it gets its pages, and a step's rows are sorted by parts. Must not allocate, and
+ * must not read token values.
  */
 #include "engine/sched.h"
 
@@ -61,7 +61,7 @@ void sv_sched_lacks(struct sv_cache *cache, struct sv_seq *q, int32_t from)
     sv_cache_invalidate(cache, q->slot, cache->owned[SV_CACHE_DRAFT], from);
 }
 
-/* Takes it off its slot; when it is back, all that the cache does not have is computed again. */
+/* Preempts a sequence: when it resumes, what the prefix cache does not have is computed again. */
 static void put_back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
 {
     SV_REQUIRE(q->n_rows_ahead == 0);
@@ -80,7 +80,7 @@ static void preempt(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q
     s->n_preemptions++;
 }
 
-/* Positions a sequence may have after the steps in flight. */
+/* The most positions that a sequence may have after the steps in flight. */
 static int32_t reach(const struct sv_seq *q)
 {
     return q->n_committed + q->n_rows_ahead;
@@ -100,8 +100,8 @@ static struct sv_seq *youngest(const struct sv_sched *s, const struct sv_cache *
     return best;
 }
 
-/* Backs n positions of a running sequence, preempting younger ones of its part. False: it was
- * preempted itself, or a preemption is needed and a step is in flight. */
+/* Reserves pages for n positions of a running sequence, preempting younger ones of its part. False:
+ * it was preempted itself, or a preemption is needed and a step is in flight. */
 static bool back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t n,
                  bool in_flight)
 {
@@ -116,7 +116,7 @@ static bool back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, i
     return true;
 }
 
-/* Pages that a sequence in this slot needs until it decodes. */
+/* Adds the pages that a sequence in this slot needs until it decodes. */
 static void add_need(const struct sv_sched *s, const struct sv_cache *cache, const struct sv_seq *q,
                      int32_t slot, struct sv_cache_need *need)
 {
@@ -133,8 +133,8 @@ static int32_t n_in_slots(const struct sv_sched *s)
     return n;
 }
 
-/* Whether computing n_rows again, up to this context, is worth it to draft the next so many tokens.
- */
+/* Whether recomputing n_rows rows, up to this context, pays for itself by drafting the next
+ * n_tokens tokens. */
 static bool worth_restoring(const struct sv_sched *s, int32_t n_rows, int32_t context,
                             double n_tokens)
 {
@@ -143,11 +143,11 @@ static bool worth_restoring(const struct sv_sched *s, int32_t n_rows, int32_t co
            sv_policy_restore_us(s->policy, n_rows, context);
 }
 
-/* Attaches the known pages of a sequence's beginning. Where the gain is worth it, pages that lack
- * the draft's K/V are left out and computed again as a part of the prompt. */
+/* Attaches cached pages of a sequence's prefix. Where the gain is worth it, pages that lack the
+ * draft's K/V are left out and recomputed as a part of the prompt. */
 static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t slot)
 {
-    /* A fresh prompt always computes its last token, whose row chooses the next one. */
+    /* A new prompt always computes its last token, whose row chooses the next one. */
     const int32_t most = q->n_tokens > q->n_prompt ? q->n_prefill : q->n_prefill - 1;
     const double left = q->cap_tokens - q->n_tokens,
                  expected = left < s->usual_answer ? left : s->usual_answer;
@@ -166,7 +166,7 @@ static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_s
     q->n_committed = sv_cache_attach(cache, slot, sv_seq_keys(q), most, draft);
 }
 
-/* Pages that the running sequences of a part need. */
+/* Pages that the running sequences of a part still need. */
 static struct sv_cache_need owed_in(const struct sv_sched *s, const struct sv_cache *cache,
                                     int32_t part)
 {
@@ -177,7 +177,7 @@ static struct sv_cache_need owed_in(const struct sv_sched *s, const struct sv_ca
     return owed;
 }
 
-/* Attaches known pages and reserves the remaining ones; or nothing. */
+/* Attaches cached pages and reserves the remaining ones, or does nothing. */
 static bool acquire_pages(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q,
                           int32_t slot)
 {
@@ -194,8 +194,8 @@ static bool acquire_pages(const struct sv_sched *s, struct sv_cache *cache, stru
     return false;
 }
 
-/* Of the parts with a free slot that were not tried, the one that knows most of the beginning;
- * among equals the one with most free pages. -1: none. */
+/* Among the untried parts with a free slot, the one that has most of the prefix cached; on a tie
+ * the one with most free pages. -1: none. */
 static int32_t best_part(const struct sv_sched *s, const struct sv_cache *cache,
                          const struct sv_seq *q, uint32_t tried)
 {
@@ -220,7 +220,7 @@ static int32_t best_part(const struct sv_sched *s, const struct sv_cache *cache,
     return best;
 }
 
-/* A slot with pages; -1: none. */
+/* Finds a slot and reserves its pages; -1: none. */
 static int32_t find_slot(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
 {
     uint32_t tried = 0;
@@ -232,8 +232,8 @@ static int32_t find_slot(const struct sv_sched *s, struct sv_cache *cache, struc
     return -1;
 }
 
-/* Seats waiting sequences in order of arrival while the prompts of all running ones fit: otherwise
- * two long prompts would preempt each other in turn. Answers grow into the rest. */
+/* Admits waiting sequences in order of arrival while the prompts of all running ones fit: otherwise
+ * two long prompts would preempt each other in turn. Answers use the remaining pages. */
 static void admit(struct sv_sched *s, struct sv_cache *cache)
 {
     for (struct sv_seq *q = s->head; q; q = q->next) {
@@ -260,7 +260,7 @@ static void admit(struct sv_sched *s, struct sv_cache *cache)
 
 /* ---------------------------------------------------------------- prompt rows */
 
-/* Up to the rows of an image that are not there yet: they are made between steps. */
+/* Prompt rows that may run: up to an image whose rows are not computed yet (between steps). */
 static int32_t prompt_left(const struct sv_seq *q)
 {
     const int32_t ready = sv_images_ready(q->images, reach(q));
@@ -299,9 +299,9 @@ static void grant_rows(struct sv_sched *s)
     }
 }
 
-/* A prefix with recurrent states is known where there is a snapshot: where the sequence diverges
- * from others, and at the last boundary before the end of what it computes as a prompt. The first
- * of these from position `from` on; 0: none. */
+/* A prefix with recurrent states is cached only at snapshots: where the sequence diverges from
+ * others, and at the last boundary before the end of what it computes as a prompt. Returns the
+ * first of these from position `from` on; 0: none. */
 static int32_t snapshot_at(const struct sv_cache *cache, const struct sv_seq *q, int32_t from)
 {
     const int32_t step = cache->has_state && cache->prefix[0] ? sv_cache_boundary(cache) : 0;
@@ -320,7 +320,7 @@ static void cut_at_snapshots(struct sv_sched *s, const struct sv_cache *cache)
     }
 }
 
-/* Positions between snapshots of an answer, or every boundary. */
+/* Positions between snapshots of an answer; every boundary if these are further apart. */
 enum { ANSWER_STEP = 64 };
 
 /* The position of an answer's next snapshot, if the planned rows may pass it; else 0. */
@@ -359,7 +359,7 @@ static struct sv_plan_seg *add_seg(const struct sv_cache *cache, struct sv_plan 
     return g;
 }
 
-/* A step in flight may yield more than its least: then some of these rows are wasted. */
+/* A step in flight may yield more tokens than its minimum: then some of these rows are wasted. */
 static int32_t widest(const struct sv_seq *q)
 {
     return sv_width_pick(q->width, q->cap_tokens - q->n_tokens - q->n_tokens_ahead);
@@ -375,13 +375,13 @@ static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct
     g->probe = chosen && chosen->probe;
     if (chosen && !chosen->fixed && q->record.disabled) {
         g->disabled = true;
-        /* The end of the steps in flight is not known, but all rows of the prompt are planned. */
+        /* The results of steps in flight are unknown, but all rows of the prompt are planned. */
         sv_sched_lacks(cache, q, q->n_committed > q->n_prefill ? q->n_committed : q->n_prefill);
     }
     if (w < 2 || s->block < 2)
         return;
-    /* The draft always sees the whole block, even when the last tokens of a request need fewer
-     * rows: fewer masks would change its predictions. Only the policy may choose fewer. */
+    /* The draft always gets the whole block, even when the last tokens of a request need fewer
+     * rows: fewer mask tokens would change its predictions. Only the policy may choose fewer. */
     g->n_draft_rows = chosen ? chosen->draft_rows : q->width;
     p->n_draft_segs++;
     p->n_draft_rows += g->n_draft_rows;
@@ -402,8 +402,8 @@ static bool nobody_drafts(const struct sv_plan *p)
     return p->n_segs > 0;
 }
 
-/* Has the width policy choose for all decoding sequences, in the order of their slots. False: all
- * continue plainly without a choice. */
+/* Lets the width policy choose for all decoding sequences, in the order of their slots. False: all
+ * decode plainly, without a choice. */
 static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, struct sv_plan *p)
 {
     bool sampled = false, asked = false;
@@ -424,7 +424,7 @@ static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, stru
         struct sv_seq *q = s->slot[i];
         if (!q || !wants_step(q))
             continue;
-        /* Without the context K/V of its pages its proposals are not worth much. */
+        /* Without the context K/V of its pages its drafts are rarely accepted. */
         q->record.lacks = sv_sched_lacks_draft(cache, q);
         sv_policy_add(s->policy, (struct sv_policy_seq){.fixed = q->fixed_width ? q->width : 0,
                                                         .block = q->width,
@@ -451,9 +451,9 @@ static bool back_all(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
     return true;
 }
 
-/* A sequence that cannot draft for lack of context K/V, and has lost as much time by that as
- * recomputing it would take, recomputes it as if it had been preempted. If its drafts are not worth
- * that, it waits twice as long the next time. False: this is due, and a step is in flight. */
+/* A sequence that cannot draft for lack of context K/V, and has lost as much time by that as the
+ * recomputation takes, recomputes it as if it had been preempted. If its drafts turn out not to be
+ * worth that, it waits twice as long the next time. False: due, but a step is in flight. */
 static bool restore(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
 {
     for (int32_t i = 0; i < s->n_slots; i++) {
@@ -479,8 +479,8 @@ static bool anybody_waits(const struct sv_sched *s)
     return s->n_unfinished > n_in_slots(s);
 }
 
-/* The segments of one part: decoding ones in the order of their slots, then chunks. n: decoding
- * sequences of the parts so far. */
+/* Plans the segments of one part: decoding ones in the order of their slots, then prompt chunks.
+ * n: decoding sequences of the previous parts. */
 static void plan_part(const struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p,
                       int32_t part, bool chosen, int32_t *n)
 {

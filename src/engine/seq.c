@@ -154,7 +154,7 @@ static int take_stops(struct sv_seq *q, const struct sv_request *r, const struct
                : SV_OK;
 }
 
-/* A copy in the request's arena; n 0 is fine. */
+/* Copies into the request's arena; n_bytes may be 0. */
 static int keep(struct sv_seq *q, void *dst, const void *src, size_t n_bytes, struct sv_err *err)
 {
     void *p = sv_arena_alloc(&q->arena, n_bytes);
@@ -189,7 +189,7 @@ static int take_shown(struct sv_seq *q, const struct sv_request *r, struct sv_er
     return keep(q, &q->detok.shown, r->shown_ids, (size_t)r->n_shown_ids * sizeof(int32_t), err);
 }
 
-/* A grammar that is given, or made from kind and text. */
+/* Takes the request's grammar, or makes one from kind and text. */
 static int take_grammar(struct sv_seq *q, const struct sv_request *r,
                         const struct sv_seq_limits *lim, struct sv_err *err)
 {
@@ -210,8 +210,8 @@ static int take_grammar(struct sv_seq *q, const struct sv_request *r,
     return rc;
 }
 
-/* After the tokens, the stop conditions and the grammar: min_tokens forbids the tokens that would
- * end the answer. */
+/* Called after tokens, stop conditions and grammar are set: min_tokens forbids the tokens that
+ * would end the answer. */
 static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
                       struct sv_err *err)
 {
@@ -319,7 +319,7 @@ void sv_seq_free(struct sv_seq *q)
     sv_free(q);
 }
 
-/* Where the first stop string that ends in the new bytes begins, or -1; *which is its index, the
+/* The offset of the first stop string that ends in the new bytes, or -1; *which: its index, the
  * lowest of those that begin there. old_len: bytes searched before. */
 static int64_t find_stop(const struct sv_seq *q, size_t old_len, int32_t *which)
 {
@@ -364,7 +364,7 @@ static bool is_stop_id(const struct sv_seq *q, int32_t token, const struct sv_co
     return false;
 }
 
-/* Advances the matcher by the token. True: that ends the sequence. */
+/* Advances the matcher by the token. True: the token ends the sequence. */
 static bool follow_grammar(struct sv_seq *q, int32_t token)
 {
     if (sv_matcher_advance(q->matcher, token)) {
@@ -380,8 +380,8 @@ static bool follow_grammar(struct sv_seq *q, int32_t token)
     return true;
 }
 
-/* Appends the token's text. True: that ends the sequence, if it may end. stop_regex is searched
- * after each token in the whole text so far; a match stays in it. */
+/* Appends the token's text. True: it ends the sequence, if may_end. stop_regex is searched after
+ * each token in the whole text so far; the match stays in the text. */
 static bool append_text(struct sv_seq *q, int32_t token, bool may_end)
 {
     const size_t old_len = q->text.len;

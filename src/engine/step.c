@@ -2,12 +2,12 @@
  * step.c - THE STEP: one target forward over verify rows and prompt chunks together.
  *
  * Called by sv_step_engine, and by calibration and warm-up with plans of their own. sv_engine_step
- * is the whole story: nine stages in order, and the wrappers around them. Everything from fill to
- * fetch is enqueued without waiting: lengths, anchors, ids and accept counts live in device memory,
- * so a step can be planned and enqueued before the previous one is read. The host then plans by
- * bounds: a sequence may turn out to have ended, and its results of the next step are dropped.
- * Plain decoding is the same step with width 1. Must not: allocate, wait outside fetch and prune,
- * or branch on whether there is a drafter other than by calling it.
+ * runs nine stages in order, and the wrappers around them. Everything from fill to fetch is
+ * enqueued without waiting: lengths, anchors, ids and accept counts are in device memory, so a step
+ * can be planned and enqueued before the previous one is read. The host then plans by bounds: a
+ * sequence may turn out to have ended, and its results of the next step are dropped. Plain decoding
+ * is the same step with width 1. Must not: allocate, wait outside fetch and prune, or branch on
+ * whether there is a drafter other than by calling it.
  */
 #include "engine/engine.h"
 
@@ -255,7 +255,7 @@ static void commit(struct sv_engine *e)
                                                      .slot_anchor = e->slot_anchor});
 }
 
-/* From the taps of committed rows; where the update is deferred they are kept (deferred_kv.c). */
+/* Processes the taps of committed rows; deferred ones are kept instead (deferred_kv.c). */
 static void update_context(struct sv_engine *e)
 {
     const int64_t start_us = sv_clock_us();
@@ -271,8 +271,9 @@ static void update_context(struct sv_engine *e)
 
 /* ---------------------------------------------------------------- steps in two parts */
 
-/* The host waits for the drafting pass, behind the step in flight. Drafts that a grammar forbids or
- * that have low confidence are not verified: the target's pass has the remaining rows. */
+/* The host waits for the drafting pass, which is queued after the step in flight. Drafts that a
+ * grammar forbids or that have low confidence are not verified: the target's pass has the remaining
+ * rows. */
 static int prune(struct sv_engine *e, struct sv_err *err)
 {
     struct sv_err reason;
@@ -301,7 +302,7 @@ static void take_snapshots(struct sv_engine *e)
 
 /* ---------------------------------------------------------------- one step ahead */
 
-/* There are two sets of host arrays and results, one for each step that may be in flight. */
+/* Host arrays and results come in two sets, one for each step that may be in flight. */
 static void begin_flight(struct sv_engine *e, int64_t start_us)
 {
     SV_REQUIRE(e->n_flight < 2);
@@ -316,8 +317,7 @@ static void swap_plans(struct sv_plan *a, struct sv_plan *b)
     *b = t;
 }
 
-/* Everything is enqueued: the results are on their way, and the plan is kept until they are
- * read. */
+/* Called when everything is enqueued: keeps the plan until its results are read. */
 static void join_flight(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
@@ -339,10 +339,10 @@ static bool any_running(const struct sv_engine *e)
     return false;
 }
 
-/* Whether a step in flight is read before the call ends. One may stay behind a running step. But
- * log probabilities have one set of host arrays, and the next token masks depend on this step's
- * tokens, so these are read at once; and while no sequence runs, a step in flight would only delay
- * the next call. */
+/* Whether a step in flight is read before the call ends. One step may stay in flight. But log
+ * probabilities have one set of host arrays, and the next token masks depend on this step's tokens,
+ * so these are read at once; and while no sequence runs, a step in flight would only delay the next
+ * call. */
 static bool must_read(const struct sv_engine *e, bool runs)
 {
     if (!e->n_flight)

@@ -2,9 +2,9 @@
  * token_logprobs.c - requested log probabilities: of the tokens that a request names, at each place
  * of its answer and its prompt.
  *
- * Called by logits.c as parts of its own lines of the step, and by engine.c when a request with
- * such tokens is submitted. The op that reports a row's chosen token runs once more for each of
- * these, so that a token has the same bits either way. Steps without such requests do not change.
+ * Called by logits.c as parts of its stages, and by engine.c when a request with such tokens is
+ * submitted. The op that reports a row's chosen token runs once more for each requested token, so
+ * that a token has the same bits either way. Steps without such requests do not change.
  * Must not: allocate in a step.
  */
 #include "engine/engine.h"
@@ -68,7 +68,7 @@ static void fill_row(struct sv_token_logprobs *a, const struct sv_plan *p, int32
     }
 }
 
-/* A device has no more rows than these then: such steps are no graphs, and nothing is padded. */
+/* Exactly the step's rows: such steps are not replayed as graphs, so nothing is padded. */
 void sv_token_logprobs_fill(struct sv_engine *e)
 {
     struct sv_token_logprobs *a = &e->logits.token;

@@ -1,14 +1,15 @@
 /*
- * token_mask.c - token masks of grammars: where a block of drafts stops being legal, and a mask
- * over the logits of every row of a sequence under a grammar.
+ * token_mask.c - token masks of grammars: how many drafts of a block are legal, and a mask over the
+ * logits of every row of a sequence under a grammar.
  *
- * Called by prune.c and step.c, between drafting and the target's pass. A sequence's matcher stands
- * behind its last token; drafts are tried and taken back, so row j of a block gets the mask of the
- * text up to its j-th draft, as plain decoding would. A matcher that fails on a draft ends the
- * block before it, and no more than that. Other bans of such a sequence (min_tokens, ignore_eos,
- * bad and allowed tokens) are applied here too, not by the device's rules: only here is known
- * whether any token would be left. Where none would be, the grammar wins. Must not: allocate after
- * open, or leave a matcher anywhere but behind the last token.
+ * Called by prune.c and step.c, between drafting and the target's pass. A sequence's matcher is at
+ * the end of its last token; drafts are tried and rolled back, so row j of a block gets the mask of
+ * the text up to its j-th draft, as plain decoding would. If the matcher fails on a draft, the
+ * block ends before that draft, and the sequence goes on. Other bans of such a sequence
+ * (min_tokens, ignore_eos, bad and allowed tokens) are applied here too and not by the device's
+ * rules, because the host must check that some token is left. If none would be, the grammar takes
+ * precedence. Must not: allocate after open, or leave a matcher at another position than after the
+ * last token.
  */
 #include "engine/engine.h"
 
@@ -48,7 +49,7 @@ bool sv_token_mask_is_end(const struct sv_seq *q, int32_t id)
     return false;
 }
 
-/* A draft that ends the answer is left to the row before it: nothing can stand behind it. */
+/* A draft that ends the answer is not verified: the previous row chooses it. */
 int32_t sv_token_mask_legal(const struct sv_engine *e, const struct sv_plan_seg *g,
                             int32_t n_drafts)
 {
@@ -84,7 +85,7 @@ static void forbid(uint32_t *words, int32_t id)
 struct answer {
     const struct sv_seq *q;
     const int32_t *drafts;
-    int32_t end; /* index of the token to come, in the sequence */
+    int32_t end; /* index of the next token in the sequence */
 };
 
 static bool ends_in(const struct answer *a, const int32_t *ids, int32_t n)
@@ -99,7 +100,7 @@ static bool ends_in(const struct answer *a, const int32_t *ids, int32_t n)
     return true;
 }
 
-/* Words that are forbidden, and a list of the only tokens allowed (struct sv_logit_rules). */
+/* Applies forbidden words and the list of allowed tokens (struct sv_logit_rules). */
 static void apply_lists(const struct answer *a, uint32_t *words, uint32_t *scratch, int32_t n_words)
 {
     const struct sv_seq *q = a->q;
@@ -121,7 +122,7 @@ static void apply_lists(const struct answer *a, uint32_t *words, uint32_t *scrat
     memcpy(words, scratch, (size_t)n_words * sizeof *scratch);
 }
 
-/* The tokens allowed at the matcher's place. */
+/* The tokens allowed at the matcher's position. */
 static void mask_row(const struct sv_token_masks *k, const struct answer *a, uint32_t *words)
 {
     const struct sv_seq *q = a->q;
@@ -144,7 +145,7 @@ const uint32_t *sv_token_mask_try(struct sv_engine *e, const struct sv_seq *q,
     return e->token_masks.host;
 }
 
-/* The mask of the next row. False: the matcher failed. */
+/* Makes the mask of the next row. False: the matcher failed. */
 static bool make_row(struct sv_token_masks *k, const struct answer *a)
 {
     uint32_t *words = k->host + (size_t)k->n * (size_t)k->n_words;
@@ -156,15 +157,15 @@ static bool make_row(struct sv_token_masks *k, const struct answer *a)
     return true;
 }
 
-/* The mask of a row that does not depend on drafts is computed in full: if that fails, its token
- * ends the request (seq.c), as it would without drafts. Rows behind drafts are only tried. */
+/* The mask of the first row does not depend on drafts: if it fails, its token ends the request
+ * (seq.c), as it would without drafts. A failure in a later row only ends the block. */
 int32_t sv_token_mask_make(struct sv_engine *e, struct sv_plan_seg *g)
 {
     const struct sv_seq *q = e->sched.slot[g->slot];
     struct sv_token_masks *k = &e->token_masks;
     const int32_t *drafts = e->prune.ids + g->draft_out0;
     int32_t n = 1;
-    SV_REQUIRE(q->n_tokens_ahead == 1); /* this step's: else the last token would not be known */
+    SV_REQUIRE(q->n_tokens_ahead == 1); /* no other step in flight: the last token is known */
     g->mask0 = k->n;
     if (!make_row(k, &(struct answer){q, drafts, q->n_tokens})) {
         g->mask0 = -1;
