@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 
 #define SNAPSHOT_EVERY_US 20000
-#define WORD_EVERY_US 1000000 /* also when there is nothing to say */
+#define HEARTBEAT_US 1000000 /* also when there is nothing to say */
 #define WAIT_MS 100
 
 struct hosted {
@@ -81,7 +81,7 @@ static void *run_sender(void *arg)
         sv_mail_take(h->mail, &batch);
         const int64_t now = sv_clock_us();
         /* before the results, so that counters read after an answer include it */
-        if (last || now - snap_us >= (batch.len ? SNAPSHOT_EVERY_US : WORD_EVERY_US)) {
+        if (last || now - snap_us >= (batch.len ? SNAPSHOT_EVERY_US : HEARTBEAT_US)) {
             sv_worker_snapshot(h->worker, &snap);
             sv_link_send(h->fd[SV_LINK_WORK], SV_WIRE_SNAPSHOT, &snap, sizeof snap);
             snap_us = now;
@@ -153,7 +153,7 @@ static int submit(struct hosted *h, struct sv_buf *in, struct sv_err *err)
     return rc;
 }
 
-static int obey(struct hosted *h, uint32_t kind, struct sv_buf *in, struct sv_err *err)
+static int run_command(struct hosted *h, uint32_t kind, struct sv_buf *in, struct sv_err *err)
 {
     uint64_t serial = 0;
 
@@ -185,7 +185,7 @@ static int take_commands(struct hosted *h, struct sv_err *err)
     while (!rc && sv_link_take(h->fd[SV_LINK_WORK], &kind, &in, -1) == SV_LINK_MESSAGE) {
         if (kind == SV_WIRE_STOP)
             break;
-        rc = obey(h, kind, &in, err);
+        rc = run_command(h, kind, &in, err);
     }
     sv_buf_fini(&in);
     return rc || kind == SV_WIRE_STOP ? rc : sv_fail(err, SV_EIO, -1, "process 0 has ended");

@@ -171,7 +171,7 @@ static void flush(struct sv_remote *r)
         send_out(r, SV_WIRE_FLUSH);
 }
 
-static void obey(struct sv_remote *r, const struct sv_command *c)
+static void run_command(struct sv_remote *r, const struct sv_command *c)
 {
     sv_buf_clear(&r->out);
     switch (c->kind) {
@@ -214,7 +214,7 @@ void *sv_remote_run(void *worker)
         lose(r, err.msg);
     while (!w->stopping)
         if (sv_queue_pop(w->commands, &c, IDLE_WAIT_US)) {
-            obey(r, &c);
+            run_command(r, &c);
             post(r);
         }
     if (r->reader)

@@ -139,7 +139,7 @@ static void fail(struct sv_worker *w)
             w->engine.cancel(w->engine.impl, w->live[i].id);
 }
 
-static void obey(struct sv_worker *w, const struct sv_command *c)
+static void run_command(struct sv_worker *w, const struct sv_command *c)
 {
     switch (c->kind) {
     case SV_COMMAND_SUBMIT:
@@ -170,7 +170,7 @@ static void take_commands(struct sv_worker *w)
 
     for (bool idle = !w->n_live; sv_queue_pop(w->commands, &c, idle ? IDLE_WAIT_US : 0);
          idle = false)
-        obey(w, &c);
+        run_command(w, &c);
 }
 
 /* What still waits in the queue when the thread ends. */
