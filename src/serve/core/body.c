@@ -143,7 +143,7 @@ static void answer_question(void *user)
     sv_free(a);
 }
 
-/* What its body names was fetched. */
+/* The addresses in the body were fetched. */
 static void ask_again(void *user)
 {
     struct question *a = user;

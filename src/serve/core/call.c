@@ -136,7 +136,7 @@ static int32_t count_of(const struct sv_choice *ch)
     return (int32_t)(ch->ids.len / sizeof(int32_t));
 }
 
-/* Tokens that came once before, from a replica that failed, are not counted again. */
+/* Tokens that a failed replica had already generated are not counted again. */
 static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_choice *ch,
                          const struct sv_out *o)
 {
@@ -215,7 +215,7 @@ static void take_error(struct sv_call *c, const struct sv_out *o)
     sv_call_fail(c, &e);
 }
 
-/* Nothing of its answer has come yet. */
+/* Resets a choice to the state before its first report. */
 static int begin_choice(struct sv_choice *ch)
 {
     const int32_t most = ch->r.max_tokens, usual = most > 0 && most < 1024 ? most : 1024;
@@ -225,8 +225,8 @@ static int begin_choice(struct sv_choice *ch)
     return sv_deltas_open(ch) || sv_buf_reserve(&ch->ids, (size_t)usual * sizeof(int32_t));
 }
 
-/* Its replica has failed. If the client has nothing of its text yet, another replica gives the same
- * text from the start. */
+/* The choice's replica has failed. If the client has none of its text yet, another replica
+ * generates the same text from the start. */
 static bool run_elsewhere(struct sv_call *c, struct sv_choice *ch)
 {
     struct sv_serve *s = c->s;
@@ -567,7 +567,7 @@ static void on_prepared(void *user)
     go_on(c, c->read_rc, &c->read_err);
 }
 
-/* What its body names was fetched: a new call reads it from the beginning. */
+/* The addresses in the body were fetched: a new call reads the body from the beginning. */
 static void read_again(void *user)
 {
     struct sv_call *old = user;

@@ -1,5 +1,5 @@
 /*
- * call.h - a request that generates, its sequences, and what a dialect is to them.
+ * call.h - a generating request, its sequences, and the interface of dialects.
  *
  * A call is one HTTP request; it has one choice, which is one sequence of the engine, for each
  * prompt and each of `n`. Dialects and the files of core include this header. Must not: know how an
@@ -29,13 +29,13 @@ struct sv_choice {
     struct sv_buf ids;      /* int32_t */
     struct sv_buf new_text; /* stream: the text of the next chunk */
     int32_t n_shown;        /* stream: ids before the next chunk */
-    int32_t n_counted;      /* tokens that the metrics have from a replica that failed */
-    int32_t index, prompt;  /* number of the choice; of its prompt in the call */
+    int32_t n_counted;      /* tokens already counted, from a replica that failed */
+    int32_t index, prompt;  /* number of the choice; number of its prompt in the call */
     enum sv_finish_reason finish;
     bool fresh, shown; /* there is something for a chunk; a chunk was written */
     bool begun, done, canceled;
     bool taken;        /* the engine has its request, or refused it */
-    bool lost_end;     /* its last report came while the call was written, and memory ran out */
+    bool lost_end;     /* its last report was lost: memory ran out while the call was written */
     bool newline, cut; /* llama-server: the text has a line break; a limit has ended it */
     bool in_indent; /* llama-server: the text ends in a line's leading blanks, `indent` of them */
     bool dedented;  /* llama-server: a line had too few */

@@ -2,8 +2,8 @@
  * hosted.c - the first process of a replica other than the first one: the worker of its engine,
  * whose commands come through a link and whose reports go there.
  *
- * Called by serve.c. Three threads beside the worker's: the caller's takes commands, one sends
- * reports, one answers what the prefix cache knows. The other end is remote.c. Must not: answer
+ * Called by serve.c. Three threads beside the worker's: the caller's receives commands, one sends
+ * reports, one answers queries of the prefix cache. The other end is remote.c. Must not: answer
  * clients, or outlive process 0.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 
 #define SNAPSHOT_EVERY_US 20000
-#define HEARTBEAT_US 1000000 /* also when there is nothing to say */
+#define HEARTBEAT_US 1000000 /* a snapshot is sent this often, without reports too */
 #define WAIT_MS 100
 
 struct hosted {
@@ -30,7 +30,7 @@ struct hosted {
     atomic_bool loaded, ended;        /* ended: the worker has, and nothing more will be reported */
 };
 
-/* A request that came. The worker has its choice, and the engine a copy of what it needs. */
+/* A received request. The worker has its choice, and the engine a copy of what it needs. */
 struct item {
     struct sv_choice choice; /* first */
     uint64_t theirs;         /* process 0's choice */
@@ -66,7 +66,7 @@ static void send_reports(struct hosted *h, struct sv_buf *batch)
         sv_link_send(h->fd[SV_LINK_WORK], SV_WIRE_REPORTS, batch->data, batch->len);
 }
 
-/* What cannot be sent ends the thread that takes commands as well: it sees the link's end. */
+/* A failed send also ends the thread that receives commands, since the link is closed. */
 static void *run_sender(void *arg)
 {
     struct hosted *h = arg;
@@ -128,7 +128,7 @@ static void *run_answerer(void *arg)
 
 /* ---------------------------------------------------------------- commands */
 
-/* A request that cannot be read is that of another build: the link means nothing then. */
+/* A request that cannot be read comes from another build, which is an error of the link. */
 static int submit(struct hosted *h, struct sv_buf *in, struct sv_err *err)
 {
     struct item *x = sv_calloc(1, sizeof *x);

@@ -138,9 +138,9 @@ static void requests(struct sv_buf *b, const struct sv_metrics *m)
                         "Between tokens; those of one step share the gap before it.", "", &m->itl);
     sv_metric_histogram(b, "salvo_request_seconds", "From the request to its last byte.", "",
                         &m->e2e);
-    sv_metric_histogram(b, "salvo_queue_seconds", "Waiting for a seat in the engine.", "",
+    sv_metric_histogram(b, "salvo_queue_seconds", "Waiting for a slot in the engine.", "",
                         &m->queue);
-    sv_metric_histogram(b, "salvo_prompt_seconds", "From a sequence's seat to its first token.", "",
+    sv_metric_histogram(b, "salvo_prompt_seconds", "From a sequence's slot to its first token.", "",
                         &m->prefill);
     sv_metric_histogram(b, "salvo_decode_seconds", "From its first token to its last.", "",
                         &m->decode);
@@ -319,7 +319,7 @@ static void engine(struct sv_buf *b, const struct engines *e)
         {"salvo_prefix_hits_total", "Prompt tokens found in the prefix cache.", STAT(n_cache_hits),
          COUNT},
         {"salvo_preemptions_total", "Sequences put back to make room.", STAT(n_preemptions), COUNT},
-        {"salvo_running_sequences", "Sequences with a seat.", STAT(n_running), GAUGE},
+        {"salvo_running_sequences", "Sequences in a slot.", STAT(n_running), GAUGE},
         {"salvo_waiting_sequences", "Sequences without one.", STAT(n_waiting), GAUGE},
         {"salvo_cache_pages", "Cache pages there are.", STAT(n_pages), GAUGE},
         {"salvo_cache_pages_used", "Cache pages that sequences hold.", STAT(n_pages_used), GAUGE},

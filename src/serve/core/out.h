@@ -24,7 +24,7 @@ struct sv_out {
     uint32_t n_text, n_message;
     bool has_logprobs;
     bool urgent; /* the first or last report of its sequence */
-    bool lost;   /* its last: the engine has failed, and nothing is wrong with the request */
+    bool lost;   /* last report: the engine has failed; the request itself is fine */
     int32_t replica;
     int32_t stop_id, stop_index;
     int32_t n_cached; /* with the first tokens and with the last report */
@@ -58,7 +58,7 @@ struct sv_out_mark {
 bool sv_out_peek(const struct sv_buf *batch, size_t at, struct sv_out_mark *m);
 /* Marks the errors among the records from this place on as lost. */
 void sv_out_lose(struct sv_buf *batch, size_t from);
-/* The record at this place is handed on: to this choice, at this time. */
+/* Gives the record at this place another choice and time. */
 void sv_out_pass(struct sv_buf *batch, size_t at, struct sv_choice *choice, int64_t at_us);
 /* Marks the record at this place as handled: it no longer has a choice. */
 void sv_out_forget(struct sv_buf *batch, size_t at);

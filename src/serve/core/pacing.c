@@ -7,8 +7,8 @@
  */
 #include "serve/core/send.h"
 
-/* Writes to streams shall take 0.8 % of a core. The cost of one, most of it in the kernel, is
- * measured: 2 to 8 us. */
+/* Writes to streams should take 0.8 % of a core. The cost of one write, mostly in the kernel, is
+ * measured at run time: 2 to 8 us. */
 #define GAP_OF_WRITES 125
 #define MIN_WRITE_NS 2000
 #define MAX_WRITE_NS 8000

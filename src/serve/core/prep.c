@@ -16,9 +16,9 @@
 
 #define MAX_JOBS 64 /* waiting jobs of a kind: a body may be as long as --max-body */
 #define MAX_DISCARDS 256
-#define IDLE_WAIT_US 1000000 /* between looks at an empty queue; a job wakes at once */
+#define IDLE_WAIT_US 1000000 /* longest wait on an empty queue; a job ends it */
 
-/* One of the two, or neither: stop. */
+/* One of the two; neither: stop. */
 struct task {
     struct sv_job *job;
     json_t *tree;
@@ -159,7 +159,7 @@ void sv_prep_discard(struct sv_prep *p, json_t *tree)
 
     if (!tree)
         return;
-    /* Only so many that jobs still have room. */
+    /* Limited in number, so that jobs still fit. */
     if (l->thread && atomic_fetch_add(&p->n_discards, 1) < MAX_DISCARDS &&
         sv_queue_push(l->tasks, &t))
         return;

@@ -1,10 +1,10 @@
 /*
- * remote.c - a worker whose engine is in another process: one thread sends what the loop asks of
- * it, another one takes the reports of the worker there (hosted.c) and posts them as they are.
+ * remote.c - a worker whose engine is in another process: one thread sends the loop's commands,
+ * another one receives the reports of the worker there (hosted.c) and posts them unchanged.
  *
- * Called by worker.c. The process counts as failed when its link ends or brings nothing for as long
- * as a device may be silent; its sequences end then as those of a device that fails. Must not: let
- * the loop wait for the link, but for the few milliseconds of a question.
+ * Called by worker.c. The process counts as failed when its link closes or is silent for longer
+ * than --device-timeout; its sequences then end like those of a failed device. Must not: let the
+ * loop wait for the link, except a few milliseconds for a query of the prefix cache.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -17,27 +17,27 @@
 #include <sys/time.h>
 
 #define IDLE_WAIT_US 1000000
-#define ASK_US 10000  /* an answer takes 0.1 ms where the process is well */
-#define ASK_IDS 65536 /* of a longer prompt, only these are looked up */
+#define ASK_US 10000  /* longest wait for an answer, which normally takes 0.1 ms */
+#define ASK_IDS 65536 /* of a longer prompt, only so many ids are looked up */
 
 struct sv_remote {
     struct sv_worker *w;
     struct sv_link link;
     struct sv_thread *reader;
     int64_t timeout_us;
-    /* Around the worker's sequences, batch and state, which both threads change. */
+    /* Protects the worker's sequences, batch and state, which both threads change. */
     struct sv_lock *lock;
-    int32_t n_flushes; /* told and not reported */
+    int32_t n_flushes; /* flushes sent and not reported yet */
     struct sv_buf out; /* the sender's */
-    /* The loop's: a question or answer, and how many there were. */
+    /* The loop's: a query or answer, and the number of queries. */
     struct sv_buf query;
     uint64_t n_asked, n_answered;
-    bool mute; /* nothing is asked any more */
+    bool mute; /* no more queries are sent */
 };
 
 /* ---------------------------------------------------------------- reports */
 
-/* Every sequence that the process has ends; another replica may run it. */
+/* Ends every sequence that the process has; another replica may run it. */
 static void lose(struct sv_remote *r, const char *why)
 {
     struct sv_worker *w = r->w;
@@ -72,7 +72,7 @@ static void lose(struct sv_remote *r, const char *why)
         shutdown(r->link.fd[i], SHUT_RDWR); /* the sender may be waiting in there */
 }
 
-/* Times are those of the clock here. */
+/* Times of reports are replaced by those of this process's clock. */
 static void take_reports(struct sv_remote *r, struct sv_buf *in)
 {
     struct sv_worker *w = r->w;
@@ -132,7 +132,7 @@ static void send_out(struct sv_remote *r, enum sv_wire_kind kind)
 {
     if (r->out.failed)
         sv_panic("out of memory for a request to replica %d", r->w->replica);
-    /* One that does not go out is lost with all others, as the reader sees. */
+    /* A failed send is not handled here: the reader sees the closed link and ends all sequences. */
     sv_link_send(r->link.fd[SV_LINK_WORK], kind, r->out.data, r->out.len);
 }
 
@@ -226,7 +226,7 @@ void *sv_remote_run(void *worker)
 
 /* ---------------------------------------------------------------- questions of the loop */
 
-/* The answer to the newest question; false: not within the time. */
+/* The answer to the newest query; false: it did not arrive in time. */
 static bool take_answer(struct sv_remote *r, struct sv_wire_known *known, int64_t end_us)
 {
     while (r->n_answered < r->n_asked) {
@@ -245,7 +245,7 @@ static bool take_answer(struct sv_remote *r, struct sv_wire_known *known, int64_
     return true;
 }
 
-/* A process that did not answer in time is not asked again until it has. */
+/* A process that did not answer in time gets no further query until it has answered. */
 int32_t sv_remote_known(struct sv_remote *r, const struct sv_request *q)
 {
     const int64_t end = sv_clock_us() + ASK_US;

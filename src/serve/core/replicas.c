@@ -1,10 +1,11 @@
 /*
- * replicas.c - the engines behind the server: sequences to the one that will be done first.
+ * replicas.c - the engines behind the server: routes each sequence to the replica that is expected
+ * to finish it first.
  *
- * Called by the loop (serve.c, call.c, endpoints). Every replica gives the same text, so the choice
- * is one of time alone: what a sequence waits for there, the rows of its prompt that the replica's
- * prefix cache lacks, and its answer beside those of the others. Must not: wait for an engine, or
- * keep a request from a replica that is only slow.
+ * Called by the loop (serve.c, call.c, endpoints). Every replica gives the same text, so only time
+ * matters: the wait there, the rows of the prompt that the replica's prefix cache lacks, and the
+ * answer's steps beside other sequences. Must not: wait for an engine, or exclude a replica because
+ * it is slow.
  */
 #include "engine/engine.h"
 #include "serve/core/call.h"
@@ -27,7 +28,7 @@ struct sv_engine_options sv_replica_part(const struct sv_serve_options *all, int
 
     if (n < 2)
         return o;
-    /* Of what the machine has, those on this machine share; of what is given, all. */
+    /* Detected resources are divided among the replicas on this machine, given ones among all. */
     o.replica = p ? p->here : r;
     o.replicas = p ? p->n_here : n;
     const bool given = all->engine.n_threads > 0;
@@ -115,15 +116,14 @@ bool sv_replicas_are_loading(const struct sv_serve *s)
 
 /* ---------------------------------------------------------------- which one */
 
-/* Microseconds: of a row of a prompt, of a step of one sequence, and of one of all that run at
+/* Microseconds: of a prompt row, of a step of one sequence, and of a step of as many as can run at
  * once. Without measured costs every row counts the same. */
 struct costs {
     double row, one, all;
     int32_t most; /* sequences that run at once in a replica */
 };
 
-/* Of all replicas, which are alike: with costs of each, noise would decide where nothing else does.
- */
+/* One cost table for all replicas, which are alike: with separate ones, noise would break ties. */
 static struct costs costs_of(const struct sv_serve *s)
 {
     struct sv_snapshot snap;
@@ -142,8 +142,8 @@ static struct costs costs_of(const struct sv_serve *s)
     return c;
 }
 
-/* Until a sequence would have its answer: prompts before its own, the rows that its own needs, and
- * steps beside the others, in turns if not all of them run at once. */
+/* The time until a sequence would end: the prompts before its own, the rows that its own needs, and
+ * steps beside other sequences, in turns if not all of them run at once. */
 static double time_at(const struct sv_replica *x, const struct costs *c, int64_t n_rows,
                       int32_t n_answer)
 {
@@ -154,7 +154,7 @@ static double time_at(const struct sv_replica *x, const struct costs *c, int64_t
     return (double)(x->n_rows + n_rows) * c->row + n_answer * step * n / running;
 }
 
-/* Ties go to the replica with the fewest sequences, then to the lowest. */
+/* Ties go to the replica with the fewest sequences, then to the lowest number. */
 static int32_t choose(const struct sv_serve *s, const struct sv_request *q, const struct costs *c)
 {
     const int32_t n_answer =
@@ -175,7 +175,7 @@ static int32_t choose(const struct sv_serve *s, const struct sv_request *q, cons
     return best;
 }
 
-/* One that rejects what it gets: where none takes sequences, the last that did has failed. */
+/* A failed replica, which rejects requests: if none takes sequences, the last one has failed. */
 static int32_t a_failed_one(const struct sv_serve *s)
 {
     int32_t r = 0;
@@ -185,7 +185,7 @@ static int32_t a_failed_one(const struct sv_serve *s)
     return r;
 }
 
-/* Choices of one prompt stand in a row. */
+/* Queries the prefix caches, once for consecutive choices of one prompt. */
 static void ask_caches(struct sv_serve *s, const struct sv_request *q)
 {
     for (int32_t r = 0; r < s->n_replicas; r++)

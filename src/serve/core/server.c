@@ -1,6 +1,6 @@
 /*
- * server.c - what every dialect may ask of the server: random numbers, its model's names, its
- * health; drains of replicas.
+ * server.c - functions for all dialects: random numbers, the model's names, health, drains of
+ * replicas.
  *
  * Called by call.c, by endpoints and by serve.c. Must not: need the engine; all comes from the
  * snapshot and the loop's own counters.
@@ -24,7 +24,7 @@ uint64_t sv_serve_random(struct sv_serve *s)
 bool sv_call_knows_model(const struct sv_serve *s, const char *name)
 {
     return strcmp(name, s->model_name) == 0 || strcmp(name, s->o.engine.target_dir) == 0 ||
-           strcmp(name, "default") == 0; /* SGLang's clients say that */
+           strcmp(name, "default") == 0; /* SGLang's clients use that name */
 }
 
 int sv_check_model(const struct sv_serve *s, const char *model, struct sv_api_err *e)
@@ -89,7 +89,7 @@ static void write_replica(struct sv_buf *b, const struct sv_serve *s, int32_t r)
     sv_buf_lit(b, "}");
 }
 
-/* Ends the object: of several replicas, how each of them is. */
+/* Ends the object, with the state of each replica if there are several. */
 static void end_health(struct sv_buf *b, const struct sv_serve *s)
 {
     for (int32_t r = 0; r < s->n_replicas && s->n_replicas > 1; r++) {

@@ -1,5 +1,5 @@
 /*
- * server.h - the server's state, and what every file may ask of it.
+ * server.h - the server's state, and functions for all files of the server.
  *
  * Everything in struct sv_serve belongs to the loop's thread; other threads read only what does not
  * change while it runs. Must not: name a dialect.
@@ -40,8 +40,8 @@ struct sv_serve {
     bool checks_host;                /* requests must name this server in Host */
     struct sv_replica *replicas;
     int32_t n_replicas;
-    struct sv_mail *mail;               /* what they report, */
-    struct sv_inbox inbox;              /* and what of it is being handled */
+    struct sv_mail *mail;               /* the workers' reports */
+    struct sv_inbox inbox;              /* reports that are being handled */
     const struct sv_serve_model *model; /* NULL until it is loaded */
     struct sv_enc_scratch *scratch;     /* the loop thread's */
     struct sv_prep *prep;
@@ -90,7 +90,7 @@ uint64_t sv_serve_random(struct sv_serve *s);
  * this stage. */
 const char *sv_load_stage_name(enum sv_load_stage stage);
 double sv_load_progress(enum sv_load_stage stage, double share);
-/* Whether a request may call the model by this name. */
+/* Whether this is a name of the model. */
 bool sv_call_knows_model(const struct sv_serve *s, const char *name);
 int sv_check_model(const struct sv_serve *s, const char *model, struct sv_api_err *e);
 /* The model's name at the end of a path under /models, "" for the list; NULL: there is no such

@@ -1,9 +1,9 @@
 /*
  * wire.c - a request as bytes, and back.
  *
- * Called by remote.c (pack) and hosted.c (unpack). Behind the structure come its arrays, each after
- * the number of its bytes and padded to 8. Must not: know what the fields mean, but for which of
- * them point to something.
+ * Called by remote.c (pack) and hosted.c (unpack). The structure is followed by its arrays, each
+ * with its number of bytes in front and padded to 8. Must not: depend on what the fields mean,
+ * except which of them are pointers.
  */
 #include "serve/core/wire.h"
 
@@ -48,7 +48,7 @@ static void add(struct sv_buf *b, const void *data, size_t n)
     }
 }
 
-/* What `pack` writes, as one array. */
+/* The output of `pack`, as one array. */
 #define ADD_PACKED(b, thing, pack)                                                                 \
     do {                                                                                           \
         struct sv_buf own = {0};                                                                   \
@@ -88,7 +88,7 @@ struct cursor {
     bool failed;
 };
 
-/* NULL: there is none, or the bytes end before it. */
+/* The next array; NULL: there is none, or the bytes end before its end. */
 static const void *take(struct cursor *c, size_t *n_bytes)
 {
     uint64_t n = NONE;
@@ -147,7 +147,7 @@ static void take_lists(struct cursor *c, struct sv_request *q, struct sv_arena *
     q->images = image;
 }
 
-/* The oldest one makes room. */
+/* Finds a grammar or builds it, replacing the oldest. */
 static int find_grammar(struct sv_grammar **out, struct sv_wire_grammars *g, const char *data,
                         size_t n, struct sv_err *err)
 {

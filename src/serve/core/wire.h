@@ -1,8 +1,8 @@
 /*
- * wire.h - what process 0 and the first process of another replica tell each other, through a link.
+ * wire.h - the messages between process 0 and the first process of another replica, through a link.
  *
- * Included by remote.c and hosted.c, the two ends. Both are of one build, so structures go as they
- * are. Must not: be read by anything else.
+ * Included by remote.c and hosted.c, the two ends. Both are the same build, so structures are sent
+ * as they are in memory. Must not: be included elsewhere.
  */
 #ifndef SV_SERVE_CORE_WIRE_H
 #define SV_SERVE_CORE_WIRE_H
@@ -17,7 +17,7 @@ enum sv_wire_kind {
     SV_WIRE_FAIL, /* the reason */
     SV_WIRE_STOP,
     SV_WIRE_REPORTS,  /* records of out.h */
-    SV_WIRE_SNAPSHOT, /* struct sv_snapshot; at least one a second, so silence means a fault */
+    SV_WIRE_SNAPSHOT, /* struct sv_snapshot; at least one a second, as a heartbeat */
     SV_WIRE_ENDED,    /* after the last report */
     SV_WIRE_ASK,      /* struct sv_wire_ask, ids */
     SV_WIRE_KNOWN     /* struct sv_wire_known */
@@ -35,10 +35,10 @@ struct sv_wire_known {
     int32_t n;
 };
 
-/* All that an engine reads of a request. Prompts are ids. */
+/* The fields of a request that an engine reads. Prompts are ids. */
 void sv_wire_pack(struct sv_buf *b, const struct sv_request *q);
 
-/* Grammars of earlier requests, so that the caches of their matchers serve the next one. All bytes
+/* Grammars of earlier requests, kept so that later requests share their matchers' caches. All bytes
  * 0 at first. */
 #define SV_WIRE_GRAMMARS 32
 struct sv_wire_grammars {
@@ -50,7 +50,7 @@ struct sv_wire_grammars {
     uint64_t clock;
 };
 void sv_wire_forget(struct sv_wire_grammars *g);
-/* *q points into the bytes, which stay as long as it, and the arena; its grammar and search are
+/* *q points into the bytes and the arena, which must live as long; its grammar and search are
  * references of its own. */
 int sv_wire_unpack(struct sv_request *q, struct sv_arena *arena, struct sv_wire_grammars *g,
                    const char *data, size_t n, struct sv_err *err);

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#define IDLE_WAIT_US 1000000 /* between looks at an empty queue; a command wakes at once */
+#define IDLE_WAIT_US 1000000 /* longest wait on an empty queue; a command ends it */
 #define SNAPSHOT_EVERY_US 20000
 
 /* ---------------------------------------------------------------- the thread: reporting */
@@ -173,7 +173,7 @@ static void take_commands(struct sv_worker *w)
         run_command(w, &c);
 }
 
-/* What still waits in the queue when the thread ends. */
+/* Rejects what is still in the queue when the thread ends. */
 void sv_worker_refuse_rest(struct sv_worker *w)
 {
     struct sv_command c;
@@ -261,7 +261,7 @@ static int load(struct sv_worker *w, struct sv_err *err)
     sv_serve_open_engine_fn open = w->o.open_engine ? w->o.open_engine : sv_serve_open_real_engine;
 
     stage(w, SV_LOAD_TOKENIZER);
-    int rc = w->replica ? SV_OK : load_texts(w, err); /* the first one's are the loop's */
+    int rc = w->replica ? SV_OK : load_texts(w, err); /* the loop uses the first replica's */
     stage(w, SV_LOAD_WEIGHTS);
     w->o.engine.on_progress = on_progress;
     w->o.engine.progress_user = w;

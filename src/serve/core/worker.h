@@ -40,7 +40,7 @@ enum sv_load_stage {
     SV_LOAD_DONE
 };
 
-/* Written by the worker now and then, read for /metrics, /health and log lines. */
+/* Updated by the worker regularly, read for /metrics, /health and log lines. */
 struct sv_snapshot {
     struct sv_engine_stats stats;
     enum sv_load_stage stage;
@@ -62,7 +62,7 @@ void sv_worker_cancel(struct sv_worker *w, uint64_t serial);
 void sv_worker_flush(struct sv_worker *w);
 /* Ends all sequences with this error and rejects later ones; reports SV_OUT_FAILED once. */
 void sv_worker_fail(struct sv_worker *w, const char *why);
-/* Tokens of the request's prompt that the engine's prefix cache has. Once it is loaded. */
+/* Tokens of the request's prompt that the engine's prefix cache has. Called once it is loaded. */
 int32_t sv_worker_known(const struct sv_worker *w, const struct sv_request *r);
 void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out);
 const struct sv_serve_model *sv_worker_model(const struct sv_worker *w); /* the first replica's */

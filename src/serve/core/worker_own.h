@@ -1,8 +1,8 @@
 /*
- * worker_own.h - what worker.c and remote.c share: a worker whose engine is in this process, or
- * whose commands go to a process that has it.
+ * worker_own.h - a worker's state, shared by worker.c and remote.c: its engine is in this process,
+ * or its commands are sent to the process that has it.
  *
- * Included by these two alone. Must not: be known to the loop.
+ * Included by these two alone. Must not: be included by the loop's files.
  */
 #ifndef SV_SERVE_CORE_WORKER_OWN_H
 #define SV_SERVE_CORE_WORKER_OWN_H
@@ -48,20 +48,20 @@ struct sv_worker {
     struct sv_buf batch;
     struct sv_snapshot snap;
     int64_t snap_us;
-    bool ended;  /* a request has, since the last report */
-    bool urgent; /* the batch must not wait for the loop's next look */
+    bool ended;  /* a request has ended since the last report */
+    bool urgent; /* the loop must be woken for the batch */
     char
         reason[400]; /* the reason given to sv_worker_fail: written once by the loop, before FAIL */
 };
 
-/* Adds a report to the batch; posts it; rejects what still waits in the queue. */
+/* Adds a report to the batch; posts the batch; rejects the commands in the queue. */
 void sv_worker_report(struct sv_worker *w, enum sv_out_kind kind, struct sv_choice *ch,
                       const char *message);
 void sv_worker_post(struct sv_worker *w);
 void sv_worker_refuse_rest(struct sv_worker *w);
 
-/* remote.c: the life of a worker whose engine is at the other end of a link. known is the loop's
- * and waits for a few milliseconds at most. */
+/* remote.c: a worker whose engine is at the other end of a link. known is called by the loop and
+ * waits for a few milliseconds at most. */
 int sv_remote_open(struct sv_remote **r, struct sv_worker *w, const struct sv_link *link,
                    struct sv_err *err);
 void *sv_remote_run(void *worker);
