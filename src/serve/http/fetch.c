@@ -1,11 +1,11 @@
 /*
- * fetch.c - what a body names by http: and https: addresses of allowed hosts, by libevent's HTTP
- * client, its resolver and OpenSSL.
+ * fetch.c - fetches http: and https: URLs of a request body from allowed hosts, with libevent's
+ * HTTP client and resolver and OpenSSL.
  *
  * Called by images.c (want, get, on any thread) and by body.c and call.c (the rest, on the loop's
- * thread). An answer other than 200 is a failure, redirects too. Libevent's callbacks only note
- * what happened; connections are freed by the list's own event. Must not: block, or ask a host that
- * the option does not name.
+ * thread). Any status other than 200 is a failure, redirects included. Libevent's callbacks only
+ * record the result; connections are freed by the list's own event. Must not: block, or contact a
+ * host that the option does not name.
  */
 #include "serve/http/fetch.h"
 
@@ -26,7 +26,7 @@
 #define MAX_OPEN_EACH 4  /* and of one list */
 #define MAX_HEADER 65536 /* bytes */
 
-/* Where an address leads. */
+/* The server that a URL names. */
 struct target {
     char host[256]; /* without brackets */
     bool is_v6, tls;
@@ -41,7 +41,7 @@ struct item {
     struct evhttp_connection *con;
     SSL *ssl; /* the connection's */
     bool done, full;
-    char why[256]; /* "": it has come */
+    char why[256]; /* why it failed; "": it was fetched */
 };
 
 struct sv_fetch {
@@ -52,7 +52,7 @@ struct sv_fetch {
     int64_t end_us;
     void (*done)(void *user);
     void *user;
-    struct sv_fetch *next; /* of those that are fetched, by age */
+    struct sv_fetch *next; /* in the server's list of lists being fetched, oldest first */
     int64_t n_bytes;
 };
 
@@ -85,7 +85,7 @@ static int take_host(struct target *t, const struct evhttp_uri *u)
     return 0;
 }
 
-/* NULL: the address is malformed. The caller's. */
+/* Parses a URL; the caller frees the result. NULL: malformed. */
 static struct evhttp_uri *read_url(const char *url, struct target *t)
 {
     struct evhttp_uri *u = evhttp_uri_parse(url);
@@ -104,7 +104,7 @@ static struct evhttp_uri *read_url(const char *url, struct target *t)
     return u;
 }
 
-/* The next of the option's hosts as an address; NULL: there are no more. */
+/* Writes the next of the option's hosts as a URL; NULL: no more. */
 static const char *next_host(const char **hosts, char url[300], bool tls)
 {
     *hosts += strspn(*hosts, ", ");
@@ -117,7 +117,7 @@ static const char *next_host(const char **hosts, char url[300], bool tls)
     return url;
 }
 
-/* Without a port a host stands for the usual one of either scheme. */
+/* A host without a port allows the default port of both schemes. */
 static bool is_allowed(const char *hosts, const struct target *t)
 {
     char url[300];
@@ -247,7 +247,7 @@ void sv_fetch_free(struct sv_fetch *l)
 
 /* ---------------------------------------------------------------- one address */
 
-/* The connection is left to the list's event. */
+/* Ends an item. Its connection is freed by the list's event. */
 static void end_item(struct item *i, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void end_item(struct item *i, const char *fmt, ...)
 {
@@ -287,7 +287,7 @@ static void on_piece(struct evhttp_request *q, void *arg)
     }
 }
 
-/* The connection broke, or there is none. */
+/* Ends an item whose connection broke or could not be made. */
 static void end_broken(struct item *i, const char *otherwise)
 {
     const int dns = bufferevent_socket_get_dns_error(evhttp_connection_get_bufferevent(i->con));
@@ -332,7 +332,7 @@ static void on_answer(struct evhttp_request *q, void *arg)
         end_item(i, "%s", "");
 }
 
-/* Certificate and name are verified. NULL: no memory. */
+/* A TLS connection that verifies certificate and name. NULL: out of memory. */
 static struct bufferevent *new_tls(struct item *i, const struct target *t)
 {
     struct sv_fetcher *f = i->list->fetcher;
@@ -376,7 +376,7 @@ static struct evhttp_connection *new_connection(struct item *i, const struct tar
     return con;
 }
 
-/* 0, or -1: no memory. */
+/* Sends the request. 0, or -1: out of memory. */
 static int ask(struct item *i, const struct target *t)
 {
     struct evhttp_request *q = evhttp_request_new(on_answer, i);
@@ -441,7 +441,7 @@ static void begin_item(struct item *i)
 
 /* ---------------------------------------------------------------- all of them */
 
-/* As many as may be, the oldest list first. */
+/* Starts as many items as the limits allow, the oldest list first. */
 static void begin_some(struct sv_fetcher *f)
 {
     for (struct sv_fetch *l = f->first; l; l = l->next)
@@ -454,7 +454,7 @@ static void begin_some(struct sv_fetcher *f)
         }
 }
 
-/* All are done. */
+/* Called when all items are done. */
 static void end_list(struct sv_fetch *l)
 {
     struct sv_fetch **at = &l->fetcher->first;

@@ -1,5 +1,5 @@
 /*
- * http.c - HTTP connections: accepting, requests from http_parse.c, answers, clients that leave.
+ * http.c - HTTP connections: accepting, requests from http_parse.c, answers, disconnects.
  *
  * Called through http.h on the loop's thread. A connection (struct sv_http_req) handles one request
  * at a time: it reads a request, the request is answered, and once the answer is sent the next one
@@ -7,12 +7,13 @@
  * side is closed, and what the client still sends is read and discarded for some seconds: closing
  * with unread bytes would reset the connection, and the client might lose the answer.
  *
- * A client that leaves closes both directions; one that only has no more to send closes one
- * (shutdown(SHUT_WR), nc -N). The two look the same until something is sent. So at the end of the
- * input the request goes on, and if its answer has not begun a "100 Continue" is sent: each
- * HTTP/1.1 client must skip it, and a client that left resets the connection, which ends the
- * request. HTTP/1.0 has no 100, and TLS closes both directions at once: there the end of the input
- * before the answer begins means that the client left. Must not: know what is served.
+ * A client that disconnects closes both directions; one that has no more to send may close one
+ * (shutdown(SHUT_WR), nc -N). The server cannot distinguish them until it sends something. So at
+ * the end of the input the request continues, and if its answer has not begun, "100 Continue" is
+ * sent: every HTTP/1.1 client must skip it, and a disconnected one resets the connection, which
+ * ends the request. HTTP/1.0 has no 100, and TLS closes both directions at once: there the end of
+ * the input before the answer begins means that the client has disconnected. Must not: depend on
+ * what is served.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -43,7 +44,7 @@
 #define MAX_FRAME_BYTES 16384 /* of a chunk that is sent without a copy in the buffer ... */
 #define FRAME_HEAD 8          /* ... and of its size before it */
 #define MIN_LENT_BYTES 65536  /* pieces of this size are not copied on their way out */
-#define HEADER_BYTES 16384    /* of an answer: more than all that is ever added */
+#define HEADER_BYTES 16384    /* of an answer: more than is ever added */
 #define LINGER_SECONDS 5
 /* Seconds for a whole header, and for a body before its rate counts; idle_seconds if that is
  * less. */
@@ -54,7 +55,7 @@
 #define MAX_CONNECTIONS 16384 /* by default, if the descriptors suffice */
 #define MAX_TURNED_AWAY 64    /* connections beyond the limit that are answered with 503 */
 #define TRIM_BYTES ((int64_t)64 << 20)
-#define MAX_TURN_US 500000 /* a turn of the loop that takes longer is not the clients' fault */
+#define MAX_TURN_US 500000 /* longer turns of the loop do not count against clients' timeouts */
 
 struct sv_http {
     struct event_base *base;
@@ -89,7 +90,7 @@ struct sv_http_body {
 enum state {
     READING,
     ANSWERING,
-    ANSWERED, /* not all of the answer is out */
+    ANSWERED, /* not all of the answer is sent */
     LINGERING
 };
 
@@ -196,7 +197,7 @@ static void leave_request(struct sv_http_req *q, enum state next)
     q->moved_us = q->http->clock_us;
 }
 
-/* Drops the connection. A request that is being answered loses its client. */
+/* Closes the connection, and calls on_gone of a request that is being answered. */
 static void drop(struct sv_http_req *q)
 {
     struct sv_http *h = q->http;
@@ -237,7 +238,7 @@ static void begin_answering(struct sv_http_req *q)
     q->http->n_open++;
 }
 
-/* Refuses a request that is not read any further. */
+/* Refuses a request without reading the rest. */
 static void fail(struct sv_http_req *q, int status, const char *reason)
 {
     q->close = true;
@@ -733,7 +734,7 @@ static void on_accept_error(struct evconnlistener *listener, void *arg)
     evconnlistener_disable(listener);
 }
 
-/* Not reset by each byte: a header has a total time, a body a rate. */
+/* Slow clients: a header has a total time and a body a minimal rate, whatever arrives meanwhile. */
 static bool is_slow(const struct sv_http_req *q, int64_t idle_us)
 {
     int64_t grace_us = GRACE_SECONDS * INT64_C(1000000);
@@ -782,7 +783,7 @@ void sv_http_tick(struct sv_http *h, int64_t now_us)
     }
 }
 
-/* Most of the descriptors; the rest is for files and for connections that are refused. */
+/* Most of the descriptors; the rest is for files and for connections to be refused. */
 static int32_t default_connections(void)
 {
     struct rlimit files;
@@ -856,7 +857,7 @@ bool sv_http_is_loopback(const struct sv_http *h)
     return h->listener && sv_listen_is_loopback(evconnlistener_get_fd(h->listener));
 }
 
-/* Only once, and not the socket of a server that has been started since. */
+/* Removes the socket once, and not if another server has replaced it. */
 static void remove_socket(struct sv_http *h)
 {
     struct stat st;

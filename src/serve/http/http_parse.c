@@ -1,9 +1,9 @@
 /*
  * http_parse.c - see http_parse.h.
  *
- * A header is gathered line by line in p->head. A complete line is checked and rewritten in place
- * as NUL-terminated strings, which never need more room than the line did. Lines of chunks are read
- * byte by byte and not kept.
+ * A header is collected line by line in p->head. A complete line is checked and rewritten in place
+ * as NUL-terminated strings, which are never longer than the line. Chunk lines are read byte by
+ * byte and not kept.
  */
 #include "serve/http/http_parse.h"
 
@@ -11,7 +11,7 @@
 #include <strings.h>
 
 enum {
-    REQUEST_LINE, /* these three are gathered by lines */
+    REQUEST_LINE, /* these three are read by lines */
     FIELDS,
     TRAILERS,
     CONTENT, /* bytes of the body, or of a chunk */
@@ -292,7 +292,7 @@ static enum sv_http_event take_line(struct sv_http_parser *p, const char *line, 
     return fine ? SV_HTTP_MORE : SV_HTTP_BAD;
 }
 
-/* Takes bytes up to the end of a line, or all there are. */
+/* Appends bytes up to the end of a line, or all bytes. */
 static enum sv_http_event gather_line(struct sv_http_parser *p, const char *in, size_t n,
                                       size_t *used)
 {
@@ -300,7 +300,7 @@ static enum sv_http_event gather_line(struct sv_http_parser *p, const char *in, 
     size_t k = lf ? (size_t)(lf + 1 - in) : n;
     enum sv_http_event e = SV_HTTP_BAD;
 
-    /* Checked at the first byte: a client that speaks another protocol may wait for an answer. */
+    /* Checked at the first byte: a client of another protocol may wait for an answer. */
     if (p->state == REQUEST_LINE && p->head.len == 0 && !is_token(*in) && *in != '\r')
         refuse(p, 400, "the request line does not begin with a method");
     else if (p->n_head + k > SV_HTTP_MAX_HEAD)

@@ -16,8 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Removes the stale socket of a server that is gone. One that accepts connections stays, and so
- * does a file that is no socket, for which connect fails in the same way. */
+/* Removes the stale socket of a server that has ended. A socket that accepts connections is kept,
+ * and so is a file that is no socket, for which connect fails in the same way. */
 int sv_listen_unix(const char *path, int *out, struct sv_err *err)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};

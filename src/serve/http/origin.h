@@ -1,5 +1,5 @@
 /*
- * origin.h - which web pages may use the server, by the fields that browsers send: Host, Origin.
+ * origin.h - which web pages may use the server, by the headers of browsers: Host, Origin.
  *
  * Called by route.c for every request. Must not: know endpoints or keys.
  */
@@ -8,11 +8,11 @@
 
 #include <stdbool.h>
 
-/* Whether Host (with or without a port) is an IP address, localhost, or one of these names (commas
- * between them; NULL = none). A page whose own name leads to this machine sends its own name. */
+/* Whether Host (with or without a port) is an IP address, localhost, or one of these names
+ * (separated by commas; NULL = none). This stops DNS rebinding: such a page sends its own name. */
 bool sv_host_is_allowed(const char *host, const char *names);
-/* Whether pages of this origin may change something: it is the server's own, as Host says (NULL =
- * unknown), or the one that --cors allows ("*" = all, NULL = none). */
+/* Whether pages of this origin may change state: it is the server's own, by Host (NULL = unknown),
+ * or the one that --cors allows ("*" = all, NULL = none). */
 bool sv_origin_is_allowed(const char *origin, const char *host, const char *cors);
 
 #endif

@@ -41,7 +41,7 @@ int sv_tls_open(struct ssl_ctx_st **out, const char *cert, const char *key, stru
     if (!ctx)
         return sv_fail(err, SV_ENOMEM, -1, "TLS");
     SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
-    /* A client that just closes the socket is a client that left, not an error to report. */
+    /* A client that closes the socket without a TLS alert has disconnected; that is no error. */
     SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_NO_RENEGOTIATION);
     SSL_CTX_set_default_passwd_cb(ctx, no_passphrase);
     SSL_CTX_set_default_passwd_cb_userdata(ctx, &locked);
@@ -88,7 +88,7 @@ int sv_tls_refresh(struct ssl_ctx_st **ctx, struct sv_tls_stamp seen[2], const c
         return 0;
     int rc = sv_tls_open(&fresh, cert, key, err);
     if (rc)
-        return rc;      /* the other file may still be on its way */
+        return rc;      /* the other file may not be replaced yet */
     sv_tls_close(*ctx); /* open connections keep a reference */
     *ctx = fresh;
     return 1;

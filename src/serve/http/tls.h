@@ -10,7 +10,7 @@
 
 struct ssl_ctx_st;
 
-/* A file as it was last seen; zeros: never. */
+/* A file's state when it was last read; zeros: never. */
 struct sv_tls_stamp {
     int64_t mtime_ns, inode, n_bytes;
 };
