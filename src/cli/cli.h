@@ -157,7 +157,7 @@ struct sv_serve;
 /* From now on the first Ctrl-C, SIGTERM or SIGHUP is counted, the second one ends. */
 void sv_cli_catch_interrupt(void);
 bool sv_cli_interrupted(void);
-bool sv_cli_told_to_end(void); /* by SIGTERM or SIGHUP */
+bool sv_cli_must_end(void); /* by SIGTERM or SIGHUP */
 void sv_cli_clear_interrupt(void);
 /* While true, the handler ends nothing: the prompt has the terminal. False without an interrupt: a
  * line was entered, and the next Ctrl-C is a first one again. */

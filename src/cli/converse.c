@@ -346,7 +346,7 @@ int sv_cli_talk_converse(struct sv_cli_talk *t)
     sv_buf_init(&line);
     if (code == SV_CLI_OK && !t->chat)
         puts("Each line is continued as raw text. /help lists commands.");
-    while (code == SV_CLI_OK && !quit && !sv_cli_told_to_end()) {
+    while (code == SV_CLI_OK && !quit && !sv_cli_must_end()) {
         enum got got = read_message(&ed, &line);
         if (got == GOT_END)
             break;
@@ -360,7 +360,7 @@ int sv_cli_talk_converse(struct sv_cli_talk *t)
     }
     if (code == SV_CLI_OK && !quit)
         fputc('\n', stdout);
-    if (sv_cli_told_to_end())
+    if (sv_cli_must_end())
         code = SV_CLI_FAIL;
     close_editor(&ed);
     sv_buf_fini(&line);

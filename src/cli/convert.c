@@ -144,7 +144,7 @@ static void print_report(const struct report *r)
 }
 
 /* What a GGUF file leaves out. */
-static void tell_of_towers(const char *dir, const char *out)
+static void report_missing_towers(const char *dir, const char *out)
 {
     struct sv_config *cfg = sv_calloc(1, sizeof *cfg);
     const size_t n = strlen(out);
@@ -163,7 +163,7 @@ static int write_model(const char *dir, enum sv_quant_code code, const char *out
     sv_cli_progress_clear(&r.progress);
     if (!rc) {
         print_report(&r);
-        tell_of_towers(dir, out);
+        report_missing_towers(dir, out);
     }
     sv_free(r.lines);
     if (rc == SV_ECANCELED)

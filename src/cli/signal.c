@@ -60,7 +60,7 @@ bool sv_cli_interrupted(void)
     return pending || ended;
 }
 
-bool sv_cli_told_to_end(void)
+bool sv_cli_must_end(void)
 {
     return ended;
 }

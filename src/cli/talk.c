@@ -57,7 +57,7 @@ static void drop_images(struct sv_cli_talk *t)
 
 void sv_cli_talk_forget(struct sv_cli_talk *t)
 {
-    if (t->images_told)
+    if (t->images_sent)
         drop_images(t);
     json_decref(t->messages);
     t->messages = json_array();
@@ -166,7 +166,7 @@ static json_t *question(const struct sv_cli_talk *t, const char *text, size_t n)
 {
     json_t *parts;
 
-    if (!t->n_images || t->images_told)
+    if (!t->n_images || t->images_sent)
         return sv_cli_message("user", text, n);
     parts = json_array();
     for (int32_t i = 0; i <= t->n_images; i++)
@@ -264,7 +264,7 @@ int sv_cli_talk_turn(struct sv_cli_talk *t, const char *text, size_t n)
     if (t->chat && code == SV_CLI_OK &&
         json_array_append_new(t->messages, sv_cli_parts_message(&t->parts, t->think)))
         code = sv_cli_fail("out of memory");
-    t->images_told = t->images_told || code == SV_CLI_OK;
+    t->images_sent = t->images_sent || code == SV_CLI_OK;
     /* A canceled or failed answer leaves the conversation as it was before the question. */
     while (code != SV_CLI_OK && json_array_size(t->messages) > before)
         json_array_remove(t->messages, before);

@@ -46,7 +46,7 @@ struct sv_cli_talk {
     struct sv_image images[SV_CLI_MAX_IMAGES]; /* of its first message, with their pixels */
     const char *image_files[SV_CLI_MAX_IMAGES];
     int32_t n_images;
-    bool images_told;                               /* the first message was answered */
+    bool images_sent;                               /* the first message was answered */
     enum sv_think_format think;                     /* how the template's model writes reasoning */
     int32_t markers[SV_CLI_MAX_MARKERS], n_markers; /* tokens that the parser needs to see */
     struct sv_cli_painter painter;

@@ -614,7 +614,8 @@ static int read_output(struct sv_params *p, const json_t *body, const char **eff
 }
 
 /* The template arguments that stand for it; the request's own arguments take precedence. */
-static int tell_template(struct sv_params *p, int thinks, const char *effort, struct sv_api_err *e)
+static int add_template_args(struct sv_params *p, int thinks, const char *effort,
+                             struct sv_api_err *e)
 {
     json_t *args = thinks < 0 && !effort ? NULL : json_object();
 
@@ -659,7 +660,7 @@ int sv_messages_read(struct sv_params *p, json_t *body, struct sv_api_err *e)
         read_tool_choice(p, present(body, "tool_choice"), e) ||
         read_thinking(p, present(body, "thinking"), &thinks, e) || read_output(p, body, &effort, e))
         return -1;
-    return tell_template(p, thinks, effort, e);
+    return add_template_args(p, thinks, effort, e);
 }
 
 /* ---------------------------------------------------------------- counting */

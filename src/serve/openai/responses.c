@@ -43,7 +43,7 @@ static int32_t n_kept(const struct sv_choice *ch)
 }
 
 /* The first token after the reasoning. */
-static int32_t first_said(struct sv_choice *ch)
+static int32_t first_shown(struct sv_choice *ch)
 {
     bool thinks = ch->call->p.think_format != SV_THINK_NONE;
     int64_t n = thinks && ch->call->p.logprobs ? sv_deltas_n_reasoning_tokens(ch) : 0;
@@ -200,7 +200,7 @@ static void set_lp_sent(const struct sv_response *r, struct item *it, int32_t n)
  * has shown. */
 static void write_output(struct sv_buf *b, struct sv_choice *ch, const char *sep, bool failed)
 {
-    struct item it = {.to = first_said(ch)};
+    struct item it = {.to = first_shown(ch)};
     const struct sv_response *r = own(ch->call);
     struct sv_part p;
 
@@ -420,7 +420,7 @@ static void open_item(struct sv_buf *b, struct sv_call *c, struct sv_choice *ch,
                       enum sv_part_kind kind, size_t at)
 {
     struct sv_response *r = own(c);
-    int32_t first = first_said(ch);
+    int32_t first = first_shown(ch);
 
     r->open = (int32_t)kind + 1;
     r->item_at = at;
