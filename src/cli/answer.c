@@ -1,9 +1,9 @@
 /*
- * answer.c - answers kept: what a request brought, driving the engine until it has, and sums over
- * them.
+ * answer.c - collects the answers of requests, drives the engine until they are complete, and sums
+ * statistics over them.
  *
- * Called by generate, run, bench, check and demo. Must not: alter what the engine said; hashes and
- * comparisons are over token ids, so that a difference cannot hide in the text.
+ * Called by generate, run, bench, check and demo. Must not: alter the engine's results; hashes and
+ * comparisons use token ids, so that a difference cannot hide in the text.
  */
 #include "cli/cli.h"
 #include "cli/measure.h"
@@ -51,7 +51,7 @@ void sv_cli_answer_clear(struct sv_cli_answer *a)
     a->queue_us = a->prefill_us = a->decode_us = 0;
 }
 
-/* JSON has no infinities: an impossible token is -9999, as others write it. */
+/* JSON has no infinities: an impossible token is -9999, as in other servers. */
 static void put_number(struct sv_buf *b, float logprob)
 {
     sv_buf_printf(b, "%.9g", logprob < -9999 ? -9999.0 : (double)logprob);
@@ -137,7 +137,7 @@ static bool ends_in_loop(const int32_t *id, int32_t n)
     return false;
 }
 
-/* Most of what it says it has said before: fewer than half of its pieces are new. */
+/* The answer mostly repeats itself: fewer than half of its pieces are new. */
 static bool mostly_repeats(const int32_t *id, int32_t n)
 {
     int32_t n_pieces = n - LOOP_PIECE + 1, n_new = 0;

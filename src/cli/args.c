@@ -266,7 +266,7 @@ static int width_option(const char *command, const char *text, struct sv_engine_
     return -1;
 }
 
-/* Which directories are meant, in *m and *o. */
+/* Finds the model directories, in *m and *o. */
 static int find_dirs(struct sv_cli_model *m, struct sv_engine_options *o)
 {
     struct sv_err err = {0};
@@ -279,7 +279,7 @@ static int find_dirs(struct sv_cli_model *m, struct sv_engine_options *o)
     return -1;
 }
 
-/* The place of an option's word in the list, which was checked; 0, auto, where it is absent. */
+/* The index of an option's value in the list, which was checked; 0, auto, when absent. */
 static int place_of(const char *value, const char *const *words)
 {
     int i = 0;

@@ -1,7 +1,7 @@
 /*
  * chat.c - messages to a prompt by a model's chat template.
  *
- * Called by talk.c, jsonl.c and generate.c. Must not: know what any model's messages look like, but
+ * Called by talk.c, jsonl.c and generate.c. Must not: depend on a model's message format, except
  * for the header of gpt-oss's answers.
  */
 #define _DEFAULT_SOURCE 1 /* tm_gmtoff */
@@ -13,7 +13,7 @@
 
 #include <time.h>
 
-/* Seconds since 1970 as the clock on the wall shows them: what strftime_now wants. */
+/* Seconds since 1970 in local time, for strftime_now. */
 static int64_t local_seconds(void)
 {
     time_t now = time(NULL);
@@ -26,7 +26,7 @@ int sv_cli_chat_open(struct sv_chat_template **t, const char *dir, struct sv_err
 {
     *t = NULL;
     int rc = dir ? sv_model_chat_template(t, dir, NULL, 0, err) : SV_OK;
-    return rc == SV_EUNSUPPORTED ? SV_OK : rc; /* a base model: said when there are messages */
+    return rc == SV_EUNSUPPORTED ? SV_OK : rc; /* a base model: an error only with messages */
 }
 
 int sv_cli_chat_render(const struct sv_chat_template *t, const struct sv_template *plain,

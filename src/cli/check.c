@@ -2,8 +2,8 @@
  * check.c - `salvo check`: is this directory sound, does this draft fit this target, and does it
  * help?
  *
- * Called by main.c. Says each thing it has checked, stops at the first that fails, and ends with
- * measured acceptance by position. Must not: call a pair good because it could be opened.
+ * Called by main.c. Prints each check, stops at the first that fails, and ends with measured
+ * acceptance by position. Must not: accept a pair merely because it could be opened.
  */
 #include "cli/cli.h"
 #include "cli/measure.h"
@@ -102,7 +102,7 @@ static int check_draft(const char *dir, const struct sv_config *target, struct s
     return SV_OK;
 }
 
-/* One that cannot be read would only be found when the first message comes. */
+/* A template that cannot be parsed would otherwise fail at the first message. */
 static int check_template(const char *dir, struct sv_err *err)
 {
     struct sv_chat_template *t;
@@ -284,7 +284,7 @@ out:
     return code;
 }
 
-/* Whether it can be run at all: memory, context and kernels are looked at when an engine opens. */
+/* Whether the model can be run: memory, context and kernels are checked when an engine opens. */
 static int try_open(const struct sv_engine_options *eo, bool tower)
 {
     struct sv_engine *engine = NULL;
@@ -354,6 +354,6 @@ int sv_cli_check(int argc, char **argv)
         code = sv_cli_usage("check", "option --prompts needs a draft (-d) to probe");
     if (code >= 0)
         return code;
-    eo.auto_width = false; /* acceptance at every position of the block is what is asked for */
+    eo.auto_width = false; /* measures acceptance at every position of the block */
     return check(&eo, prompts, &defaults);
 }

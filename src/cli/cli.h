@@ -1,8 +1,8 @@
 /*
  * cli.h - front header of src/cli: the commands of the salvo program and the pieces they share.
  *
- * Called by main.c and between the files of this folder only. Everything here sits on top of
- * salvo.h; info and check also look into checkpoints through load.h and text.h. Must not: compute
+ * Called by main.c and between the files of this folder only. Everything here is built on salvo.h;
+ * info and check also read checkpoints through load.h and text.h. Must not: compute
  * on tensors, keep state between calls (the Ctrl-C counter in signal.c is the one exception), or
  * write anything but the answer to stdout when a command's output may be piped.
  */
@@ -15,7 +15,7 @@
 #include "jinja/jinja.h"
 #include "token/token.h"
 
-/* What the process ends with. */
+/* Exit codes. */
 enum { SV_CLI_OK = 0, SV_CLI_FAIL = 1, SV_CLI_USAGE = 2 };
 
 /* ---------------------------------------------------------------- commands (one file each) */
@@ -48,8 +48,8 @@ struct sv_cli_opts {
 };
 void sv_cli_opt(struct sv_cli_opts *o, const char *name, char letter, enum sv_opt_kind kind,
                 void *value, const char *arg, const char *help);
-/* Of a command line with an option that another server has, and this table by another name: that
- * one, else NULL. */
+/* If the command line has an option of another server that this table has by another name: this
+ * table's name; else NULL. */
 const char *sv_cli_other_name(const struct sv_cli_opts *o, int argc, char **argv,
                               const char **theirs);
 /* Parses; returns -1 to go on, else the exit code (--help: 0). At most max_pos positional words,
@@ -73,24 +73,25 @@ struct sv_cli_model sv_cli_model_default(void);
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m);
 /* --record-plan, of commands that answer requests. */
 void sv_cli_record_row(struct sv_cli_opts *o, struct sv_cli_model *m);
-/* A value in its range, one of the words (absent is fine): -1 to go on, else the exit code. */
+/* Checks that a value is in its range, or one of the words (absent is fine): -1 to continue, else
+ * the exit code. */
 int sv_cli_in_range(const char *command, const char *name, int64_t v, int64_t lo, int64_t hi);
 int sv_cli_num_in_range(const char *command, const char *name, double v, double lo, double hi);
 int sv_cli_one_of(const char *command, const char *name, const char *value,
                   const char *const *words);
-/* The next item of a list with commas; false behind the last, when *text has become NULL. */
+/* The next item of a comma-separated list; false after the last, when *text is NULL. */
 bool sv_cli_next_item(const char **text, char *item, size_t size);
-/* Whether results can go to the file of option `name` (NULL and "-" are fine), asked before minutes
- * of loading and measuring and not after: -1 to go on, else the exit code. */
+/* Checks that the file of option `name` can be written (NULL and "-" are fine), before minutes of
+ * loading and measuring: -1 to continue, else the exit code. */
 int sv_cli_can_write(const char *command, const char *name, const char *path);
 extern const char *const sv_cli_colours[];
-/* rank.c: around a program that mpirun may have started; -1 to go on, else the exit code. follow:
- * all but rank 0 of each replica live here, until rank 0 ends them. */
+/* rank.c: for a program that mpirun may have started; -1 to continue, else the exit code. follow:
+ * ranks other than 0 of each replica run in this call until rank 0 ends them. */
 int sv_cli_begin_ranks(void);
 int sv_cli_end_ranks(int code);
 int sv_cli_follow(const char *command, const struct sv_cli_model *m,
                   const struct sv_engine_options *o);
-/* Checks ranges, finds the directories, which *out borrows from m, and follows; -1 to go on. */
+/* Checks ranges, finds the directories, which *out borrows from m, and follows; -1 to continue. */
 int sv_cli_model_options(struct sv_cli_model *m, const char *command,
                          struct sv_engine_options *out);
 /* Appends all of standard input, or explains; returns SV_CLI_OK or SV_CLI_FAIL (run.c). */
@@ -98,7 +99,7 @@ int sv_cli_read_stdin(struct sv_buf *b);
 /* Opens or explains; returns SV_CLI_OK or SV_CLI_FAIL. */
 int sv_cli_engine_open(struct sv_engine **e, const struct sv_engine_options *o);
 #define SV_CLI_MAX_STOP 16
-/* Longest answers where nothing is said, where speed is measured. */
+/* The default answer length of commands that measure speed. */
 #define SV_CLI_MEASURED_TOKENS 160
 #define SV_CLI_MAX_SECONDS 86400
 
@@ -126,18 +127,18 @@ int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
 
 /* ---------------------------------------------------------------- grammars (grammar.c) */
 
-/* What answers must be. */
+/* Options that constrain answers. */
 struct sv_cli_grammar {
     bool json;
     const char *schema, *regex, *gbnf, *choice;
     struct sv_grammar *made; /* to be released with sv_free_grammar */
 };
 void sv_cli_grammar_rows(struct sv_cli_opts *o, struct sv_cli_grammar *g);
-/* Whether it is read from standard input, of which nothing is left then. */
+/* Whether the grammar is read from standard input, which is then used up. */
 bool sv_cli_grammar_takes_stdin(const struct sv_cli_grammar *g);
-/* Makes it and puts it into the request; -1 to go on, else the exit code. */
+/* Makes the grammar and sets it in the request; -1 to continue, else the exit code. */
 int sv_cli_grammar_apply(struct sv_cli_grammar *g, const char *command, struct sv_request *r);
-/* The grammar that a line's fields ask for; *made stays as it is where they ask for none. */
+/* The grammar of a line's fields; *made is unchanged if they have none. */
 int sv_cli_grammar_field(const json_t *root, struct sv_grammar **made, struct sv_err *err);
 
 /* ---------------------------------------------------------------- chat templates (chat.c) */
@@ -147,14 +148,14 @@ int sv_cli_chat_open(struct sv_chat_template **t, const char *dir, struct sv_err
 /* Appends the prompt for messages, a list of objects, by t, or by plain where t is NULL. */
 int sv_cli_chat_render(const struct sv_chat_template *t, const struct sv_template *plain,
                        json_t *messages, struct sv_buf *out, struct sv_err *err);
-/* Goes on to where a constrained answer begins: no grammar can ask for the header of a message. */
+/* Appends the header of a constrained answer (gpt-oss), which no grammar can produce. */
 void sv_cli_chat_constrain(const struct sv_chat_template *t, struct sv_buf *prompt);
 
 /* ---------------------------------------------------------------- Ctrl-C (signal.c) */
 
 struct sv_serve;
 
-/* From now on the first Ctrl-C, SIGTERM or SIGHUP is counted, the second one ends. */
+/* From now on the first Ctrl-C, SIGTERM or SIGHUP sets a flag, the second one ends the process. */
 void sv_cli_catch_interrupt(void);
 bool sv_cli_interrupted(void);
 bool sv_cli_must_end(void); /* by SIGTERM or SIGHUP */
@@ -165,8 +166,8 @@ void sv_cli_idle(bool idle);
 /* After a Ctrl-C at the prompt, on an empty line or one that is dropped: the second one in a row on
  * an empty line tells the conversation to end. */
 void sv_cli_interrupted_at_prompt(bool empty);
-/* SIGINT and SIGTERM stop this server (sv_serve_stop), and end the process when its loop does not
- * look. After leave, which comes before sv_serve_close, the next one ends the process. */
+/* SIGINT and SIGTERM stop this server (sv_serve_stop), and end the process if its loop does not
+ * respond. After leave, which is called before sv_serve_close, the next one ends the process. */
 void sv_cli_catch_server(struct sv_serve *s);
 void sv_cli_leave_server(void);
 
@@ -230,7 +231,7 @@ const char *sv_cli_bytes(int64_t n, char buf[24]);
 
 /* ---------------------------------------------------------------- answers (answer.c) */
 
-/* Everything a request brought, kept after it is gone from the engine. */
+/* A request's results, kept after it has left the engine. */
 struct sv_cli_answer {
     struct sv_engine *engine;
     uint64_t request;

@@ -1,10 +1,9 @@
 /*
- * convert.c - `salvo convert`: a model's projections in fewer bits, in a directory or file of its
- * own, and what that costs.
+ * convert.c - `salvo convert`: quantizes a model's projections into a new directory or file, and
+ * reports the loss.
  *
- * Called by main.c. Says the error of each tensor; with prompts, how often the written model
- * chooses the token that the original chooses, and how many drafts it accepts. Must not: overwrite
- * anything.
+ * Called by main.c. Prints the error of each tensor; with prompts, how often the new model chooses
+ * the same token as the original, and how many drafts it accepts. Must not: overwrite anything.
  */
 #include "cli/cli.h"
 #include "cli/lines.h"
@@ -173,7 +172,7 @@ static int write_model(const char *dir, enum sv_quant_code code, const char *out
 
 /* ---------------------------------------------------------------- on prompts */
 
-/* What one engine answers to all prompts. */
+/* One engine's answers to all prompts. */
 struct arm {
     struct sv_cli_answer *a; /* (n) */
     struct sv_cli_accept accept;
@@ -218,7 +217,7 @@ static void compare(const struct arm *was, const struct arm *now, int32_t n, boo
                sv_cli_accept_mean(&was->accept));
 }
 
-/* eo: with the original, which out takes the place of. */
+/* eo: the original's options; out replaces its directory. */
 static int on_prompts(const struct sv_engine_options *eo, bool of_draft, const char *out,
                       const char *path, const struct sv_request *defaults)
 {

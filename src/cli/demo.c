@@ -2,8 +2,8 @@
  * demo.c - `salvo demo`: the same prompts by plain decoding and by DFlash, streaming, then a table.
  *
  * Called by main.c, mostly through `make demo`. Shows one answer after the other, checks that they
- * are the same tokens, then measures again without writing anything. Must not: show a speed that
- * was taken while a terminal was being painted.
+ * are the same tokens, then measures again without output. Must not: show a speed that was measured
+ * while writing to a terminal.
  */
 #include "cli/cli.h"
 #include "cli/measure.h"
@@ -29,7 +29,7 @@ struct demo {
 
 /* ---------------------------------------------------------------- showing */
 
-/* What a person would have typed: without the chat form around it. */
+/* Shows the prompt as a user would type it, without the chat format. */
 static void show_prompt(const struct demo *d, const char *text, size_t n)
 {
     static const char head[] = "<|im_start|>user\n", tail[] = "<|im_end|>";

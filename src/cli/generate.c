@@ -1,9 +1,9 @@
 /*
  * generate.c - `salvo generate`: JSON lines in, JSON lines out, in the order of the input.
  *
- * Called by main.c. Answers that are done before their turn wait in a window of bounded length; a
- * line is read only when there is room for it, so a file of any length and a pipe that waits for
- * its answers both work. Must not: let a bad line cost another line its answer.
+ * Called by main.c. Finished answers wait in a window of bounded length until their turn; a line is
+ * read only when the window has room, so a file of any length and a pipe whose writer waits for
+ * answers both work. Must not: let a bad line affect another line's answer.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -217,7 +217,7 @@ static void take_lines(struct job *j)
 
 /* ---------------------------------------------------------------- the loop */
 
-/* Answers that have ended since the last look. */
+/* Collects the answers that have ended since the last call. */
 static void collect(struct job *j)
 {
     int64_t n_now = 0;
@@ -281,14 +281,14 @@ static int loop(struct job *j, struct sv_err *err)
 
 /* ---------------------------------------------------------------- opening */
 
-/* After the engine is there: an output file must not be emptied for a model that does not open. */
+/* Called once the engine is open: a model that does not open must not empty the output file. */
 static int open_out(struct job *j, const char *out, struct sv_err *err)
 {
     const bool standard = strcmp(out, "-") == 0;
     struct stat a, b;
 
     j->out_name = standard ? "standard output" : out;
-    /* By what they are, not by name: the shell may have opened either. */
+    /* Compared by inode, not by name: the shell may have opened either. */
     if (fstat(j->in.fd, &a) == 0 && (standard ? fstat(STDOUT_FILENO, &b) : stat(out, &b)) == 0 &&
         a.st_dev == b.st_dev && a.st_ino == b.st_ino && S_ISREG(b.st_mode))
         return sv_fail(err, SV_EINVAL, -1, "%s: input and output are the same file", j->out_name);
@@ -312,7 +312,7 @@ static int close_job(struct job *j, struct sv_err *err)
 {
     int rc = SV_OK;
 
-    sv_close_engine(j->engine); /* before the answers: it still tells them */
+    sv_close_engine(j->engine); /* before the answers are freed: it still sends events */
     for (int32_t i = 0; i < j->n_items && j->item; i++) {
         sv_cli_answer_fini(&j->item[i].answer);
         json_decref(j->item[i].id);
@@ -327,7 +327,7 @@ static int close_job(struct job *j, struct sv_err *err)
     return rc;
 }
 
-/* The last words; returns the exit code. */
+/* Prints the summary; returns the exit code. */
 static int conclude(const struct job *j, double seconds)
 {
     if (!j->quiet)

@@ -30,7 +30,7 @@ bool sv_cli_grammar_takes_stdin(const struct sv_cli_grammar *g)
     return (g->schema && strcmp(g->schema, "-") == 0) || (g->gbnf && strcmp(g->gbnf, "-") == 0);
 }
 
-/* The option's value, or what stands in the file of that name; -1 to go on. */
+/* Reads the option's value, or the file of that name; -1 to continue. */
 static int read_text(struct sv_buf *b, const char *name, const char *value, bool file)
 {
     struct sv_err err = {0};

@@ -115,7 +115,7 @@ static void show_vision(const struct sv_config *c)
         line("vision tower", "not read; no prompt may have token %d", c->media_token);
 }
 
-/* Why a tower that the configuration describes has no use, as an engine says it. */
+/* Why images are refused although the configuration has a vision tower, in the engine's words. */
 static void show_images(const char *dir, const struct sv_config *c, const struct sv_ckpt *files)
 {
     struct sv_vision_prep prep;

@@ -1,9 +1,9 @@
 /*
  * jsonl.c - one line of JSON to one request; files of prompts.
  *
- * Called by generate, bench, check and demo. Every complaint names the field, or the byte when the
- * line is not JSON at all. Must not: accept a field it does not know, since a misspelt `temperatur`
- * would silently change what is generated.
+ * Called by generate, bench, check and demo. Every error names the field, or the byte when the line
+ * is not JSON. Must not: accept unknown fields, since a misspelt `temperatur` would silently change
+ * the answer.
  */
 #include "cli/cli.h"
 #include "cli/lines.h"
@@ -295,7 +295,7 @@ static int take_numbers(struct sv_cli_request *q, struct sv_err *err)
     return rc;
 }
 
-/* The position inside the line is what helps; that the line is line 1 of itself does not. */
+/* Removes "line 1" from the parser's message: only the position within the line is useful. */
 static void drop_line_one(struct sv_err *err)
 {
     static const char words[] = " (line 1)";
@@ -404,7 +404,7 @@ int sv_cli_prompts_add(struct sv_cli_prompts *p, const char *line, size_t n,
     return SV_OK;
 }
 
-/* What every line of a file is read with. */
+/* The context for reading the lines of a file. */
 struct loading {
     struct sv_cli_prompts *into;
     const struct sv_request *defaults;

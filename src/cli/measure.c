@@ -1,5 +1,5 @@
 /*
- * measure.c - what every speed claim is made of: samples, the machine's facts, records.
+ * measure.c - the parts of speed measurements: samples, facts about the machine, records.
  *
  * Called by bench, check and demo. Must not: leave out the limit when it was measured, or the
  * commit.

@@ -10,8 +10,9 @@
 #include "cli/cli.h"
 #include "cli/lines.h"
 
-/* Results into a file, to standard output where out is NULL or "-". What cannot be written to the
- * file is printed, as measuring it again costs more than looking at it; the exit code says so. */
+/* Writes results to a file, or to standard output if out is NULL or "-". If the file cannot be
+ * written, they are printed, since measuring again is expensive, and the exit code is that of an
+ * error. */
 int sv_cli_deliver(const struct sv_buf *b, const char *out);
 /* Facts that every result row carries. */
 struct sv_cli_machine {
@@ -40,11 +41,11 @@ struct sv_cli_record {
     const char *test, *arm; /* "decode", "code"; "plain", "dflash" */
     int32_t sequences;
     const struct sv_cli_samples *samples; /* tokens per second */
-    double share, limit_gbs;              /* of the read bandwidth; 0 = not said */
+    double share, limit_gbs;              /* of the read bandwidth; 0 = not given */
     double whole_share; /* had every weight been read in its own type, as bars are stated */
-    const struct sv_cli_accept *accept;    /* NULL = not said */
-    uint64_t hash;                         /* of all token ids; 0 = not said */
-    const struct sv_cli_samples *to_plain; /* over plain, each repeat by itself; NULL = not said */
+    const struct sv_cli_accept *accept;    /* NULL = not given */
+    uint64_t hash;                         /* of all token ids; 0 = not given */
+    const struct sv_cli_samples *to_plain; /* over plain, by repeat; NULL = not given */
 };
 /* What every record begins with: date, commit, machine, model; then the n columns of its kind. */
 void sv_cli_columns_add(struct sv_cli_table *t, const struct sv_cli_column *column, size_t n);
@@ -81,14 +82,13 @@ struct sv_cli_pair_results {
     struct sv_cli_pair_row *row;
     int32_t n, n_loops;
     double gbs;  /* the ceiling for the pair's weights */
-    bool differ; /* some answer of the two arms is not the same; said on stderr */
+    bool differ; /* some answers of the two arms differ; reported on stderr */
 };
-/* Opens what is compared: e[0] decodes plainly, e[1] with the draft of `o`, or stays as it is where
- * there is none. Explains and returns SV_CLI_FAIL when one does not open; the caller closes both in
- * either case. */
+/* Opens the two engines: e[0] decodes plainly, e[1] with the draft of `o`, if there is one. Prints
+ * an error and returns SV_CLI_FAIL if one does not open; the caller closes both in either case. */
 int sv_cli_pair_open(struct sv_engine *e[2], const struct sv_engine_options *o);
-/* dflash may be NULL: plain alone. Or both the same engine: its drafter is taken away for plain
- * decoding, so that not even where the memory lies differs. */
+/* dflash may be NULL: plain alone. Both may be the same engine: its drafter is removed for plain
+ * decoding, so that even the memory addresses are equal. */
 int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
                         const struct sv_cli_prompts *prompts, const struct sv_cli_pair_opts *o,
                         struct sv_cli_pair_results *out, struct sv_err *err);

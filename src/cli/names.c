@@ -1,8 +1,7 @@
 /*
- * names.c - what other servers call options that are called otherwise here.
+ * names.c - other servers' names of options, for error messages.
  *
- * Called by args.c when a command line cannot be read. Must not: accept them; they only take part
- * in the message.
+ * Called by args.c when a command line cannot be parsed. Must not: accept them as options.
  */
 #include "cli/cli.h"
 

@@ -1,5 +1,5 @@
 /*
- * painter.h - an answer's text written to a stream as it comes, in styles (colour.c).
+ * painter.h - writes an answer's text to a stream as it is generated, in styles (colour.c).
  *
  * Included by cli.h. Must not: know what the text means.
  */

@@ -1,10 +1,10 @@
 /*
  * pair.c - plain decoding beside DFlash on the same prompts: speed, acceptance, equality.
  *
- * Called by bench, demo and check. A first, untimed pass of plain decoding gives the answers that
- * every timed one must equal, and shows which texts only loop: those are left out, because a loop
- * is the easiest thing to draft. The two arms alternate so that a change of the machine's pace
- * meets both. Must not: let a difference between the arms pass.
+ * Called by bench, demo and check. A first, untimed pass of plain decoding gives the reference
+ * answers, and shows which of them only loop: those are left out, because loops are the easiest
+ * text to draft. The two arms alternate so that a change of the machine's speed affects both. Must
+ * not: ignore a difference between the arms.
  */
 #include "cli/cli.h"
 #include "cli/measure.h"
@@ -20,7 +20,7 @@ struct bench {
     const struct sv_cli_pair_opts *o;
     struct sv_request *r;      /* (n) those that are measured, grouped by kind */
     const json_t **id;         /* (n) */
-    struct sv_cli_answer *ref; /* (n) what plain decoding said */
+    struct sv_cli_answer *ref; /* (n) answers of plain decoding */
     struct sv_cli_answer *now; /* (n) scratch */
     int32_t n;
     struct group {
@@ -30,14 +30,13 @@ struct bench {
     int32_t n_groups;
     struct sv_cli_pair_results *out;
     struct sv_cli_progress progress;
-    struct sv_drafter *drafter; /* of the second engine, and what it works with */
+    struct sv_drafter *drafter; /* the second engine's drafter */
     int32_t width;
 };
 
 /* ---------------------------------------------------------------- one timed piece */
 
-/* One engine for both: nothing is in flight, and plain decoding is what it does without its
- * drafter. */
+/* One engine for both arms: without its drafter it decodes plainly. No step may be in flight. */
 static void set_arm(struct bench *b, int arm)
 {
     struct sv_engine *e = b->engine[0];
@@ -166,7 +165,7 @@ static int run_group(struct bench *b, const struct group *g, struct sv_cli_pair_
     return SV_OK;
 }
 
-/* The best that was seen over the whole run: the limit must not profit from a busy moment. */
+/* The best bandwidth over the whole run, so that a busy moment does not lower the limit. */
 static void measure_limit(struct bench *b)
 {
     double gbs =
@@ -232,7 +231,7 @@ static int find_kinds(const struct sv_cli_prompts *p, const char *kind[MAX_KINDS
     return n;
 }
 
-/* The untimed pass: what plain decoding says to each prompt, loops left out. */
+/* The untimed pass: the reference answers of plain decoding, without loops. */
 static int take_reference(struct bench *b, const struct sv_cli_request *q, struct sv_err *err)
 {
     struct sv_cli_answer *a = &b->ref[b->n];

@@ -13,9 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One of the first three descriptors that our caller has closed would go to the next file that is
- * opened, and what is said on standard error would stand among the answers. Reading and writing
- * there still fail. */
+/* If the caller has closed one of the three standard descriptors, the next opened file would get
+ * its number, and messages on standard error could end up in that file. Opens placeholders for
+ * which reading and writing fail. */
 static void hold_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -44,9 +44,8 @@ int sv_cli_process(int argc, char **argv, int (*run)(int argc, char **argv))
     /* An answer that did not reach its file must not look like success. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == SV_CLI_OK)
         code = sv_cli_fail("standard output: cannot be written");
-    /* A GPU that no longer answers is one reason to have failed, and what the exit handlers of its
-     * library then do may wait for it for ever. Nothing of ours needs handlers, so who has failed
-     * leaves without. */
+    /* After a failure the exit handlers of the GPU's library may wait for ever for a GPU that does
+     * not answer. The program itself needs no handlers, so it exits without them. */
     if (code != SV_CLI_OK) {
         fflush(NULL);
         _exit(code);

@@ -1,8 +1,8 @@
 /*
- * progress.c - how far a long command is: a bar on a terminal, plain lines elsewhere.
+ * progress.c - the progress of a long command: a bar on a terminal, plain lines elsewhere.
  *
- * Called by generate and bench. Goes to stderr, since stdout may be the answers. Must not: be
- * redrawn so often that it costs anything.
+ * Called by generate and bench. Writes to stderr, since stdout may have the answers. Must not: be
+ * redrawn so often that it takes noticeable time.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -69,7 +69,7 @@ void sv_cli_progress_line(const struct sv_cli_progress *p, int64_t now_us, int c
     }
     sv_buf_printf(out, "%s", p->label);
     if (p->total > 0) {
-        /* label, blank, bar, blank, "100 %", tail: the bar takes what is left, up to 40. */
+        /* label, blank, bar, blank, "100 %", tail: the bar takes the rest, up to 40. */
         int room = columns - (int)strlen(p->label) - (int)tail.len - 9;
         if (room > 40)
             room = 40;

@@ -1,7 +1,7 @@
 /*
- * rank.c - a command that mpirun started several times: process 0 does what it always does, the
- * first process of each other replica goes on to serve it, all others follow the first one of
- * theirs.
+ * rank.c - a command that mpirun or srun started as several processes: process 0 runs the command,
+ * the first process of each other replica serves process 0, and all others follow the first one of
+ * their replica.
  *
  * Called by main.c and by args.c once a command's engine is known. Must not: know what a follower
  * does.
@@ -26,7 +26,7 @@ int sv_cli_end_ranks(int code)
     return code;
 }
 
-/* Other processes still wait where this one ends early, so an error ends all of them. */
+/* An error ends all processes, since others may wait for this one. */
 static int place(const struct sv_cli_model *m, int32_t tp, struct sv_err *err)
 {
     struct sv_processes one, *p = m->processes ? m->processes : &one;

@@ -1,5 +1,5 @@
 /*
- * reader.c - lines from a file or pipe, without waiting for more than one and without holding all.
+ * reader.c - reads lines from a file or pipe, one at a time.
  *
  * Called by generate (which keeps the engine busy while a slow pipe has nothing) and by prompt
  * files. Must not: grow beyond one line of the allowed length plus one read.
@@ -52,7 +52,7 @@ static enum sv_cli_line fill(struct sv_cli_reader *r, bool block, struct sv_err 
     ssize_t n;
 
     if (poll(&p, 1, block ? -1 : 0) <= 0)
-        return SV_CLI_LATER; /* nothing yet, or Ctrl-C: the caller looks */
+        return SV_CLI_LATER; /* nothing yet, or Ctrl-C, which the caller checks */
     if (r->at) {
         memmove(r->buf.data, r->buf.data + r->at, r->buf.len - r->at);
         r->buf.len -= r->at;

@@ -67,7 +67,7 @@ static int take_prompt(struct sv_buf *prompt, struct sv_cli_talk *t, const char 
     t->source = text ? "option --prompt" : file && strcmp(file, "-") != 0 ? file : "standard input";
     if (read_prompt(prompt, text, file) != SV_CLI_OK)
         return SV_CLI_FAIL;
-    /* Most likely a pipe or a variable without what was meant. */
+    /* Probably an empty pipe or variable. */
     return prompt->len ? -1 : sv_cli_fail("%s: the prompt is empty", t->source);
 }
 

@@ -21,7 +21,7 @@ static const char usage[] =
     "Anthropic (messages), SGLang (generate) and llama-server (completion, infill), with a page\n"
     "to try it at /. See docs/serving.md.";
 
-/* What is read into 64-bit options first. */
+/* Options that are read as 64-bit numbers first. */
 struct numbers {
     int64_t port, queue, body_mib, connections, max_tokens, max_choices, idle, ping, gap, drain,
         log_every, cache_mib, stored, stored_mib;
@@ -161,7 +161,7 @@ static int take_spec(struct sv_serve_options *s, const char *level)
                         "option --spec-metrics: '%s' is not one of none, summary, detailed", level);
 }
 
-/* Each client takes a descriptor, and shells give a program 1024 of the many it may have. */
+/* Raises the soft limit of descriptors, which is often 1024: each client needs one. */
 static void raise_files(void)
 {
     struct rlimit files;
@@ -192,9 +192,8 @@ static int check_tokenizer(const char *dir, struct sv_err *err)
     return sv_fail(err, SV_EIO, -1, "%s: no tokenizer.json, nor tokens in a GGUF file", dir);
 }
 
-/* What can be known of a pair without loading it, so that a server does not listen first: the
- * files are there, both configurations are accepted, each tensor has its shape, and the draft fits.
- */
+/* Checks that need no loading, before the server listens: the files exist, both configurations are
+ * supported, each tensor has the right shape, and the draft fits the target. */
 static int check_files(const struct sv_engine_options *o, struct sv_err *err)
 {
     struct sv_draft_config draft;
@@ -218,7 +217,7 @@ static int check_files(const struct sv_engine_options *o, struct sv_err *err)
     return check_tensors(o->draft_dir, &target, &draft, err);
 }
 
-/* In a process of another replica. Process 0 knows whatever goes wrong here. */
+/* Runs in a process of another replica. Process 0 reports its errors. */
 static void serve_replica(const struct sv_serve_options *o)
 {
     struct sv_err err = {0};

@@ -1,9 +1,9 @@
 /*
- * signal.c - Ctrl-C, and being told to end (SIGTERM, SIGHUP): the running command answers the first
- * one, the second one ends the program.
+ * signal.c - Ctrl-C, SIGTERM and SIGHUP: the running command handles the first one, the second one
+ * ends the program.
  *
- * Called by the commands that stream and by serve.c. The only globals of the program: a handler has
- * no other way to reach its command. Must not: do anything in the handler that is not
+ * Called by the commands that stream and by serve.c. Has the only globals of the program, since a
+ * handler has no other way to reach its command. Must not: do anything in the handler that is not
  * async-signal-safe.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -15,10 +15,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t pending; /* a signal that the command has not answered */
+static volatile sig_atomic_t pending; /* a signal that the command has not handled */
 static volatile sig_atomic_t in_row;  /* signals since the last line that was entered */
 static volatile sig_atomic_t ended;   /* the program is to end, a conversation too */
-static volatile sig_atomic_t idle;    /* at the prompt: the conversation sees to all signals */
+static volatile sig_atomic_t idle;    /* at the prompt: the conversation handles all signals */
 static struct sv_serve *volatile server;
 
 static void on_signal(int sig)

@@ -1,7 +1,6 @@
 /*
- * talk.h - one speaker's exchange with an engine: chat form, streaming, summary; and the loop that
- * reads lines. Shared by run.c, talk.c and converse.c. Must not: hold anything that outlives the
- * engine.
+ * talk.h - a conversation with an engine: chat format, streaming, summary, and the loop that reads
+ * lines. Shared by run.c, talk.c and converse.c. Must not: hold anything that outlives the engine.
  */
 #ifndef SV_CLI_TALK_H
 #define SV_CLI_TALK_H
@@ -36,10 +35,10 @@ struct sv_cli_talk {
     struct sv_engine *engine; /* owned: closed by sv_cli_talk_close */
     struct sv_request defaults;
     const char *dir, *system; /* model directory; system message */
-    const char *source;       /* where the message comes from, for complaints; NULL: it was typed */
+    const char *source;       /* where the message comes from, for errors; NULL: typed */
     bool chat, raw; /* asked for: messages always, never; neither: when there is a template */
     bool show_draft, colour, quiet;
-    bool legend_shown;                      /* what the colours mean is said once */
+    bool legend_shown;                      /* the legend of the colours was shown */
     struct sv_chat_template *chat_template; /* the model directory's, or NULL */
     struct sv_template *plain_chat; /* <|im_start|>role ... <|im_end|>, where there is none */
     json_t *messages;               /* the conversation so far */
