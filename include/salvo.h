@@ -256,7 +256,7 @@ struct sv_engine_stats {
     int64_t width_reason[SV_WIDTH_REASONS];
     int64_t n_chosen_beside_prompts;       /* of these, beside prompt rows */
     int64_t n_rows_pruned, n_pruned_steps; /* drafts pruned by their confidence; steps with some */
-    int64_t n_repaired; /* drafts that a grammar forbade and that another stands in for */
+    int64_t n_repaired; /* drafts that a grammar forbade and draft repair replaced */
     int64_t n_refused;  /* drafts not verified because a grammar forbade them or one before them */
     int64_t n_drafting_disabled; /* requests for which drafting was disabled: long unprofitable */
     double chosen_us, plain_us;  /* expected, of the chosen steps and of plain decoding instead */

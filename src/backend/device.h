@@ -153,7 +153,7 @@ struct sv_backend {
     /* Enqueues a copy inside the device's memory; src NULL: zeros. Not inside graph_run. */
     void (*copy)(struct sv_dev *, void *dst, const void *src, size_t n_bytes);
     int (*sync)(struct sv_dev *, struct sv_err *); /* waits; returns and clears the latched error */
-    /* mark(i) remembers this place in the queue; wait(i) waits until everything before it is done,
+    /* mark(i) marks this point of the queue; wait(i) waits until everything before it is done,
      * and returns and clears the latched error. i < SV_MARKS; a mark never set counts as done. */
     void (*mark)(struct sv_dev *, int32_t i);
     int (*wait)(struct sv_dev *, int32_t i, struct sv_err *);
@@ -242,7 +242,7 @@ int64_t sv_dev_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w,
 int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                          struct sv_err *err);
 void sv_dev_free_weight(struct sv_dev *dev, struct sv_weight *w); /* w becomes no weight */
-/* fn is told of every weight that is there, for who waits. */
+/* fn is called for every loaded weight, to report progress. */
 void sv_dev_on_upload(struct sv_dev *dev, void (*fn)(void *user, size_t n_bytes), void *user);
 int sv_dev_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
                          float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err);
@@ -262,7 +262,7 @@ int sv_dev_window_open(struct sv_dev *dev, const struct sv_window_need *need,
 int sv_dev_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err);
 /* Once windows are joined, if it is one of several ranks. */
 void sv_dev_place(const struct sv_dev *dev, struct sv_dev_place *out);
-/* fn is told of every sv_dev_upload and sv_dev_copy from now on, and tells it to other ranks. */
+/* fn is called for every sv_dev_upload and sv_dev_copy, to broadcast it to other ranks. */
 void sv_dev_on_copy(struct sv_dev *dev, sv_copy_fn *fn, void *user);
 double sv_dev_measure_read(struct sv_dev *dev, size_t n_bytes);
 const char *sv_dev_describe(struct sv_dev *dev);

@@ -3,11 +3,11 @@
  * family.
  *
  * Called by model, spec and engine through the sv_op_* wrappers of ops.c, which check shapes.
- * Kernels only enqueue: they never synchronise, never allocate, never look at host-side sequence
+ * Kernels only enqueue: they never synchronise, never allocate, never read host-side sequence
  * state. What must not happen here: a result of row r that depends on any other row, on the number
  * of rows, on the number of threads or on the page size.
  *
- * Vocabulary. A *slot* is a running sequence's seat in the device-resident arrays. A *segment* is
+ * Vocabulary. A *slot* is a running sequence's index in the device-resident arrays. A *segment* is
  * the run of consecutive rows that one slot contributes to this batch. Positions are data:
  * block_ids writes row_pos at the start of a pass, and no other op computes a row's position. "act"
  * is the activation type of the device (f32 on the CPU). Weights are (n_out, n_in) row-major, as
@@ -23,7 +23,7 @@
 
 /* All pointers are device memory; counts are known to the host when it enqueues. Counts may be
  * padded up (to a graph's bucket): a row with row_seg < 0 is padding, so is a segment with seg_slot
- * < 0, which has no rows. Padding stands at the end, writes to no cache, table or slot, and its
+ * < 0, which has no rows. Padding is at the end, writes to no cache, table or slot, and its
  * outputs are undefined. */
 struct sv_rows {
     int32_t n_rows, n_segs;

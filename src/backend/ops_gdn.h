@@ -1,12 +1,12 @@
 /*
- * ops_gdn.h - the ops of a gated delta rule (Gated DeltaNet), what a layer of it remembers of a
- * slot, and the table of functions that a backend fills for it.
+ * ops_gdn.h - the ops of a gated delta rule (Gated DeltaNet), the state of its layers for a slot,
+ * and the table of functions that a backend fills for it.
  *
  * Called by model through the sv_op_* wrappers of ops_gdn.c. The rules of ops.h hold here as well:
  * a row's bits, and those of the state that it leaves behind, depend neither on the rows beside it
  * nor on how a text was cut into prompt chunks, verify blocks and single rows. For this, positions
- * are taken in chunks of SV_GDN_CHUNK at absolute multiples, and a row is computed from the state
- * before its chunk and the rows of its chunk up to itself, whenever these were computed. A device
+ * are divided into chunks of SV_GDN_CHUNK at absolute multiples, and a row is computed from the
+ * state before its chunk and the rows of its chunk up to itself, in whatever pass. A device
  * fills struct sv_gdn_ops whole or not at all. Must not: change a state by a row that may be
  * rejected.
  *
@@ -26,8 +26,8 @@
 #define SV_GDN_CHUNK 16
 #define SV_GDN_TAPS 4      /* of the convolution */
 #define SV_GDN_MAX_DIM 256 /* of a head; a multiple of 16 */
-/* A key has length 1, so that 15 bits behind the point lose less of it than two parts in bf16 do;
- * these two hold such a number without a rounding. */
+/* A key has length 1, so rounding it to 15 fractional bits is more precise than a sum of two bf16
+ * parts, and two such parts represent the result exactly. */
 #define SV_GDN_KEY_STEP (1.0f / 32768)
 
 struct sv_gdn_shape {

@@ -46,7 +46,7 @@ struct sv_routes {
     int32_t *expert;   /* (n_rows, k) in the order of choice: by logit, or by score and bias, the
                         * largest first, then by id; -1 in rows of padding */
     float *weight;     /* (n_rows, k) */
-    int32_t *place;    /* (n_rows, k) where the entry stands in list; -1 in rows of padding, and of
+    int32_t *place;    /* (n_rows, k) index of the entry in list; -1 in rows of padding, and of
                         * other devices' experts */
     int32_t *list;     /* (n_rows * k) entries, expert by expert, ascending for each */
     int32_t *first;    /* (n_experts + 1) where an expert's entries begin in list */

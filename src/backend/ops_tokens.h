@@ -35,12 +35,12 @@ struct sv_p_sample {
 /* What a slot's request changes in its logits, device-resident. Applied in this order, which is
  * vLLM's:
  * 1. bias: logit += bias of the listed tokens;
- * 2. ban: the listed tokens get -inf while the drawn token would stand below ban_before;
+ * 2. ban: the listed tokens get -inf while the drawn token's position is below ban_before;
  * 3. words: the last token of a listed run gets -inf where the answer ends in the run's others;
  *    where tokens are allowed by list, all others get -inf;
  * 4. repetition, for tokens of prompt and answer, of the last repeat_last of these if that is not
  *    0: logit > 0 ? logit / r : logit * r;
- * 5. frequency, presence, for the n > 0 times a token stands in the answer: logit -= f * n; logit
+ * 5. frequency, presence, for the n > 0 times a token occurs in the answer: logit -= f * n; logit
  * -= p. A finite logit that overflows becomes FLT_MAX. Each operation is rounded by itself, so that
  * the bits are the same on every backend. "Answer" begins at position n_prompt. */
 #define SV_MAX_BIAS 1024
@@ -59,8 +59,8 @@ struct sv_logit_rules {
     int32_t n_top;
 };
 
-/* The slots' tokens as the device remembers them: history[slot][position] = row_ids for the rows
- * that were committed. What stood in no row (a cached prefix) was uploaded. */
+/* The device's copy of the slots' tokens: history[slot][position] = row_ids for committed rows.
+ * Tokens that were in no row (a cached prefix) are uploaded. */
 struct sv_p_history {
     struct sv_rows rows;
     const int32_t *row_ids;  /* (n_rows) */
@@ -71,7 +71,7 @@ struct sv_p_history {
 
 /* dst[i] = the rules of row i's slot applied to src[i]; src may be dst. The tokens before the drawn
  * one are history[0, seg_base) and then the segment's rows up to and including this one, which
- * stand at consecutive positions: row j of a verify block sees the drafts before it, as plain
+ * have consecutive positions: row j of a verify block sees the drafts before it, as plain
  * decoding would. */
 struct sv_p_logit_rules {
     struct sv_rows rows;
@@ -146,7 +146,7 @@ struct sv_p_verify {
     const int32_t *seg_kind;   /* (n_segs) */
     const int32_t *seg_logit0; /* (n_segs + 1) */
     const int32_t *row_ids;    /* (n_rows) what the target read */
-    const int32_t *chosen;     /* (n_logit_rows) what the target says comes next */
+    const int32_t *chosen;     /* (n_logit_rows) the target's next tokens */
     int32_t *n_commit;         /* (n_segs) rows whose K/V stays: a + 1, or the chunk's rows */
     int32_t *n_emit;           /* (n_segs) tokens that come out: a + 1, 1 or 0 */
     int32_t *out_tokens;       /* (n_segs, out_stride): d_1..d_a, t_a */

@@ -1,5 +1,5 @@
 /*
- * quant.h - weights in fewer bits: how codes and scales stand in memory, and the one f32 value that
+ * quant.h - quantized weights: the layout of codes and scales in memory, and the one f32 value that
  * each weight has.
  *
  * Called by load (finding and checking), model (expanding at load), the CPU backend (expanding in a

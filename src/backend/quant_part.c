@@ -17,7 +17,7 @@ struct ratio {
     int32_t numbers, of;
 };
 
-/* How an array stands in memory: lines of the matrix's rows, or of its columns (by_columns). */
+/* The layout of an array in memory: lines of the matrix's rows, or of its columns (by_columns). */
 struct array {
     const void *data;
     struct ratio lines, bytes; /* of a line */

@@ -108,10 +108,10 @@ static void rows_of_words(const struct sv_quant *q, int32_t row, float *out)
     }
 }
 
-/* Column j of eight stands in nibble awq_order[j]. */
+/* Column j of eight is in nibble awq_order[j]. */
 static const uint8_t awq_order[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
-/* Where the code of (input, row) stands in a matrix with inputs first. */
+/* The index of the code of (input, row) in a matrix with inputs first. */
 static int32_t awq_code(const void *words, const struct sv_quant *q, int64_t input, int32_t row)
 {
     return nibble(words, input * q->rows + row / 8 * 8 + awq_order[row % 8]);

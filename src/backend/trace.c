@@ -4,7 +4,7 @@
  * Called by benchmarks. The device's table is replaced by one that lies in the trace, so nothing
  * above and nothing below knows. Timing op by op keeps ops from overlapping and passes from being
  * replayed, so it says too much for short ones; the time that a step saves when a class is left out
- * says what it really costs. Must not: be on where requests are answered.
+ * is its actual cost. Must not: be on while requests are answered.
  */
 #include "backend/backends.h"
 #include "backend/ops_gdn.h"

@@ -1,5 +1,5 @@
 /*
- * arena.c - bump allocation for everything that dies together (a model, an engine, a step).
+ * arena.c - bump allocation for everything that is freed together (a model, an engine, a step).
  *
  * Called by the owners of those life times. Blocks are cleared when they are made and never handed
  * out twice, so arena memory starts as zeros. Must not: free single objects, or be shared by

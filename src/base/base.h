@@ -184,7 +184,7 @@ bool sv_queue_pop(struct sv_queue *q, void *item, int64_t wait_us);
  * posted, in order. Buffers are swapped, not copied, when the reader keeps up. A post makes the
  * descriptor readable when it is urgent or the quiet time is over; what is posted before gathers,
  * but waits at most hold_us. The reader sets these times (on sv_clock_us; at first it is never
- * quiet), and one when it wants to be woken in any case (INT64_MAX = none). take makes it
+ * quiet), and one when it must be woken in any case (INT64_MAX = none). take makes it
  * unreadable. */
 struct sv_mail;
 int sv_mail_open(struct sv_mail **m, struct sv_err *err);

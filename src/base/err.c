@@ -46,7 +46,7 @@ int sv_err_prefix(struct sv_err *err, const char *fmt, ...)
     vsnprintf(prefix, sizeof prefix, fmt, ap);
     va_end(ap);
     snprintf(whole, sizeof whole, "%s: %s", prefix, err->msg);
-    /* The tail is lost when both are long: the head says where, which is worth more. */
+    /* If both are long, the tail is cut: the head, which has the place, is more useful. */
     memcpy(err->msg, whole, sizeof err->msg - 1);
     err->msg[sizeof err->msg - 1] = 0;
     return err->code;

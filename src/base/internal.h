@@ -1,5 +1,5 @@
 /*
- * internal.h - what the files of src/base share and nobody else sees.
+ * internal.h - declarations private to src/base.
  *
  * Included only inside src/base. Must not hold anything another folder needs: that belongs in
  * base.h.
@@ -23,9 +23,9 @@ uint64_t sv_alloc_failures(void);
 /* "a/b/c: No such file or directory" with the code SV_EIO. */
 int sv_fail_errno(struct sv_err *err, const char *path, const char *what, int errnum);
 
-/* True when a test wants this file call to fail; errno then says so. */
+/* True if a test makes this file call fail; errno is set then. */
 bool sv_file_fault(void);
-/* A descriptor for reading and what fstat says of it, or a negative status. */
+/* A descriptor for reading and the result of fstat, or a negative status. */
 int sv_file_open(const char *path, bool only_regular, struct stat *st, struct sv_err *err);
 
 #endif

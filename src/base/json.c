@@ -90,8 +90,8 @@ static json_t *parse_shrunk(const char *text, size_t n, json_error_t *e)
     return root;
 }
 
-/* Where what is wrong begins, from 0. jansson stands behind a word that is out of place and shows
- * it unless it is long; behind other faults it does not. */
+/* The offset of the error, from 0. jansson reports a misplaced word at its end and, unless it is
+ * long, quotes it; other errors at their beginning. */
 static int where(const json_error_t *e, const char *text)
 {
     static const char *const exact[] = {"unexpected newline", "control character",

@@ -3,7 +3,7 @@
  * mapped.
  *
  * Called by load and text (open, close, detach), by the server, which compares, and by cli, which
- * has the SIGBUS handler installed. All mappings of files stand in one table of the process: a
+ * has the SIGBUS handler installed. All mappings of files are in one table of the process: a
  * signal handler gets an address and nothing else, and a change of a file is seen from its name
  * alone. A lock keeps open, close and compare apart; the handler takes no lock: it reads only
  * begin, n_bytes and path, begin is written last when a slot is filled and first when it is

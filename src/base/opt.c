@@ -153,7 +153,7 @@ int sv_opt_parse(const struct sv_opt *table, const char *usage, int argc, char *
 
 enum { HELP_COLUMN = 28, HELP_WIDTH = 80 }; /* where explanations begin, and what they end before */
 
-/* From HELP_COLUMN on, broken between words; a word that is longer than a line stands in one of its
+/* From HELP_COLUMN on, broken between words; a word that is longer than a line gets one of its
  * own. */
 static void put_wrapped(FILE *out, const char *text)
 {

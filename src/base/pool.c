@@ -6,12 +6,12 @@
  * sleep on (futex). Must not: allocate or take a lock in sv_pool_run, or change how work is split.
  *
  * A share of a run is done by whoever claims it first. Worker i only ever claims share i; the
- * caller, done with share 0, takes what nobody has claimed yet. So a worker that is still asleep,
- * or whose processor is busy with another process, delays nobody. Shares that meet at a barrier are
- * safe: when the caller comes back from its own, all others have been claimed.
+ * caller, done with share 0, takes shares that are not claimed yet. So a worker that is still
+ * asleep, or whose processor is busy with another process, causes no delay. Shares that meet at a
+ * barrier are safe: when the caller returns from its own, all others have been claimed.
  *
- * Sleeping without lost wake-ups: a waiter announces itself in `sleepers`, then looks at the word
- * once more; a waker changes the word, then looks at `sleepers`. All four are sequentially
+ * Sleeping without lost wake-ups: a waiter announces itself in `sleepers`, then reads the word
+ * again; a waker changes the word, then reads `sleepers`. All four are sequentially
  * consistent, so at least one of the two sees the other. The kernel compares the word once more
  * before it sleeps.
  */
@@ -37,7 +37,7 @@
 #define SPIN_NS 40000
 #endif
 #define SPIN_CROWDED_NS 500
-#define PAUSES_PER_LOOK 16 /* between two looks at the clock */
+#define PAUSES_PER_LOOK 16 /* between two reads of the clock */
 
 /* A counter that threads wait on. A cache line of its own: it is watched while others write. */
 struct event {

@@ -3,7 +3,7 @@
  *
  * A waiter watches the counter for a while and then sleeps (futex), for a few milliseconds at a
  * time: who stops everybody does not know where they sleep. A waiter announces itself in n_asleep
- * and looks once more, a writer changes the value and then looks at n_asleep; all four are
+ * and reads the value again, a writer changes the value and then reads n_asleep; all four are
  * sequentially consistent, so that one of the two sees the other. Must not: allocate, or wait
  * without end.
  */

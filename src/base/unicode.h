@@ -27,8 +27,8 @@ enum sv_uclass {
     SV_UC_P,
     SV_UC_S,
     SV_UC_MASK = 15,
-    SV_UF_WORD = 16, /* \w of the reference: what single_word tokens look at */
-    SV_UF_NFC = 32,  /* may change under NFC, or combine with what stands before it */
+    SV_UF_WORD = 16, /* \w of the reference, for single_word tokens */
+    SV_UF_NFC = 32,  /* may change under NFC, or combine with the preceding character */
     SV_UF_CCC = 64   /* has a combining class */
 };
 #define SV_UC_BIT(c) (1u << (c))

@@ -2,7 +2,7 @@
  * ops.c - where the time of a step goes: phases on the host, calls on the device, and what
  * each kind of op costs inside its pass.
  *
- * Called by sim.c after a level was measured. An op's cost is told three ways: by itself
+ * Called by sim.c after a level was measured. An op's cost is reported in three ways: by itself
  * between two time stamps (too long for short ones, which overlap otherwise), as what the step
  * saves without it, and as what it takes when nothing else runs. Must not: leave a trace on a
  * device that is measured otherwise.

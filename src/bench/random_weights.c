@@ -1,5 +1,5 @@
 /*
- * random_weights.c - a checkpoint nobody trained: config.json's shapes filled with random bf16
+ * random_weights.c - an untrained checkpoint: config.json's shapes filled with random bf16
  * numbers.
  *
  * Called by random.c. Speed does not depend on the values, only on their number, so one block

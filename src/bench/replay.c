@@ -1,5 +1,5 @@
 /*
- * replay.c - `salvo-bench replay FILE`: runs what --record-plan wrote once more, and says how long
+ * replay.c - `salvo-bench replay FILE`: runs what --record-plan wrote again, and prints how long
  * its passes take and whether the same tokens come out.
  *
  * Called by main.c. Must not: decide anything, or print a time of passes whose tokens differ

@@ -232,7 +232,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         event_add(l->timer, &t);
 }
 
-/* Ctrl-C wakes the loop, and no more: a server that says nothing would be waited for. */
+/* Wakes the loop on Ctrl-C, which would otherwise wait for a silent server. */
 static void on_watch(evutil_socket_t fd, short what, void *arg)
 {
     struct load *l = arg;

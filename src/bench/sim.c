@@ -222,7 +222,7 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
 
 /* ---------------------------------------------------------------- levels */
 
-/* The policy against the best other arm, each repeat by itself: both were measured within
+/* The policy relative to the best other arm, for each repeat: both were measured within
  * moments. */
 static double policy_ratio(const struct sv_sim_row *rows, int32_t n_arms)
 {
@@ -252,7 +252,7 @@ static void forget(struct sv_engine *e)
         q->record = (struct sv_record){.n_verified = 0};
 }
 
-/* A round or two tell who is far behind: the time is better spent on those who are not. */
+/* After a round or two, arms that are much slower are dropped, to spend the time on the others. */
 static bool far_behind(const struct sv_sim_opts *o, const struct sv_sim_row *rows, int32_t arm)
 {
     double best = 0;
@@ -368,7 +368,7 @@ static int run_prefill(struct sv_sim *s, struct sv_err *err)
 
 /* ---------------------------------------------------------------- opening */
 
-/* Other ranks have their drafters at all times and know of no hooks. */
+/* Other ranks keep their drafters and have no hooks. */
 static int check_ranks(const struct sv_sim_opts *o, struct sv_err *err)
 {
     bool plain = o->prefill > 0, drafts = false;

@@ -13,7 +13,7 @@
 
 enum { SV_SIM_MAX_ARMS = 20, SV_SIM_MAX_LEVELS = 16, SV_SIM_MAX_PROFILES = 16 };
 
-/* One way to decode: plain, verify steps of which nobody drafts, a fixed width, or the policy. */
+/* One way to decode: plain, verify steps without drafting, a fixed width, or the policy. */
 struct sv_sim_arm {
     char name[16];
     int32_t width; /* 1 = plain, 0 = the policy */
@@ -40,7 +40,7 @@ struct sv_sim_opts {
     const char *ops;      /* file for where the time of each arm's steps goes; NULL = not asked */
     const char *step_log; /* file for a line a step; NULL = not asked */
 };
-/* Lists as they stand on the command line; -1 to go on, else the exit code. */
+/* Parses lists of the command line; -1 to continue, else the exit code. */
 int sv_sim_parse_modes(struct sv_sim_opts *o, const char *modes, const char *widths);
 int sv_sim_parse_profiles(struct sv_sim_opts *o, const char *text);
 void sv_sim_drop_profiles(struct sv_sim_opts *o);

@@ -1,5 +1,5 @@
 /*
- * sim_report.c - what `salvo-bench` says about modes, widths and profiles: option lists, tables,
+ * sim_report.c - the reports of `salvo-bench` on modes, widths and profiles: option lists, tables,
  * the policy's reasons.
  *
  * Called by main.c (lists) and sim.c (results). Must not: measure, or print a share of a

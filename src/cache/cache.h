@@ -1,5 +1,5 @@
 /*
- * cache.h - what sequences remember: a pool for each cache group, block tables, recurrent states,
+ * cache.h - the caches of sequences: a pool for each cache group, block tables, recurrent states,
  * and an index of prefixes by their tokens, so that prompts that begin alike share them.
  *
  * A group is a set of layers with one geometry and one kind of memory: K and V, latents (one array
@@ -91,7 +91,7 @@ struct sv_cache {
     bool has_state;
     int32_t *n_backed; /* (n_slots) positions with pages */
     bool *dirty;       /* (n_slots) table rows that differ from the device's */
-    bool *reset;       /* (n_slots) states to be cleared by the next upload that finds it seated */
+    bool *reset; /* (n_slots) states to be cleared by the next upload, if the slot is in use */
     int32_t *snapshot_at; /* (n_slots) positions before the snapshot taken */
     int32_t *pending_at;  /* (n_slots) and before the one that a step may bring */
     int32_t *branch_at;   /* (n_slots) where the prompt parts from what was known of it; or 0 */
@@ -211,7 +211,7 @@ void sv_cache_snapshot_passed(struct sv_cache *c, int32_t slot, const int32_t *n
 /* It did, and the positions are published: the slot's snapshot from now on. */
 void sv_cache_passed(struct sv_cache *c, int32_t slot, int32_t n_positions);
 
-/* How far the prompt given to sv_cache_attach is known, where that is farther than it could be
+/* How much of the prompt given to sv_cache_attach is cached, where that is more than could be
  * continued for lack of a state: a beginning that prompts may share. Else 0. */
 static inline int32_t sv_cache_branch(const struct sv_cache *c, int32_t slot)
 {

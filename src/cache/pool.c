@@ -30,7 +30,7 @@ const char *sv_cache_group_name(const struct sv_cache_group_desc *d)
     return name[d->owner][d->kind];
 }
 
-/* Whether rows have scales that stand apart from them. */
+/* Whether rows have scales that are stored separately. */
 static bool has_scales(const struct sv_cache_group_desc *d)
 {
     return d->dtype == SV_F8 && d->kind == SV_CACHE_KV;
@@ -503,7 +503,7 @@ static void upload_tables(struct sv_cache *c)
             continue;
         size_t at = (size_t)lo * (size_t)g->stride, n = (size_t)(hi - lo) * (size_t)g->stride;
         memcpy(stage, g->table + at, n * sizeof *stage);
-        /* As the device that has them numbers them; no other looks for them. */
+        /* Numbered as on the device that has them; other devices do not read them. */
         for (size_t k = 0; k < n && g->d.own_part; k++)
             stage[k] = stage[k] == SV_NO_PAGE ? SV_NO_PAGE : stage[k] % g->part_pages;
         sv_dev_upload(c->dev, g->dev_table + at, stage, n * sizeof *stage);
@@ -526,7 +526,7 @@ struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer)
     SV_REQUIRE(sv_cache_is_paged(g) && layer < g->d.n_layers);
     const size_t rows = (size_t)g->d.n_pages * (size_t)g->d.page_size * (size_t)g->d.n_kv_heads,
                  layer_bytes = rows * sv_kv_row_bytes(g->d.dtype, g->d.head_dim, g->d.latent);
-    /* Scales stand behind the codes of all layers. */
+    /* Scales follow the codes of all layers. */
     const bool scaled = has_scales(&g->d);
     const size_t own = (size_t)g->d.n_layers * layer_bytes + (size_t)layer * rows;
     return (struct sv_kv){

@@ -9,9 +9,10 @@
  * salt in its key, so that trees of different salts have nothing in common. Each part of the slots
  * has an index of its own: pages of one part are of no use to the others.
  *
- * Pages of sliding groups and snapshots are evicted apart from their node, since what goes on from
- * a prefix reads the end of these alone. A node is valid for the groups in its mask: what its pages
- * hold there was computed. The draft's K/V may be missing, and a prefix is of use without it.
+ * Pages of sliding groups and snapshots are evicted separately from their node, since what
+ * continues a prefix reads the end of these alone. A node is valid for the groups in its mask: what
+ * its pages hold there was computed. The draft's K/V may be missing, and a prefix is of use without
+ * it.
  *
  * A node is busy while a running sequence's pages lead through it, else idle. Idle nodes stand in a
  * list by last use. A sequence that leaves puts its path there leaf first, so a child is always

@@ -83,7 +83,7 @@ void sv_state_restore(struct sv_cache *c, int32_t slot, int32_t group, int32_t s
     c->reset[slot] = true;
 }
 
-/* A slot that is seated starts from zeros, or from the snapshot of its prefix. */
+/* A slot that is assigned starts from zeros, or from the snapshot of its prefix. */
 void sv_state_upload(struct sv_cache *c)
 {
     for (int32_t s = 0; s < c->n_slots && c->has_state; s++) {

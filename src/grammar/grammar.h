@@ -86,7 +86,7 @@ int32_t sv_search_count(const struct sv_search *s);
 /* As bytes, and back in another process of this build. */
 void sv_search_pack(const struct sv_search *s, struct sv_buf *b);
 int sv_search_unpack(struct sv_search **s, const char *data, size_t n, struct sv_err *err);
-/* at: (sv_search_count) where a text stands, zeros before it begins. Goes on by n bytes, whole
+/* at: (sv_search_count) the states of a text, zeros before it begins. Advances by n bytes, whole
  * characters of UTF-8; the first expression that is in the text up to here, or -1. */
 int32_t sv_search_next(const struct sv_search *s, int32_t *at, const char *text, size_t n);
 
@@ -118,7 +118,7 @@ bool sv_matcher_allows(struct sv_matcher *m, int32_t id);
 /* Goes on by token id. false: it may not come next, and nothing changed. After an end id nothing
  * may come. */
 bool sv_matcher_advance(struct sv_matcher *m, int32_t id);
-/* Writes (n_tokens + 31) / 32 words; bit id % 32 of word id / 32 says that id may come next, and
+/* Writes (n_tokens + 31) / 32 words; bit id % 32 of word id / 32: id may come next, and
  * agrees with sv_matcher_allows. Bits beyond n_tokens are 0. */
 void sv_matcher_mask(struct sv_matcher *m, uint32_t *words);
 /* Whether the text so far is a whole answer, and whether nothing but the end can follow. Both are

@@ -2,7 +2,7 @@
  * config.h - checked configurations of models and drafts: config.json in the layouts of
  * transformers 4 and 5, or a GGUF file's metadata, and generation_config.json.
  *
- * Part of load.h, which other folders include. Must not: look at a tensor.
+ * Part of load.h, which other folders include. Must not: read a tensor.
  */
 #ifndef SV_LOAD_CONFIG_H
 #define SV_LOAD_CONFIG_H

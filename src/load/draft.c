@@ -387,7 +387,7 @@ static bool gguf_is_draft(const char *path)
 {
     struct sv_gguf_file f;
     struct sv_err err;
-    if (sv_gguf_open(&f, path, &err)) /* who opens it will say why it cannot be read */
+    if (sv_gguf_open(&f, path, &err)) /* opening it later reports the error */
         return false;
     const struct sv_gguf_family *family = sv_gguf_family(&f.g, &err);
     const bool draft = family && family->draft;
@@ -403,7 +403,7 @@ bool sv_dir_is_draft(const char *dir)
     if (sv_is_gguf(dir))
         return gguf_is_draft(dir);
     sv_dir_json(dir, "config.json", true, &path, &root,
-                &err); /* who opens it will say why it cannot be read */
+                &err); /* opening it later reports the error */
     const char *name = NULL;
     bool draft = false;
     if (json_is_object(root) && sv_arch_string(root, &name, &err) == SV_OK)

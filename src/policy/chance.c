@@ -140,7 +140,7 @@ static void count_refused(struct sv_policy *p, struct sv_record *r, int32_t j, f
     r->expected[j] += h - r->expected[j] / WINDOW_OWN;
 }
 
-/* ---------------------------------------------------------------- what the drafter says */
+/* ---------------------------------------------------------------- draft confidence */
 
 static int32_t bin_of(float confidence)
 {

@@ -137,7 +137,7 @@ static bool begin_text(struct sv_answer *a, bool drop)
     return true;
 }
 
-/* Reasoning stands at the beginning, or there is none. */
+/* Reasoning is at the beginning, or there is none. */
 static bool start(struct sv_answer *a)
 {
     const char *open = a->think->open;
@@ -270,7 +270,7 @@ bool sv_answer_call(struct sv_answer *a)
 
 /* ---------------------------------------------------------------- content */
 
-/* After a call: what says nothing is dropped. 1: some was, -1: it may be the beginning of it. */
+/* After a call: drops insignificant text. 1: some was dropped, -1: it may be a beginning. */
 static int drop_closer(struct sv_answer *a)
 {
     static const char *const list[] = {",", "]", NULL};

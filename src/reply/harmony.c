@@ -166,7 +166,7 @@ static struct header read_header(const struct sv_answer *a, struct span s)
 
 /* ---------------------------------------------------------------- messages */
 
-/* No content and no call came yet: reasoning may still stand at the beginning. */
+/* No content and no call yet: reasoning may still come first. */
 static bool is_leading(const struct sv_answer *a)
 {
     return !(a->kinds >> SV_PART_CONTENT & 1) && !a->n_calls && !a->given;

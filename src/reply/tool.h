@@ -57,9 +57,9 @@ bool sv_scan_byte(struct sv_scan *s, char c);
 /* Whether n bytes are one value. */
 bool sv_scan_all(const char *text, size_t n);
 bool sv_is_space(char c);
-/* Appends what stands in a JSON string for n bytes. */
+/* Appends n bytes as they are written in a JSON string. */
 void sv_escape(struct sv_buf *b, const char *text, size_t n);
-/* A byte of JSON as it is, or as an escape where it may not stand in a string. */
+/* A byte of JSON unchanged, or as an escape where a string may not contain it. */
 void sv_append_json(struct sv_buf *b, bool in_string, char c);
 
 /* ---------------------------------------------------------------- a call (tool_json.c, ...) */

@@ -2,7 +2,7 @@
  * tool_call.c - one call of a tool, byte by byte, from behind the marker where it begins: which of
  * the ways of writing it this is, and whether it is over.
  *
- * Called by answer.c. Must not: know what stands around it.
+ * Called by answer.c. Must not: depend on the surrounding text.
  */
 #include "reply/tool.h"
 

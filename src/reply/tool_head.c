@@ -1,5 +1,5 @@
 /*
- * tool_head.c - calls whose name stands before their arguments: Mistral's NAME{...} or
+ * tool_head.c - calls with the name before the arguments: Mistral's NAME{...} or
  * NAME[CALL_ID]...[ARGS]{...}, and DeepSeek's NAME<sep>{...}.
  *
  * Called by tool_call.c. Must not: hold more than a name and its marks.

@@ -106,7 +106,7 @@ static bool is_word(const char *s, size_t n, const char *word)
     return n == strlen(word) && strncasecmp(s, word, n) == 0;
 }
 
-/* JSON of one of the types, as it stands. */
+/* JSON of one of the types, unchanged. */
 static bool add_json(struct sv_buf *out, uint32_t types, const char *s, size_t n)
 {
     bool list = n && (*s == '{' || *s == '['),

@@ -4,7 +4,7 @@
  *
  * Called by engine when a request is admitted; serve and cli read the ranges. The distribution
  * itself is computed by the backend's ops (struct sv_sampling and struct sv_logit_rules document
- * it). Must not draw numbers or look at logits.
+ * it). Must not draw numbers or read logits.
  */
 #ifndef SV_SAMPLE_H
 #define SV_SAMPLE_H

@@ -47,7 +47,7 @@ struct sv_context_pass {
     const struct sv_cache *cache;
 };
 
-/* A sequence while the batch is filled, as far as the host knows it. */
+/* The host's knowledge of a sequence while the batch is filled. */
 struct sv_draft_hint {
     uint64_t request;
     const int32_t *tokens; /* prompt and output so far; the last one is the anchor (on_host) */
@@ -78,7 +78,7 @@ struct sv_drafter_ops {
     void (*propose)(struct sv_drafter *d, const struct sv_draft_pass *p);
     void (*update_context)(struct sv_drafter *d, const struct sv_context_pass *p);
 };
-/* What a drafting pass can tell of its confidence: nothing, or at the cost of logits, or for
+/* What a drafting pass can report of its confidence: nothing, or at the cost of logits, or for
  * nothing. */
 enum sv_draft_confidence { SV_CONFIDENCE_NONE, SV_CONFIDENCE_LOGITS, SV_CONFIDENCE_FREE };
 
@@ -123,7 +123,7 @@ int sv_dflash_open(struct sv_drafter **d, const struct sv_model *target, const c
 int sv_dflash_open_random(struct sv_drafter **d, const struct sv_model *target, const char *dir,
                           int32_t n_positions, struct sv_err *err);
 
-/* Fakes for tests and benchmarks. truth(user, request, index) is the token that will stand at index
+/* Fakes for tests and benchmarks. truth(user, request, index) is the token that will be at index
  * of the sequence, or -1 when unknown (then 0 is proposed). */
 enum sv_fake { SV_FAKE_RIGHT, SV_FAKE_WRONG, SV_FAKE_RANDOM, SV_FAKE_PREFIX };
 struct sv_fake_opts {

@@ -178,7 +178,7 @@ static bool walk(struct sv_automaton *a, uint32_t from, uint32_t i, uint32_t end
 }
 
 /* The words hold the mask of a state that is like this one for tokens of at most `same` bytes:
- * looks at the longer ones. */
+ * checks the longer ones. */
 static bool walk_longer(struct sv_automaton *a, uint32_t set, uint8_t same, uint32_t *words)
 {
     const struct sv_vocab *v = a->v;

@@ -130,7 +130,7 @@ static int settle_all(struct sv_grammar *g, bool bytes, uint16_t *cost)
     return SV_OK;
 }
 
-/* ---------------------------------------------------------------- who calls before any byte */
+/* ---------------------------------------------------------------- calls before any byte */
 
 struct order {
     struct sv_grammar *g;

@@ -277,7 +277,7 @@ static void mark_held(struct sv_automaton *a)
     }
 }
 
-/* Moves held sets together; moved[i] is the new number of set i. It stands in the queue's memory,
+/* Moves held sets together; moved[i] is the new number of set i. It is in the queue's memory,
  * which is not in use now. */
 static uint32_t *compact(struct sv_automaton *a)
 {

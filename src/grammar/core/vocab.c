@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What sorting looks at. */
+/* The sort keys. */
 struct word {
     const uint8_t *bytes;
     uint32_t n;

@@ -57,7 +57,7 @@ static size_t name_length(const struct sv_scan *s)
     return n;
 }
 
-/* Whether "name ::=" stands at the cursor. */
+/* Whether "name ::=" is at the cursor. */
 static bool at_definition(const struct sv_scan *s)
 {
     struct sv_scan ahead = *s;
@@ -107,7 +107,7 @@ static bool grow_names(struct gbnf *g)
     return true;
 }
 
-/* The rule whose name, n bytes, stands at the cursor; goes past it. */
+/* The rule whose name, n bytes, is at the cursor; advances past it. */
 static sv_expr read_name(struct gbnf *g, size_t n)
 {
     struct sv_scan *s = &g->s;

@@ -3,7 +3,7 @@
  * classes of characters, numbers of repetitions.
  *
  * Private to src/grammar. Errors stick to the builder, with the offset of the character at hand;
- * afterwards the cursor stands at the end, so loops end. Must not: read past n.
+ * afterwards the cursor is at the end, so loops end. Must not: read past n.
  */
 #ifndef SV_GRAMMAR_SCAN_H
 #define SV_GRAMMAR_SCAN_H

@@ -54,7 +54,7 @@ int sv_numbers_dfa(struct sv_dfa_room *room, const struct sv_numbers *spec, bool
 struct sv_spot {
     const json_t *schema;
     const char *path; /* "schema/properties/a" */
-    bool asserts;     /* says something itself, beyond $ref and allOf */
+    bool asserts;     /* constrains values itself, beyond $ref and allOf */
     uint8_t followed; /* enum in schema_read.c: whether what it says of the same value was */
     int64_t seen_by;  /* the set that last met it */
 };
@@ -79,7 +79,7 @@ enum sv_types {
     SV_NULL = 1,
     SV_BOOL = 2,
     SV_WHOLE = 4,  /* integers */
-    SV_BROKEN = 8, /* numbers that are no integers; stands only beside SV_WHOLE */
+    SV_BROKEN = 8, /* numbers that are no integers; only used with SV_WHOLE */
     SV_STRING = 16,
     SV_ARRAY = 32,
     SV_OBJECT = 64,
@@ -99,7 +99,7 @@ struct sv_extra {
     int32_t node;
 };
 
-/* What a set says about values, type by type. */
+/* A set's constraints on values, by type. */
 struct sv_leaf {
     uint32_t types;  /* that are allowed */
     bool has_values; /* enum or const: only these */
@@ -196,7 +196,7 @@ int sv_ref_target(struct sv_schema *s, const json_t *ref, const char *path, cons
  * keywords are about. */
 uint32_t sv_types_said(const json_t *schema);
 uint32_t sv_types_implied(const json_t *schema);
-/* Everything that a set says. */
+/* All constraints of a set. */
 int sv_leaf_make(struct sv_schema *s, int32_t node);
 /* A keyword that counts: tightens *bound (-1: no bound yet) when it is there. */
 int sv_schema_count(struct sv_schema *s, const struct sv_spot *spot, const char *key, bool is_max,
@@ -233,7 +233,7 @@ int sv_schema_dead(struct sv_schema *s);
 struct sv_emit {
     struct sv_schema *s;
     struct sv_build *b;
-    sv_expr space, comma;            /* what may stand between two tokens; "," and that */
+    sv_expr space, comma;            /* allowed white space between two tokens; "," with it */
     sv_expr character;               /* one of any string */
     sv_expr string, integer, number; /* rules of values without bounds */
     int32_t *waiting;                /* nodes whose rule is called and not defined */

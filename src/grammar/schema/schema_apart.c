@@ -12,7 +12,7 @@
 
 #define MAX_VIEWS 8 /* $ref after $ref */
 
-/* The subschema and those that it refers to; each says a part of what it says. */
+/* The subschema and those that it refers to; each has a part of its constraints. */
 static int views_of(struct sv_schema *s, const json_t *schema, const json_t *views[MAX_VIEWS])
 {
     const char *path;

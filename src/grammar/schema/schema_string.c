@@ -39,7 +39,7 @@ static int regex_dfa(struct sv_schema *s, const char *text, size_t n, bool searc
     return status;
 }
 
-/* Where c stands outside of groups, classes and escapes; n: nowhere. */
+/* The offset of c outside of groups, classes and escapes; n: none. */
 static size_t find(const char *text, size_t n, char c)
 {
     int depth = 0;

@@ -221,7 +221,7 @@ int sv_values_filter(struct sv_schema *s)
             continue;
         for (size_t v = 0; v < leaf->n_values; v++) {
             bool kept = leaf_allows(s, leaf, leaf->values[v], 0);
-            /* Behind it, because it says no when the work has run out. */
+            /* Afterwards, because it returns false when the work has run out. */
             int status = sv_dfa_spend(&s->room, 1, s->err);
             if (status != SV_OK)
                 return sv_schema_at(s, status, s->nodes[i].path);

@@ -130,7 +130,7 @@ int sv_serve_images_check(const struct sv_serve *s, const struct sv_params *p, s
 
 /* ---------------------------------------------------------------- parts to bytes */
 
-/* Where an image stands: the part's place and the member with the data. */
+/* The source of an image: the part's place and the member with the data. */
 struct source {
     const char *text;
     size_t n;

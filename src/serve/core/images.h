@@ -23,8 +23,8 @@ void sv_content_init(struct sv_content *c);
 void sv_content_fini(struct sv_content *c);
 /* Text parts are joined by line breaks. */
 void sv_content_text(struct sv_content *c, const json_t *text);
-/* The part stands for itself in the template. It is noted in p, to be decoded later; place: where
- * it stands in the body, for errors. */
+/* The template gets the part as it is. It is noted in p, to be decoded later; place: its place in
+ * the body, for errors. */
 int sv_content_image(struct sv_content *c, struct sv_params *p, json_t *part, const char *place,
                      struct sv_api_err *e);
 /* The content as JSON, of which c has nothing then; NULL: memory ran out. */

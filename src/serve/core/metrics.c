@@ -172,7 +172,7 @@ struct engines {
     int32_t n, block;
 };
 
-/* name{replica="r",labels}, and a blank. labels: "" or what stands between the braces. */
+/* name{replica="r",labels}, and a blank. labels: "" or the text between the braces. */
 static void begin_line(struct sv_buf *b, const struct engines *e, int32_t r, const char *name,
                        const char *labels)
 {

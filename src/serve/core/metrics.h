@@ -44,7 +44,7 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b);
 void sv_metric_label(struct sv_buf *b, const char *name, const char *value);
 void sv_metric_head(struct sv_buf *b, const char *name, const char *type, const char *help);
 void sv_metric_gauge(struct sv_buf *b, const char *name, const char *help, double v);
-/* Histograms of seconds and of numbers of tokens. labels: what stands between the braces, or "". */
+/* Histograms of seconds and of numbers of tokens. labels: the text between the braces, or "". */
 void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,
                          const struct sv_histogram *h);
 void sv_metric_counts(struct sv_buf *b, const char *name, const char *help, const char *labels,

@@ -58,7 +58,7 @@ enum sv_constraint_kind {
 struct sv_tool_constraint {
     bool tags;      /* each call between tags; else a call is a bare object */
     bool many;      /* more than one call is allowed */
-    bool free;      /* text may stand beside calls, or instead of them */
+    bool free;      /* text may come with calls, or instead of them */
     bool arguments; /* the answer is the arguments of the only tool */
 };
 /* What an answer must be. */

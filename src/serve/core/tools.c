@@ -182,7 +182,7 @@ static const json_t *tool_named(const struct sv_params *p, const char *name)
     return NULL;
 }
 
-/* The tools that allowed_tools names; a name stands in the object or in its "function". */
+/* The tools that allowed_tools names; a name is in the object or in its "function". */
 static int find_callable(struct sv_params *p, struct sv_api_err *e)
 {
     json_t *callable = json_array();

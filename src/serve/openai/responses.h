@@ -17,8 +17,8 @@
 /* Any thread may call these. key: index of the API key that an answer belongs to; with another key
  * the answer is not found. */
 
-/* Takes both texts. input: the request's items, a line each. output: where the lines of the
- * answer's own items stand in response. before: the turn that this one continues, or NULL. */
+/* Takes both texts. input: the request's items, a line each. output: the ranges of the answer's own
+ * items in response. before: the turn that this one continues, or NULL. */
 void sv_stored_put(struct sv_stored *st, int key, const char *id, struct sv_kept *before,
                    struct sv_buf *input, struct sv_buf *response, size_t output, size_t n_output);
 /* Shrinks a buffer to its text, so that the store's limit counts what is used. */

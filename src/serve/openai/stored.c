@@ -22,7 +22,7 @@ struct sv_kept {
     char id[SV_RESPONSE_ID];
     int key;                       /* index of the API key it belongs to */
     struct sv_buf input, response; /* lines of items; the object */
-    struct sv_buf items;           /* struct sv_kept_item: where they stand in both */
+    struct sv_buf items;           /* struct sv_kept_item: their ranges in both */
     size_t n_input;                /* number of input items, which come first */
 };
 
