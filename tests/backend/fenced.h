@@ -1,5 +1,5 @@
 /*
- * fenced.h - memory that ends at a page nobody may touch, since mapped weight files do.
+ * fenced.h - memory that ends at an inaccessible page, as mapped weight files do.
  *
  * For the tests of products and of compressed weights. An includer defines _DEFAULT_SOURCE first
  * (MAP_ANONYMOUS). Must not: come from the arena or from malloc, whose neighbours can be read

@@ -488,7 +488,7 @@ static void *own_replay_main(void *arg)
     return NULL;
 }
 
-/* Ranges of every length; the rank that has none changes, and nobody has what is behind the last.
+/* Ranges of every length; the rank that has none changes, and no rank has rows after the last.
  */
 static void deal(struct rig *g)
 {

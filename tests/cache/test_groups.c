@@ -3,9 +3,9 @@
  * model: random sequences over two tokens, so that beginnings often agree.
  *
  * Content: a position of a paged group holds a function of the tokens up to it; a state block is
- * kept by a small mixer that follows the contract of sv_cache_commit, and tells at each pass
- * whether what it folded is what the tokens say. With ample pools the model predicts what attach
- * finds, group by group; with short pools whatever is found must be right and nothing may leak.
+ * updated by a small mixer that follows the contract of sv_cache_commit and checks at each pass
+ * that its state matches the tokens. With ample pools the model predicts what attach finds, group
+ * by group; with short pools whatever is found must be right and nothing may leak.
  */
 #include "testing.h"
 

@@ -2,9 +2,9 @@
  * test_prefix.c - the prefix index against a naive model: random sequences over two tokens, so that
  * beginnings often agree, in pools that are always short.
  *
- * The model remembers, for every page-aligned beginning that was ever published, when it was last
- * used. Canaries: a position's content is a function of the tokens up to it, so whatever is
- * attached must say what its tokens say, in every group, whoever wrote it.
+ * The model records, for every page-aligned prefix that was ever published, when it was last used.
+ * Canaries: a position's content is a function of the tokens up to it, so attached pages must match
+ * their tokens, in every group, whichever sequence wrote them.
  */
 #include "testing.h"
 
@@ -333,8 +333,8 @@ static int32_t draft_end(const struct sv_cache *c, int32_t slot)
     return sv_cache_valid_to(c, slot, c->owned[SV_CACHE_DRAFT]);
 }
 
-/* Pages without the draft's K/V: who finds or shares them is told; a page that has it takes their
- * place as soon as nobody reads them. */
+/* Pages without the draft's K/V: sequences that find or share them are marked; a page that has it
+ * replaces them as soon as no sequence reads them. */
 static void without_the_drafts_part(void **state)
 {
     (void)state;
@@ -362,7 +362,7 @@ static void without_the_drafts_part(void **state)
     sv_cache_release(&c, 0);
     sv_cache_release(&c, 1);
     sv_cache_check(&c);
-    sv_cache_publish(&c, 2, tokens, 12); /* nobody reads them any more */
+    sv_cache_publish(&c, 2, tokens, 12); /* no sequence reads them any more */
     assert_int_equal(draft_end(&c, 2), INT32_MAX);
     sv_cache_check(&c);
     assert_int_equal(sv_cache_attach(&c, 0, tokens, 12, 0), 12);

@@ -1,7 +1,7 @@
 /*
- * test_prefix_alike.c - pages that differ in one token only, at each place of the page, and pages
- * that say the same behind different beginnings: more of them than the index has buckets, so that a
- * comparison left out would be found.
+ * test_prefix_alike.c - pages that differ in one token only, at each place of the page, and equal
+ * pages after different prefixes: more of them than the index has buckets, so that a missing
+ * comparison would be found.
  */
 #include "testing.h"
 

@@ -1,5 +1,5 @@
 /*
- * test_show.c - what people and programs read: progress lines, tables, bars, samples, sums over
+ * test_show.c - output for people and programs: progress lines, tables, bars, samples, sums over
  * answers.
  */
 #define _POSIX_C_SOURCE 200809L /* open_memstream */
@@ -282,7 +282,7 @@ static void stops_are_taken_out(void **state)
     assert_string_equal(s.stop[1], "b");
 }
 
-/* Load that nobody answered, and in no time: the figures are numbers all the same. */
+/* A load test without answers, in no time: the figures are valid numbers. */
 static void a_report_of_nothing(void **state)
 {
     struct sv_bench_load_request r = {.error = "refused"};

@@ -1,6 +1,6 @@
 /*
- * test_world.c - a group of ranks: the stream of messages in order and whole whoever is slow,
- * values that all agree on, and a rank that fails or reads no more.
+ * test_world.c - a group of ranks: the stream of messages arrives in order and complete whichever
+ * rank is slow, shared values, and a rank that fails or stops reading.
  *
  * timeout: 120
  */

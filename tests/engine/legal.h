@@ -1,5 +1,5 @@
 /*
- * legal.h - grammars for engine tests, and what says independently of them which answers are legal.
+ * legal.h - grammars for engine tests, and independent checks of which answers are legal.
  */
 #ifndef SV_TEST_LEGAL_H
 #define SV_TEST_LEGAL_H

@@ -1,6 +1,6 @@
 /*
- * ranked.h - what is promised of a model that is divided among ranks, for any pair of models: tests
- * of test_ranks.c, test_rank_families.c and test_dp_attention.c.
+ * ranked.h - the guarantees for a model that is divided among ranks, for any pair of models: shared
+ * by test_ranks.c, test_rank_families.c and test_dp_attention.c.
  */
 #ifndef SV_TEST_RANKED_H
 #define SV_TEST_RANKED_H

@@ -254,8 +254,8 @@ static void collect(void *user, const struct sv_event *ev)
     o->n_tokens += ev->n_tokens;
     assert_true(ev->n_drafted >= 0 && ev->n_drafted <= ev->n_tokens);
     s->n_drafted += ev->n_drafted;
-    /* Each event by itself is whole code points, however tokens cut them: who streams writes it out
-     * at once. */
+    /* Each event has whole code points, however tokens cut them: a client that streams writes it
+     * out at once. */
     assert_int_equal(sv_utf8_valid(ev->text, ev->n_bytes), ev->n_bytes);
     o->text = realloc(o->text, o->n_text + ev->n_bytes + 1);
     if (ev->n_bytes)
@@ -332,7 +332,7 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
         sv_cache_check(&e->cache);
     if (rc < 0)
         fail_msg("step: %s", msg);
-    assert_int_equal(e->n_flight, 0); /* nobody is left to wait for it */
+    assert_int_equal(e->n_flight, 0); /* no request is left to wait for it */
     for (int32_t i = 0; i < n; i++)
         assert_true(out[i].finish != SV_FINISH_NONE);
     for (int32_t g = 0; g < e->cache.n_groups; g++)

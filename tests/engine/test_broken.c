@@ -1,7 +1,7 @@
 /*
- * test_broken.c - a device that fails in the middle, as one does that no longer answers: every
- * request that is there gets the device's own words, the engine takes no more, asks the device for
- * nothing again and closes.
+ * test_broken.c - a device that fails during requests, for instance by no longer answering: every
+ * request gets the device's error, the engine accepts no more, does not use the device again and
+ * closes.
  */
 #include "testing.h"
 
@@ -107,7 +107,7 @@ static void breaks(const struct sv_engine_options *o, const struct sv_engine_tun
     assert_int_equal(rc, SV_EDEVICE);
     assert_string_equal(err.msg, words);
     sv_engine_deliver(e);
-    for (int i = 0; i < N; i++) { /* those that still waited for a seat as well */
+    for (int i = 0; i < N; i++) { /* those that still waited for a slot as well */
         assert_int_equal(told[i].n_ends, 1);
         assert_true(told[i].finish == SV_FINISH_ERROR || told[i].n_tokens == 100);
         if (told[i].finish == SV_FINISH_ERROR)

@@ -1,9 +1,9 @@
 /*
- * test_calibrate.c - what rows hold while the cost of steps is measured: another token each, and
- * others in each run, so that a mixture of experts routes them as in use; the same in every
- * process. With DP attention ranks have as many sequences each as they would in use.
+ * test_calibrate.c - the tokens of rows while step costs are measured: different in all rows and
+ * runs, so that a mixture of experts routes them as in use, and the same in every process. With DP
+ * attention each rank has as many sequences as in use.
  *
- * The CPU's device with a block_ids that looks at the ids of the target's passes.
+ * Uses the CPU's device with a block_ids that checks the ids of the target's passes.
  */
 #include "testing.h"
 

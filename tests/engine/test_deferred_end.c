@@ -1,7 +1,7 @@
 /*
  * test_deferred_end.c - a sequence that ends or is canceled while its taps are deferred leaves
- * pages without the draft's part: whoever goes on from them is told so, or would draft from memory
- * that nobody has written. And taps of positions that a sequence no longer has are made nothing of.
+ * pages without the draft's K/V: a sequence that continues them must be marked, or would draft from
+ * memory that was never written. Taps of positions that a sequence no longer has are not processed.
  */
 #include "testing.h"
 
@@ -101,7 +101,7 @@ static int32_t lacks_from(struct sv_engine *e, bool cancel)
     if (e->sched.policy)
         assert_int_equal(e->policy->n_dropped + e->policy->n_disabled,
                          0); /* all was deferred until the end */
-    assert_int_equal(e->accept.n_drafted > 0, !e->sched.policy); /* nobody drafted, or everybody */
+    assert_int_equal(e->accept.n_drafted > 0, !e->sched.policy); /* none drafted, or all */
     c.req.prompt_ids = prompt;
     c.req.n_prompt_ids = PROMPT + ANSWER;
     c.req.max_tokens = 4;
@@ -320,7 +320,7 @@ static void rows_beyond_its_end_are_dropped(void **state)
     e->drafter->ops = &noting;
     q->n_committed = KNOWN;
     e->sched.before_preempt(
-        e->sched.user); /* what is told before anybody loses pages: work off what is deferred */
+        e->sched.user); /* called before a sequence loses pages: runs deferred updates */
     e->drafter->ops = ops;
     q->n_committed = n_committed;
     assert_int_equal(kept.n_observed, KNOWN);

@@ -22,7 +22,7 @@ static const char grammar[] = "root ::= ([ -\"] | [$-}] | \"#!\" none | \"~(\" f
                               "none ::= (\"a\"?){70000}\n"
                               "few ::= (\"a\"? \"b\"?){15000}\n";
 
-/* Right for a while, then into the expensive parts: legal as long as anybody can tell. */
+/* Right for a while, then into the expensive parts: legal as far as can be determined. */
 struct tempter {
     struct sv_drafter base; /* first member */
     const struct run_truth *truth;

@@ -1,6 +1,6 @@
 /*
  * test_grammar.c - answers under a grammar: legal, and the same token for token in every
- * arrangement, drafted or not; what a mask leaves is drawn as the model has it.
+ * arrangement, drafted or not; allowed tokens are drawn from the model's distribution.
  *
  * timeout: 240
  * release: greedy_f32
@@ -8,8 +8,8 @@
  * release: sampled_f32
  * release: sampled_bf16
  *
- * The reference is one sequence at a time, no drafter. tests/engine/legal.c says what is legal,
- * independently of the grammars. tests/grammar holds masks against the grammars themselves.
+ * The reference is one sequence at a time, no drafter. tests/engine/legal.c checks answers
+ * independently of the grammars. tests/grammar compares masks with the grammars themselves.
  */
 #include "testing.h"
 
@@ -235,7 +235,7 @@ static void lost_pages_and_prefixes(void **state)
 }
 
 /* Any widths, rows cut by the policy too, on a device that tells its results late. Who has no
- * grammar goes on a step ahead where nobody else runs. */
+ * grammar runs a step ahead when it is alone. */
 static void any_widths_late(void **state)
 {
     (void)state;

@@ -1,10 +1,10 @@
 /*
- * test_keys.c - what a device with graphs captures once is replayed for every later pass with the
- * same key, so all that is baked into its launches must follow from the key: counts, which kinds of
- * sampling there are, taps, log probabilities, where a rank's own rows stand.
+ * test_keys.c - a captured graph is replayed for every later pass with the same key, so everything
+ * that its launches fix must follow from the key: counts, kinds of sampling, taps, log
+ * probabilities, the places of a rank's own rows.
  *
- * The CPU's device with a graph_run that remembers what each key stood for. Requests of every kind
- * come and go. Rows of images come from memory that no key names.
+ * Uses the CPU's device with a graph_run that records the launches of each key, with requests of
+ * every kind. Rows of images come from memory that no key contains.
  */
 #include "testing.h"
 

@@ -1,6 +1,6 @@
 /*
- * test_library.c - salvo.h as a stranger uses it: requests from inside callbacks, no room for
- * messages, values that make no sense. Nothing but the public header drives the engine here.
+ * test_library.c - unusual uses of salvo.h: requests from inside callbacks, no buffer for messages,
+ * invalid values. The engine is driven through the public header alone.
  */
 #include "testing.h"
 
@@ -87,7 +87,7 @@ static void callbacks_may_submit_and_cancel(void **state)
     sv_close_engine(e);
 }
 
-/* Somebody who tries again on every end is told that there is nothing to come, and nothing is left
+/* A caller that submits again at every end gets an error while closing, and nothing is left
  * behind. */
 static void closing_takes_no_more(void **state)
 {
@@ -223,7 +223,7 @@ static void note_times(void *user, const struct sv_event *ev)
     assert_int_equal(sv_get_request_stats(t->engine, ev->request, &t->at_end), 0);
 }
 
-/* Two requests on one seat, prompts a token a step: waiting, prompt and answer each take their own
+/* Two requests in one slot, prompts a token a step: waiting, prompt and answer each take their own
  * time, and all three together the time from submitting to the end. */
 static void times_add_up(void **state)
 {

@@ -410,7 +410,7 @@ static void on_progress(void *user, enum sv_open_stage stage, double share)
         p->weights = share;
 }
 
-/* Who waits for an engine hears how far it is: only forward, tensor by tensor, up to all of
+/* The progress of opening is reported: only forward, tensor by tensor, up to all of
  * them. */
 static void hear(const char *target, const char *draft)
 {

@@ -399,7 +399,7 @@ static void int8_avx2(void **state)
 }
 
 /* Gate and up of one layer are both multiplied with int8, of the other only up is: MXFP4 stays
- * exact. A row's text does not depend on who shares its experts. */
+ * exact. A row's text does not depend on which rows share its experts. */
 static void int8_experts(void **state)
 {
     (void)state;

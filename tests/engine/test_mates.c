@@ -1,7 +1,7 @@
 /*
- * test_mates.c - what a request says does not depend on who runs beside it: the same tokens alone
- * and among 64 others, with and without a draft, wherever in a block its drafts are refused,
- * whatever the others ask for and whenever they leave. For each family.
+ * test_mates.c - a request's answer does not depend on concurrent requests: the same tokens alone
+ * and among 64 others, with and without a draft, wherever in a block its drafts are rejected,
+ * whatever the others' parameters are and whenever they end. For each family.
  *
  * timeout: 240
  * release: all

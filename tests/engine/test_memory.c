@@ -1,6 +1,6 @@
 /*
  * test_memory.c - how many pages the pools get, on devices with and without memory of their own,
- * and what is said when one sequence does not fit.
+ * and the error when one sequence does not fit.
  */
 #include "testing.h"
 
@@ -53,7 +53,7 @@ static void shared_with_the_host(void **state)
     a.ram_bytes = GIB / 4;
     assert_int_equal(pages(a), 102); /* 40 % of 256 MiB */
     a.cache_bytes = 500 << 20;
-    assert_int_equal(pages(a), 500); /* who names a size gets it, for prefixes */
+    assert_int_equal(pages(a), 500); /* an explicit size is used in full, for prefixes */
     a.keep_prefixes = false;
     assert_int_equal(pages(a), 256); /* or what can be used */
     a.cache_bytes = 63 << 20;

@@ -1,12 +1,12 @@
 /*
- * test_preempt.c - caches too small for the sequences that want to run: they lose their pages and
- * resume, and neither a token nor an accept length changes.
+ * test_preempt.c - caches too small for the running sequences: sequences are preempted and resume,
+ * and neither a token nor an accept length changes.
  *
  * timeout: 240
  * release: all
  *
  * The reference runs one sequence at a time with pages for all of it. Every arrangement below has
- * pools of little more than one sequence, so that most sequences are thrown out, several times, in
+ * pools of little more than one sequence, so that most sequences are preempted, several times, in
  * their prompt and in their answer. For each family.
  */
 #include "testing.h"

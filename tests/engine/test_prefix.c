@@ -1,6 +1,6 @@
 /*
- * test_prefix.c - the prefix cache through the engine: what is found changes neither a token nor an
- * accept length, and is what should be found.
+ * test_prefix.c - the prefix cache through the engine: hits change neither a token nor an accept
+ * length, and are those that are expected.
  *
  * timeout: 240
  * release: all
@@ -397,7 +397,7 @@ static void answers(void **state)
 }
 
 /* A prompt is found by requests of the same salt alone, also where the one before computed all of
- * its own, as log probabilities of a prompt ask for, and in a seat that another had. */
+ * its own, as log probabilities of a prompt need, and in a slot that another had. */
 static void salts(void **state)
 {
     static const uint64_t salt[][2] = {{0, 0}, {1, 0}, {1, 2}, {0, 2}};

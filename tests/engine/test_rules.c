@@ -379,7 +379,7 @@ static void greedy_by_definition(void **state)
     run_cases_free(c, N);
 }
 
-/* Prompt rows in any chunks and beside any mates have the same bits, and change nobody's tokens. */
+/* Prompt rows in any chunks and batch have the same bits, and change no other request's tokens. */
 static void prompt_logprobs_in_chunks(void **state)
 {
     (void)state;

@@ -3,10 +3,11 @@
  *
  * After every plan: no slot twice, decode segments first, every decoding sequence runs, pages for
  * every row, prompt rows within the budget and fairly shared, rows and logits laid out without
- * gaps; nobody overtakes, not even when sequences lose their pages; every sequence ends; the cache
+ * gaps; sequences keep their order, even when they are preempted; every sequence ends; the cache
  * ends empty. The same with slots in parts of their own pages, with a prefix cache, and with plans
- * made while the step before is in flight, whose results come late. Then single cases: who is
- * seated where pages are short, and who computes the draft's K/V again while others wait.
+ * made while the previous step is in flight, whose results come late. Then single cases: which
+ * sequence is admitted when pages are short, and which recomputes the draft's K/V while others
+ * wait.
  */
 #include "testing.h"
 
@@ -30,7 +31,7 @@ struct world {
     uint64_t next_id;
     int n_done, n_steps;
     int64_t n_preempted; /* before the last plan */
-    bool calm;           /* nobody ends before its cap */
+    bool calm;           /* no sequence ends before its cap */
     bool ahead;          /* plans are made before the step in flight is read */
     struct sv_plan flight;
     struct sv_plan_seg flight_seg[SLOTS];
@@ -253,8 +254,8 @@ static void sweep(struct world *w)
     }
 }
 
-/* Nobody overtakes: whoever runs came before everybody who waits, where they might have the same
- * pages; and nobody waits in an empty house. */
+/* First come, first served: running sequences arrived before all waiting ones that could have the
+ * same pages, and none waits while none runs. */
 static void check_admission(const struct world *w)
 {
     bool waiting = false, running = false;
@@ -305,7 +306,7 @@ static int64_t random_parts(int32_t n_parts, int32_t block, int32_t pages, int32
     while (w.n_done < TOTAL) {
         if (w.next_id <= TOTAL && sv_rng_below(&w.rng, 3))
             arrive(&w);
-        if (w.s.head && !sv_rng_below(&w.rng, 40)) /* cancel somebody */
+        if (w.s.head && !sv_rng_below(&w.rng, 40)) /* cancel one */
             leave(&w, w.s.head);
         sweep(&w);
         w.n_preempted = w.s.n_preemptions;
@@ -324,7 +325,7 @@ static int64_t random_parts(int32_t n_parts, int32_t block, int32_t pages, int32
             run(&w, &w.plan);
         sweep(&w);
         sv_cache_check(&w.cache);
-        assert_true(++w.n_steps < 100000); /* everybody gets through */
+        assert_true(++w.n_steps < 100000); /* all sequences end */
     }
     assert_null(w.s.head);
     for (int32_t g = 0; g < 2; g++)
@@ -469,7 +470,7 @@ static void step(struct world *w)
     sv_cache_check(&w->cache);
 }
 
-/* A sequence is seated where its beginning is known, else where most pages are to spare, else where
+/* A sequence is admitted where its prefix is cached, else where most pages are free, else where
  * there is room; and loses its pages to sequences of its part alone. */
 static void slots_of_parts(void **state)
 {
@@ -538,7 +539,7 @@ static void long_and_short(void **state)
 }
 
 /* A prompt of one page that will decode with blocks of 16: as many pages as it takes, from the
- * moment it is seated. */
+ * moment it is admitted. */
 static void slots_leave_room_for_blocks(void **state)
 {
     (void)state;
@@ -591,7 +592,7 @@ static void until_decoding(struct world *w, const struct sv_seq *q)
 }
 
 /* Who lacks the draft's K/V and has lost more than it takes computes it again, but not while
- * somebody waits for a seat or for pages, and not while a step is in flight. */
+ * a sequence waits for a slot or for pages, and not while a step is in flight. */
 static void nobody_restores_while_others_wait(void **state)
 {
     (void)state;
@@ -607,7 +608,7 @@ static void nobody_restores_while_others_wait(void **state)
     for (int i = 0; i < SLOTS; i++)
         assert_true(q[i]->state == SV_SEQ_DECODE && q[i]->n_tokens < q[i]->cap_tokens - 60);
     sv_sched_lacks(&w.cache, q[1], 20);
-    q[SLOTS] = ask(&w, 10, 5, BLOCK); /* finds no seat */
+    q[SLOTS] = ask(&w, 10, 5, BLOCK); /* finds no slot */
     for (int n = 0; n < 3; n++) {
         q[1]->record.missed_us = 1e9;
         assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
@@ -616,7 +617,7 @@ static void nobody_restores_while_others_wait(void **state)
         assert_true(w.plan.seg[q[1]->slot].disabled);
         run(&w, &w.plan);
     }
-    leave(&w, q[0]); /* the seat it waited for */
+    leave(&w, q[0]); /* the slot it waited for */
     sweep(&w);
     assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
     assert_true(q[SLOTS]->slot >= 0 && p->n_restored == 0);

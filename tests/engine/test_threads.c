@@ -1,7 +1,7 @@
 /*
- * test_threads.c - the step on several threads: the text of one, with every way weights may lie,
- * greedy and with rules and log probabilities; and two engines at once, each driven by a thread of
- * its own.
+ * test_threads.c - the step on several threads: the same text as on one, with every layout of
+ * weights, greedy and with rules and log probabilities; and two engines at once, each driven by a
+ * thread of its own.
  *
  * Small enough for `make tsan`, where CI runs it: every family of kernels that this machine has,
  * the pool under them, prompts in chunks, blocks, steps ahead. timeout: 120

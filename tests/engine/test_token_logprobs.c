@@ -3,9 +3,9 @@
  *
  * timeout: 240
  *
- * One sequence alone and without a drafter is held against the numbers of the tokens that came and
- * of the best ones, which are reported on another way; every other arrangement must give the same
- * bits, at every place of the answer and the prompt. Neighbours name other tokens, or none.
+ * One sequence alone and without a drafter is compared with the numbers of chosen and of most
+ * probable tokens, which another op reports; every other arrangement must give the same bits, at
+ * every place of the answer and the prompt. Concurrent requests name other tokens, or none.
  */
 #include "testing.h"
 

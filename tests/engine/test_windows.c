@@ -120,7 +120,7 @@ static struct sv_engine *open_measured(const struct sv_engine_options *o)
     }
 }
 
-/* Calibration seats its scratch sequences at contexts whose beginning the window has passed. */
+/* Calibration puts its scratch sequences at contexts whose beginning the window has passed. */
 static void measured_widths(void **state)
 {
     (void)state;

@@ -15,7 +15,7 @@ struct tables {
     uint32_t n;
     uint16_t *ends; /* (n_rules, n + 1) bit e: the rule, begun here, may end at e */
     bool *begins;   /* (n_rules, n + 1) begun here, the text's end is reached and more may follow */
-    bool *asked;    /* (n_rules, n + 1) somebody calls the rule here */
+    bool *asked;    /* (n_rules, n + 1) the rule is called here */
     bool *seen;     /* (n_nodes, n + 1) of one rule and position */
     uint32_t *todo;
     uint32_t n_todo;

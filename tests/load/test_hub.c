@@ -64,7 +64,7 @@ static void directories(void **state)
 
     assert_int_equal(sv_model_dir(plain, dir, sizeof dir, &err), SV_OK);
     assert_string_equal(dir, plain);
-    /* Not there: who opens it says so. */
+    /* Not there: opening it reports that. */
     assert_int_equal(sv_model_dir("no/such/dir", dir, sizeof dir, &err), SV_OK);
     assert_string_equal(dir, "no/such/dir");
 

@@ -57,7 +57,7 @@ static void what_is_read(void **state)
     sv_free(text);
 }
 
-/* A rope dict that somebody edited, for more positions: transformers' classes take their own
+/* A rope dict that was edited, for more positions: transformers' classes take their own
  * sections, which is followed where these divide the frequencies. */
 static void sections_that_a_file_leaves_out(void **state)
 {

@@ -1,8 +1,8 @@
 /*
- * drive.h - the width policy, and fixed widths beside it, on a machine made of arithmetic.
+ * drive.h - runs the width policy, and fixed widths for comparison, on a simulated machine.
  *
- * Included by the tests of the policy. Accept lengths are drawn from a profile, all widths meet the
- * same draws. Must not: say what is good enough.
+ * Included by the tests of the policy. Accept lengths are drawn from a profile, the same draws for
+ * all widths. Must not: decide what is good enough.
  */
 #ifndef SV_TESTS_DRIVE_H
 #define SV_TESTS_DRIVE_H

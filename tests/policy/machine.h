@@ -1,8 +1,8 @@
 /*
- * machine.h - machines made of arithmetic, which test_policy.c lets the width policy run on.
+ * machine.h - simulated machines for the tests of the width policy.
  *
  * A machine is a function from rows to time. measure_table makes the table that calibration would
- * find on it. Must not: know what a policy is.
+ * measure on it. Must not: use the policy.
  */
 #ifndef SV_TESTS_MACHINE_H
 #define SV_TESTS_MACHINE_H

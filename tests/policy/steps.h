@@ -1,6 +1,6 @@
 /*
- * steps.h - what a step tells the width policy on a machine made of arithmetic: what came of
- * drafts, and what a clock says.
+ * steps.h - the results of a step for the width policy on a simulated machine: accepted drafts and
+ * the time.
  *
  * Included by the tests of the policy. Must not: choose anything.
  */

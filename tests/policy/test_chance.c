@@ -1,7 +1,6 @@
 /*
- * test_chance.c - what a verify step leaves in the counts of how likely drafts are kept (chance.c),
- * number by number: what was seen, what was cut off, what goes stale, and how a probe that did well
- * is followed by more.
+ * test_chance.c - the counts of accepted drafts after a verify step (chance.c), number by number:
+ * observed, pruned and fading ones, and how a successful probe is followed by more.
  */
 #include "testing.h"
 
@@ -116,7 +115,7 @@ static void probe_counts(void **state)
 }
 
 /* Drafts that were cut off count by their chance, each by the chance that those before it were
- * kept; what nobody drafted goes stale. */
+ * kept; counts of positions that were not drafted fade. */
 static void cut_counts(void **state)
 {
     (void)state;
@@ -149,7 +148,7 @@ static void cut_counts(void **state)
 }
 
 /* Half of the drafts kept: a probe of width 4 is thought to bring 1.9 tokens, so 4 are better than
- * anybody thought and 2 are not. */
+ * expected and 2 are not. */
 static void follow_ups(void **state)
 {
     (void)state;

@@ -53,7 +53,7 @@ static const struct sv_policy_seq *step(struct table *t, int32_t n, int32_t fixe
     return p->seq;
 }
 
-/* All n of the last step were counted under this reason, and nobody under another. */
+/* All n of the last step were counted under this reason, and none under another. */
 static void counted(const struct table *t, enum sv_reason reason, int32_t n)
 {
     for (int i = 0; i < SV_REASONS; i++)
@@ -120,7 +120,7 @@ static void reasons(void **state)
             t.r[i].disabled = !(t.r[i].lacks = how);
         assert_int_equal(step(&t, 3, 0, BLOCK, 0)[1].width, 1);
         counted(&t, SV_REASON_DISABLED, 3);
-        assert_true(step(&t, 3, 4, BLOCK, 0)[1].width == 4); /* but who asked for a width has it */
+        assert_true(step(&t, 3, 4, BLOCK, 0)[1].width == 4); /* except a request's own width */
         counted(&t, SV_REASON_ASKED, 3);
     }
     sv_policy_close(t.p);
@@ -415,8 +415,8 @@ static void disabled_by_record(void **state)
     }
 }
 
-/* What was found with many who might draft finds fewer who have a rank by now: seats beyond are
- * empty, or somebody else's, and are left alone. */
+/* A search result for many ranked sequences is used when fewer of them are left: slots beyond are
+ * empty, or another sequence's, and are not changed. */
 static void rivals_need_their_ranks(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * test_cost.c - the cost table's arithmetic (cost.c), number by number. What steps teach it, and
- * whether choices by it are good, is test_policy.c's.
+ * test_cost.c - the cost table's arithmetic (cost.c), number by number. Learning from steps and the
+ * quality of choices are tested by test_policy.c.
  */
 #include "testing.h"
 

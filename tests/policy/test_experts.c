@@ -1,6 +1,6 @@
 /*
- * test_experts.c - the width policy where rows choose experts: a block of few sequences reads many
- * times what a row reads, a block of many hardly more. At each number of sequences and each
+ * test_experts.c - the width policy with a mixture of experts: a block of few sequences reads many
+ * times as much as a row, a block of many hardly more. At each number of sequences and each
  * acceptance it comes near the best fixed width.
  *
  * timeout: 300

@@ -1,6 +1,6 @@
 /*
- * test_locks.c - states that the width policy must come out of: worlds that change, and worlds in
- * which little can be tried. Elsewhere (test_policy.c) a world is the same from its first step on.
+ * test_locks.c - states that the width policy must recover from: conditions that change, and
+ * conditions with little exploration. In test_policy.c conditions are constant.
  *
  * timeout: 240
  */
@@ -13,7 +13,7 @@
 
 enum { NEVER, ALWAYS, KINDS };
 
-/* Requests of n_tokens each, one after the other in every seat. */
+/* Requests of n_tokens each, one after the other in every slot. */
 struct world {
     const struct machine *m;
     int32_t n, n_tokens;
@@ -21,7 +21,7 @@ struct world {
     int32_t cap;           /* 0: the block; else answers end after so many tokens */
     bool ahead;
     double deferred_us;
-    /* what its drafts are worth: of the request in seat i, at its token, in this step */
+    /* acceptance of the request in slot i, at this token, in this step */
     int (*kind)(int32_t i, int64_t token, int32_t step);
 };
 
@@ -317,7 +317,7 @@ static void verify_any(struct sv_policy *p, struct guest *of[], struct sv_rng *r
 }
 
 /* Requests of all kinds come and go in any number, their widths asked for or chosen, with and
- * without cuts, prompts and steps ahead: nothing of who has left is looked at, and all adds up. */
+ * without pruning, prompts and steps ahead: no state of ended requests is read, and all adds up. */
 static void anything(void **state)
 {
     (void)state;

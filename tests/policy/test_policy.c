@@ -1,6 +1,5 @@
 /*
- * test_policy.c - the width policy on machines made of arithmetic: its choices against every fixed
- * width.
+ * test_policy.c - the width policy on simulated machines: its choices against every fixed width.
  *
  * timeout: 300
  * release: near_tie
@@ -283,7 +282,7 @@ static void backs_off(void **state)
     sv_policy_close(p);
 }
 
-/* Prompts' context K/V has to be made where somebody drafts, and counts. */
+/* Prompts' context K/V must be computed if a sequence drafts, and its cost counts. */
 static void worth_its_context(void **state)
 {
     (void)state;
@@ -414,7 +413,7 @@ static void beside_prompts(void **state)
     assert_true(n_drafting > 40 && n_plain > 40);
 }
 
-/* Requests of 150 steps each, one after the other in every seat; from request `good` on drafts are
+/* Requests of 150 steps each, one after the other in every slot; from request `good` on drafts are
  * kept. What keeping up the draft's context costs (3 % of a plain step, shared by those it is kept
  * up for) is part of the time. Returns tokens per us over plain decoding's, of requests [from, to).
  */
@@ -760,7 +759,7 @@ static void cut_at_a_price(void **state)
  * drafts: shares of a plain step, for all that run. */
 static const double HOLDING = 0.003, PROJECTING = 0.03;
 
-/* Requests one after the other in every seat, as deferred_kv.c treats them. Returns tokens per us
+/* Requests one after the other in every slot, as deferred_kv.c treats them. Returns tokens per us
  * over plain decoding's. */
 static double run_holding(const struct machine *m, const struct sv_accept_profile *prof, int32_t n,
                           uint64_t seed, double lost[4])

@@ -1,5 +1,5 @@
 /*
- * test_shapes.c - tables of which one shape was measured wrong: steps set them right while a server
+ * test_shapes.c - cost tables with one wrong measurement: real steps correct them while a server
  * runs.
  *
  * timeout: 300

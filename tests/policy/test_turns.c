@@ -1,6 +1,6 @@
 /*
- * test_turns.c - things timed in turns on a machine that changes its pace: who has how many, and
- * what is believed.
+ * test_turns.c - timing shapes in turns on a machine whose speed changes: the number of turns of
+ * each, and which times count.
  */
 #include "testing.h"
 
@@ -66,8 +66,7 @@ static void whole_rounds(void **state)
     }
 }
 
-/* However a slow moment lies, with three rounds that it does not fill nobody looks costlier than
- * anybody else. */
+/* Wherever a slow phase is, with three rounds free of it no shape looks costlier. */
 static void slow_moments(void **state)
 {
     (void)state;

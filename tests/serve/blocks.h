@@ -1,5 +1,5 @@
 /*
- * blocks.h - streams of /v1/messages as clients of Anthropic's API put them together.
+ * blocks.h - parses streams of /v1/messages as clients of Anthropic's API do.
  *
  * Included by tests/serve/test_*.c. Must not: know how the server makes them.
  */

@@ -1,5 +1,5 @@
 /*
- * requests.h - what the HTTP parser makes of a stream, as text, however the stream is cut.
+ * requests.h - the HTTP parser's events for a stream, as text, however the stream is cut.
  *
  * Included by tests/serve/test_http_parse.c and tests/fuzz/fuzz_http.c.
  */

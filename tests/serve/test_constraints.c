@@ -1,8 +1,8 @@
 /*
- * test_constraints.c - answers that must have a form: every dialect's way to ask for one, whole and
- * streamed, several choices, log probabilities, errors that name the field and the place; grammars
- * that are kept, and made beside the loop. On the instant engine, which obeys grammars, and on the
- * demo pair.
+ * test_constraints.c - constrained answers: every dialect's fields, whole and streamed, several
+ * choices, log probabilities, errors that name the field and the place; grammars that are cached,
+ * and compiled beside the loop. On the instant engine, which follows grammars, and on the demo
+ * pair.
  */
 #include "serve/hub.h"
 #include "serve/core/grammars.h"

@@ -1,7 +1,7 @@
 /*
- * test_deltas.c - answers with thoughts and calls as the dialects write them, without a server: cut
- * into chunks anywhere a stream is what the whole answer is, and where memory runs out nothing is
- * lost in silence.
+ * test_deltas.c - answers with reasoning and calls as the dialects write them, without a server: a
+ * stream cut into chunks anywhere equals the whole answer, and if memory runs out nothing is lost
+ * silently.
  */
 #include "serve/blocks.h"
 #include "serve/hub.h"

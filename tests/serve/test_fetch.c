@@ -1,6 +1,6 @@
 /*
- * test_fetch.c - images by address: of allowed hosts alone, by HTTP and by verified TLS; what does
- * not come is an error with field and reason; nothing waits but the request itself. timeout: 120
+ * test_fetch.c - images by URL: from allowed hosts only, by HTTP and by verified TLS; a failed
+ * fetch is an error with field and reason; no other request waits. timeout: 120
  */
 #define _XOPEN_SOURCE 700 /* setenv, strdup */
 

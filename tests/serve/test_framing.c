@@ -1,6 +1,6 @@
 /*
- * test_framing.c - requests that two readers could cut differently, on a real socket: each gets one
- * refusal and a closed connection, and what stands behind it is never read as a request.
+ * test_framing.c - requests that two parsers could cut differently, on a real socket: each gets one
+ * refusal and a closed connection, and the following bytes are never read as a request.
  */
 #define _DEFAULT_SOURCE
 

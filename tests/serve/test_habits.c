@@ -1,6 +1,6 @@
 /*
- * test_habits.c - habits of clients: how they put paths together, fields that are null, what they
- * count on being told, a thousand requests at once.
+ * test_habits.c - habits of clients: how they build paths, fields that are null, fields of answers
+ * that they expect, a thousand requests at once.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -1,7 +1,7 @@
 /*
  * test_harmony.c - answers in gpt-oss's format through the APIs of chats, with markers that are
- * special tokens, on the instant engine, whose answer is its prompt; what becomes of earlier turns
- * and tools in its chat template; constrained answers on the demo pair.
+ * special tokens, on the instant engine, whose answer is its prompt; earlier turns and tools in its
+ * chat template; constrained answers on the demo pair.
  */
 #include "serve/hub.h"
 #include "serve/serve.h"

@@ -1,5 +1,5 @@
 /*
- * test_hold.c - what comes for a call, also while it is written, where memory runs out: the request
+ * test_hold.c - reports for a call, also while it is written, when memory runs out: the request
  * fails, nothing else does.
  */
 #include "serve/core/send.h"
@@ -31,7 +31,7 @@ static void open_rig(struct rig *r)
     r->c.status = 200;
     for (int i = 0; i < 2; i++) {
         r->choice[i].call = &r->c;
-        r->choice[i].canceled = true; /* there is no worker to tell */
+        r->choice[i].canceled = true; /* there is no worker to cancel it */
     }
     r->c.writing = true;
 }

@@ -1,7 +1,7 @@
 /*
- * test_images.c - images in requests of three dialects: what the engine gets of them, how many
- * tokens they count for, where the template shows them, what is refused and how it is named; files
- * below a directory and nothing else. timeout: 60
+ * test_images.c - images in requests of three dialects: what the engine gets, how many tokens they
+ * count, their places in the template, refusals and their errors; files below a directory only.
+ * timeout: 60
  */
 #define _XOPEN_SOURCE 700 /* symlink */
 

@@ -1,6 +1,6 @@
 /*
- * test_kept.c - answers of /v1/responses that are kept: turns that go on from them, what is kept
- * and for how long, reading, cancelling and deleting them at every moment.
+ * test_kept.c - stored answers of /v1/responses: turns that continue them, what is stored and for
+ * how long, reading, cancelling and deleting them at any time.
  */
 #include "serve/responses.h"
 

@@ -1,6 +1,6 @@
 /*
- * test_keys.c - clients with different API keys on one server: what one of them caches, keeps and
- * runs is neither seen nor ended by another.
+ * test_keys.c - clients with different API keys on one server: cached prefixes, stored answers and
+ * running requests of one are neither visible to nor ended by another.
  */
 #include "serve/hub.h"
 

@@ -1,5 +1,5 @@
 /*
- * test_listen.c - the file of a unix socket: whose it is, and who removes it.
+ * test_listen.c - the file of a unix socket: when it is replaced and removed.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -38,7 +38,7 @@ static bool is_socket(void)
     return lstat(path, &st) == 0 && S_ISSOCK(st.st_mode);
 }
 
-/* connect says of a file what it says of a socket that nobody listens at. */
+/* connect fails for a file as for a socket without a listener. */
 static void no_file_is_replaced(void **state)
 {
     struct sv_err err = {0};

@@ -1,7 +1,7 @@
 /*
- * test_logprob_ids.c - log probabilities of tokens that a request names, on the demo pair: SGLang's
- * token_ids_logprob and vLLM's logprob_token_ids have the numbers that the best ones have, with
- * drafts and without, whole and streamed, one list for all prompts or one for each.
+ * test_logprob_ids.c - requested log probabilities on the demo pair: SGLang's token_ids_logprob and
+ * vLLM's logprob_token_ids have the same numbers as the most probable tokens, with drafts and
+ * without, whole and streamed, one list for all prompts or one for each.
  */
 #include "serve/hub.h"
 

@@ -1,7 +1,7 @@
 /*
  * test_messages.c - /v1/messages and /v1/messages/count_tokens on the instant engine, whose answer
- * is its prompt, and on the demo pair: what a body becomes, whole answers and their streams, why
- * they end, what is counted, errors in Anthropic's shape, clients that leave.
+ * is its prompt, and on the demo pair: the parsed body, whole answers and their streams, stop
+ * reasons, usage, errors in Anthropic's shape, disconnecting clients.
  */
 #include "serve/blocks.h"
 #include "serve/hub.h"

@@ -1,5 +1,5 @@
 /*
- * test_replicas.c - several replicas behind one server: the same text, who gets which request, and
+ * test_replicas.c - several replicas behind one server: the same text, routing of requests, and
  * what happens when one of them fails or the server ends while they work. All of it also with
  * replicas behind links, as in processes of their own.
  */
@@ -93,7 +93,7 @@ static void the_same_text(void **state)
     }
 }
 
-/* ---------------------------------------------------------------- who gets what */
+/* ---------------------------------------------------------------- routing */
 
 #define LONG                                                                                       \
     "The quick brown fox jumps over the lazy dog, and the dog sleeps on; the fox then runs to "    \

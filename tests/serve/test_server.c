@@ -765,7 +765,7 @@ static void broken_device(void **state)
     assert_int_equal(r.rc, SV_EDEVICE);
 }
 
-/* Everybody who waits for an answer is told, streaming or not; meanwhile the server may have been
+/* Every waiting client gets an error, streaming or not; meanwhile the server may have been
  * asked to end, which it then does. */
 static void all_are_told_of_a_broken_device(bool ending)
 {

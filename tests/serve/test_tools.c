@@ -104,7 +104,7 @@ static void messages_with_calls(void **state)
         "\"parallel_tool_calls\":false,\"tools\":[{\"type\":\"function\",\"name\":\"b\"}]}",
         200);
     assert_string_equal(hub_text(v, "output.1.content.0.text"), "One.Two."); /* nothing is lost */
-    /* Nobody called, or nobody could. */
+    /* No call, or none was possible. */
     v = message(&r, "<tool_call>x</tool_call>", TOOLS);
     assert_string_equal(hub_text(v, "message.content"), "<tool_call>x</tool_call>");
     assert_string_equal(hub_text(v, "finish_reason"), "stop");
