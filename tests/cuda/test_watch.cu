@@ -253,7 +253,7 @@ static void the_engine_ends(void **)
     char target[512], draft[512], msg[512] = "";
     const int32_t prompt[] = {5, 9, 13, 17, 40, 41, 42};
     struct sv_engine_options o = sv_default_options();
-    struct run_told told[N] = {};
+    struct run_events events[N] = {};
     struct sv_engine *e;
     need_gpu();
     snprintf(target, sizeof target, "%s", sv_test_path("tests/golden/tiny/pair_target"));
@@ -272,8 +272,8 @@ static void the_engine_ends(void **)
         r.n_prompt_ids = 3 + i;
         r.max_tokens = 200;
         r.ignore_eos = true;
-        r.on_event = run_listen;
-        r.user = &told[i];
+        r.on_event = run_on_event;
+        r.user = &events[i];
         assert_int_equal(sv_submit_request(e, &r, NULL, msg, sizeof msg), SV_OK);
     }
     for (int i = 0; i < 4; i++)
@@ -288,11 +288,11 @@ static void the_engine_ends(void **)
     print_message("engine: %s\n", msg);
     assert_non_null(strstr(msg, "no answer from the device for 1 s"));
     for (int i = 0; i < N; i++) {
-        assert_int_equal(told[i].n_ends, 1);
-        assert_int_equal(told[i].finish, SV_FINISH_ERROR);
-        assert_string_equal(told[i].message, msg);
+        assert_int_equal(events[i].n_ends, 1);
+        assert_int_equal(events[i].finish, SV_FINISH_ERROR);
+        assert_string_equal(events[i].message, msg);
     }
-    assert_true(told[0].n_tokens > 0);
+    assert_true(events[0].n_tokens > 0);
     t = seconds();
     sv_close_engine(e);
     assert_true(seconds() - t < 0.5);

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-void run_listen(void *told, const struct sv_event *ev)
+void run_on_event(void *events, const struct sv_event *ev)
 {
-    struct run_told *t = told;
+    struct run_events *t = events;
     t->n_tokens += ev->n_tokens;
     if (ev->finish == SV_FINISH_NONE)
         return;

@@ -29,14 +29,14 @@ struct run_out {
     float *requested, *prompt_requested; /* the same, (.., n_logprob_token_ids) of the request */
 };
 
-/* What a request's events have told; run_listen takes them, with one of these as the request's
+/* Sums of a request's events; run_on_event takes them, with one of these as the request's
  * user. */
-struct run_told {
+struct run_events {
     int32_t n_tokens, n_ends;
     enum sv_finish_reason finish;
     char message[480];
 };
-void run_listen(void *told, const struct sv_event *ev);
+void run_on_event(void *events, const struct sv_event *ev);
 
 /* n random prompts of vocabulary [3, vocab): lengths from 1 to max_len, fixed by the seed. */
 struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t max_tokens,

@@ -86,7 +86,7 @@ static void breaks(const struct sv_engine_options *o, const struct sv_engine_tun
 {
     struct sv_engine *e = run_open_tuned(o, tuning, NULL);
     struct run_case *c = run_cases(N, RUN_VOCAB, 60, 100, 7);
-    struct run_told told[N] = {{0}};
+    struct run_events events[N] = {{0}};
     struct broken b;
     struct sv_err err = {0};
     int rc, n_steps = 0, n_failed = 0;
@@ -97,8 +97,8 @@ static void breaks(const struct sv_engine_options *o, const struct sv_engine_tun
         r.n_prompt_ids = c[i].n_prompt;
         r.max_tokens = 100;
         r.ignore_eos = true;
-        r.on_event = run_listen;
-        r.user = &told[i];
+        r.on_event = run_on_event;
+        r.user = &events[i];
         assert_int_equal(sv_engine_submit(e, &r, NULL, &err), SV_OK);
     }
     break_device(&b, e, at);
@@ -108,11 +108,11 @@ static void breaks(const struct sv_engine_options *o, const struct sv_engine_tun
     assert_string_equal(err.msg, words);
     sv_engine_deliver(e);
     for (int i = 0; i < N; i++) { /* those that still waited for a slot as well */
-        assert_int_equal(told[i].n_ends, 1);
-        assert_true(told[i].finish == SV_FINISH_ERROR || told[i].n_tokens == 100);
-        if (told[i].finish == SV_FINISH_ERROR)
-            assert_string_equal(told[i].message, words);
-        n_failed += told[i].finish == SV_FINISH_ERROR;
+        assert_int_equal(events[i].n_ends, 1);
+        assert_true(events[i].finish == SV_FINISH_ERROR || events[i].n_tokens == 100);
+        if (events[i].finish == SV_FINISH_ERROR)
+            assert_string_equal(events[i].message, words);
+        n_failed += events[i].finish == SV_FINISH_ERROR;
     }
     assert_true(n_failed > SLOTS);
     assert_null(e->sched.head);

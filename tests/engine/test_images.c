@@ -241,7 +241,7 @@ static void faults(void **state)
     const struct sv_image images[2] = {picture(6), picture(11)};
     int n_refused = 0, n_failed = 0;
     for (int64_t n = 1;; n++) {
-        struct run_told told = {0}, other = {0};
+        struct run_events events = {0}, other = {0};
         struct sv_request r = sv_default_request(e), text = r;
         struct sv_err err = {0};
         sv_flush_cache(e);
@@ -252,8 +252,8 @@ static void faults(void **state)
         text.ignore_eos = r.ignore_eos = true;
         r.images = images;
         r.n_images = 2;
-        text.on_event = r.on_event = run_listen;
-        r.user = &told;
+        text.on_event = r.on_event = run_on_event;
+        r.user = &events;
         text.user = &other;
         assert_int_equal(sv_engine_submit(e, &text, NULL, &err), SV_OK);
         sv_fault_arm(n);
@@ -265,11 +265,11 @@ static void faults(void **state)
         assert_true(other.finish == SV_FINISH_LENGTH && other.n_tokens == 3);
         assert_true(!rc || (rc == SV_ENOMEM && err.msg[0]));
         n_refused += rc != 0;
-        n_failed += !rc && told.finish == SV_FINISH_ERROR;
-        if (!rc && told.finish == SV_FINISH_ERROR)
-            assert_non_null(strstr(told.message, "no memory for the rows of an image"));
+        n_failed += !rc && events.finish == SV_FINISH_ERROR;
+        if (!rc && events.finish == SV_FINISH_ERROR)
+            assert_non_null(strstr(events.message, "no memory for the rows of an image"));
         else if (!rc)
-            assert_int_equal(told.n_tokens, 3);
+            assert_int_equal(events.n_tokens, 3);
         if (!hit)
             break;
     }
@@ -289,7 +289,7 @@ static void memory_of_another(void **state)
         .target_dir = dir_of(names[0]), .n_threads = 1, .max_sequences = 2};
     struct sv_engine *e = run_open(&o, NULL);
     const struct sv_image images[2] = {picture(6), picture(11)};
-    struct run_told told[2] = {{0}};
+    struct run_events events[2] = {{0}};
     struct sv_err err = {0};
     for (int i = 0; i < 2; i++) {
         struct sv_request r = sv_default_request(e);
@@ -299,24 +299,24 @@ static void memory_of_another(void **state)
         r.n_images = 1;
         r.max_tokens = i ? 3 : 12;
         r.ignore_eos = true;
-        r.on_event = run_listen;
-        r.user = &told[i];
+        r.on_event = run_on_event;
+        r.user = &events[i];
         assert_int_equal(sv_engine_submit(e, &r, NULL, &err), SV_OK);
-        while (!told[0].n_tokens)
+        while (!events[0].n_tokens)
             assert_true(sv_step_engine(e, NULL, 0) > 0);
     }
     while (e->sched.tail->slot < 0)
         assert_true(sv_step_engine(e, NULL, 0) > 0);
-    for (int n = 0; told[0].finish == SV_FINISH_NONE; n++) {
+    for (int n = 0; events[0].finish == SV_FINISH_NONE; n++) {
         sv_fault_arm(n ? INT64_MAX : 1);
         assert_true(sv_step_engine(e, NULL, 0) > 0);
         assert_int_equal(sv_fault_calls(), !n);
         sv_fault_arm(0);
-        assert_int_equal(told[1].finish, SV_FINISH_NONE);
+        assert_int_equal(events[1].finish, SV_FINISH_NONE);
     }
     while (sv_step_engine(e, NULL, 0) > 0) {
     }
-    assert_true(told[1].finish == SV_FINISH_LENGTH && told[1].n_tokens == 3);
+    assert_true(events[1].finish == SV_FINISH_LENGTH && events[1].n_tokens == 3);
     assert_true(!e->images.n_held && !e->images.n_full);
     sv_engine_close(e);
     assert_int_equal(sv_alloc_live(), 0);
@@ -468,7 +468,7 @@ static void shared(void **state)
         .target_dir = dir_of(names[0]), .max_sequences = 2, .no_prefix_cache = true};
     struct sv_engine *e = run_open(&o, NULL);
     const struct sv_image images[2] = {picture(11), picture(11)};
-    struct run_told told[4] = {{0}};
+    struct run_events events[4] = {{0}};
     int64_t n_allocated[4];
     struct sv_request r = sv_default_request(e);
     struct sv_err err;
@@ -477,9 +477,9 @@ static void shared(void **state)
     r.images = images;
     r.n_images = 2;
     r.ignore_eos = true;
-    r.on_event = run_listen;
+    r.on_event = run_on_event;
     for (int i = 0; i < 4; i++) {
-        r.user = &told[i];
+        r.user = &events[i];
         r.max_tokens = i ? 3 : 1;
         r.cache_salt[1] = i == 3; /* of another client */
         sv_fault_arm(INT64_MAX);
@@ -503,7 +503,7 @@ static void shared(void **state)
     while (sv_step_engine(e, NULL, 0) > 0) {
     }
     for (int i = 1; i < 4; i++)
-        assert_true(told[i].finish == SV_FINISH_LENGTH && told[i].n_tokens == 3);
+        assert_true(events[i].finish == SV_FINISH_LENGTH && events[i].n_tokens == 3);
     for (int32_t i = 0; i < SV_KNOWN_IMAGES; i++)
         assert_null(e->images.known[i].shown);
     sv_engine_close(e);

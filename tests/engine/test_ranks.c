@@ -367,7 +367,7 @@ static void fails(struct sv_rank_fault_at fault, int32_t tp, const char *text)
     const struct sv_engine_tuning tuning = {.rank_fault = fault, .rank_timeout_us = 1500000};
     struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
     struct run_case *c = run_cases(N, VOCAB, 40, 60, 7);
-    struct run_told told[N] = {{0}};
+    struct run_events events[N] = {{0}};
     struct sv_err err = {0};
     int rc, n_steps = 0;
     for (int i = 0; i < N; i++) {
@@ -376,8 +376,8 @@ static void fails(struct sv_rank_fault_at fault, int32_t tp, const char *text)
         r.n_prompt_ids = c[i].n_prompt;
         r.max_tokens = 60;
         r.ignore_eos = true;
-        r.on_event = run_listen;
-        r.user = &told[i];
+        r.on_event = run_on_event;
+        r.user = &events[i];
         assert_int_equal(sv_engine_submit(e, &r, NULL, &err), SV_OK);
     }
     const int64_t begin = sv_clock_us();
@@ -393,8 +393,8 @@ static void fails(struct sv_rank_fault_at fault, int32_t tp, const char *text)
         fail_msg("'%s' is not in '%s'", text, err.msg);
     sv_engine_deliver(e);
     for (int i = 0; i < N; i++) {
-        assert_int_equal(told[i].n_ends, 1);
-        assert_int_equal(told[i].finish, SV_FINISH_ERROR);
+        assert_int_equal(events[i].n_ends, 1);
+        assert_int_equal(events[i].finish, SV_FINISH_ERROR);
     }
     assert_int_equal(sv_engine_step(e, &err), SV_EDEVICE);
     sv_engine_close(e);
@@ -416,8 +416,8 @@ static void tells(void **state)
         fails((struct sv_rank_fault_at){SV_RANK_FAILS, tp - 1, 4}, tp,
               "failed: a fault that a test asked for");
 }
-/* Both counts are told, and no wait lasts until the timeout; ahead of a GPU a follower may see it
- * first. */
+/* Both counts are reported, and no wait lasts until the timeout; ahead of a GPU a follower may see
+ * it first. */
 static void diverges(void **state)
 {
     (void)state;
