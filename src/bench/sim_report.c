@@ -313,25 +313,24 @@ void sv_sim_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
     sv_buf_printf(out, "  chance that draft j is kept once j - 1 was, %%:");
     for (int32_t j = 1; j < p->block; j++)
         sv_buf_printf(out, " %.0f", 100 * (double)p->hazard[j]);
-    sv_buf_printf(
-        out,
-        "\n  %lld choices: %lld plain, %lld probes of one sequence, %lld against the odds\n  "
-        "widths:",
-        (long long)p->n_steps, (long long)p->n_plain, (long long)p->n_probes,
-        (long long)p->n_other);
+    sv_buf_printf(out,
+                  "\n  %lld choices: %lld plain, %lld probes of one sequence, %lld trials\n  "
+                  "widths:",
+                  (long long)p->n_steps, (long long)p->n_plain, (long long)p->n_probes,
+                  (long long)p->n_other);
     for (int i = 0; i < SV_REASONS; i++)
         sv_buf_printf(out, " %s %lld%s", sv_reason_name((enum sv_reason)i),
                       (long long)p->n_reason[i], i < SV_REASONS - 1 ? "," : "\n");
     sv_buf_printf(
         out,
-        "  requests: %lld stopped drafting, %lld lost their draft's context under load, %lld computed it "
-        "again\n",
+        "  requests: %lld stopped drafting, %lld lost their draft's context under load, %lld "
+        "recomputed it\n",
         (long long)p->n_disabled, (long long)p->n_dropped, (long long)p->n_restored);
     if (p->prunes)
         sv_buf_printf(out, "  rows pruned by draft confidence: %lld, in %lld steps\n",
                       (long long)p->n_pruned, (long long)p->n_pruned_steps);
     if (p->prunes)
-        sv_buf_printf(out, "  drafts of pruned steps brought %.2f of what was promised\n",
+        sv_buf_printf(out, "  tokens of pruned steps over their prediction: %.2f\n",
                       p->confidence.promised > 0
                           ? (double)(p->confidence.brought / p->confidence.promised)
                           : 1.0);

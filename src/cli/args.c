@@ -412,9 +412,9 @@ void sv_cli_sampling_rows(struct sv_cli_opts *o, struct sv_cli_sampling *s)
     sv_cli_opt(o, "stop", 0, SV_OPT_STRING, &s->stop[0], "TEXT",
                "end the answer before this text; may be given more than once");
     sv_cli_opt(o, "presence-penalty", 0, SV_OPT_FLOAT, &s->presence, "X",
-               "off the logits of tokens that stand in the answer, -2 to 2");
+               "off the logits of tokens that occur in the answer, -2 to 2");
     sv_cli_opt(o, "frequency-penalty", 0, SV_OPT_FLOAT, &s->frequency, "X",
-               "the same for each time they stand there");
+               "the same for each time they occur");
     sv_cli_opt(o, "repetition-penalty", 0, SV_OPT_FLOAT, &s->repetition, "X",
                "divides positive logits of tokens of prompt and answer, 1 = off");
     sv_cli_opt(o, "min-tokens", 0, SV_OPT_INT, &s->min_tokens, "N",

@@ -225,7 +225,7 @@ static int judge(const struct sv_cli_pair_results *r, const struct sv_engine_sta
              "target?)",
              mean);
     else if (dflash < plain)
-        warn("the draft fits, but on this machine steps of %d tokens cost more than they bring; "
+        warn("the draft fits, but on this machine steps of %d tokens cost more than they save; "
              "--spec-width auto, the default of the other commands, takes fewer",
              info->width);
     return SV_CLI_OK;

@@ -209,7 +209,7 @@ static void compare(const struct arm *was, const struct arm *now, int32_t n, boo
         n_same += at < 0 ? sv_cli_answer_n(&was->a[i]) : at;
         n_whole += at < 0;
     }
-    printf("greedy: %d of %d answers are the same; %lld of %lld tokens stand before the first that "
+    printf("greedy: %d of %d answers are the same; %lld of %lld tokens precede the first that "
            "differs\n",
            n_whole, n, (long long)n_same, (long long)n_tokens);
     if (drafted)

@@ -28,7 +28,7 @@ static const char usage[] =
     "a label that is not used here. Each output line has id, text, token_ids,\n"
     "finish_reason, stop_reason, logprobs when asked for, accept_lengths and timings. A line\n"
     "that cannot be read gets {\"line\": N, \"error\": \"…\"}; the others are still answered, the\n"
-    "exit code is 1. Options about choosing tokens are the defaults of lines that do not say.";
+    "exit code is 1. Options about choosing tokens are the defaults for lines without them.";
 
 /* A line on its way from the input to the output. */
 struct item {

@@ -16,7 +16,7 @@ void sv_cli_grammar_rows(struct sv_cli_opts *o, struct sv_cli_grammar *g)
 {
     sv_cli_opt(o, "json", 0, SV_OPT_FLAG, &g->json, NULL, "the answer is a JSON object");
     sv_cli_opt(o, "json-schema", 0, SV_OPT_STRING, &g->schema, "FILE",
-               "it is JSON as the JSON schema in FILE says ('-' is standard input)");
+               "it is JSON that satisfies the schema in FILE ('-' is standard input)");
     sv_cli_opt(o, "regex", 0, SV_OPT_STRING, &g->regex, "TEXT",
                "all of it matches this regular expression");
     sv_cli_opt(o, "grammar", 0, SV_OPT_STRING, &g->gbnf, "FILE",

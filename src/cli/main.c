@@ -18,7 +18,7 @@ static const struct command {
     {"serve", sv_cli_serve, "answer over HTTP: OpenAI, Anthropic, SGLang, llama-server"},
     {"check", sv_cli_check, "validate a target and its draft, probe how well they go together"},
     {"convert", sv_cli_convert, "write a model once more in fewer bits"},
-    {"info", sv_cli_info, "say what a model directory holds"},
+    {"info", sv_cli_info, "describe a model directory"},
     {"demo", sv_cli_demo, "show plain decoding and DFlash on the same prompts"},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])

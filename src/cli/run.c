@@ -19,7 +19,7 @@
 static const char usage[] =
     "Usage: salvo run -m TARGET_DIR [-d DRAFT_DIR] [-p PROMPT]\n"
     "\n"
-    "Answers PROMPT, or what stands in --file or on standard input, as a message when the\n"
+    "Answers PROMPT, or the text of --file or standard input, as a message when the\n"
     "model has a chat template (--raw continues it as text). On a terminal without a prompt\n"
     "it is a conversation (/help lists what can be typed). Text goes to standard output, the\n"
     "summary line to standard error. Ctrl-C cancels the running answer or drops the line, a\n"
@@ -102,11 +102,11 @@ int sv_cli_run(int argc, char **argv)
     sv_cli_opt(&opts, "chat", 0, SV_OPT_FLAG, &talk.chat, NULL,
                "the prompt is a message; also without a template, as <|im_start|>user ...");
     sv_cli_opt(&opts, "raw", 0, SV_OPT_FLAG, &talk.raw, NULL,
-               "text is continued as it stands, also when there is a chat template");
+               "text is continued unchanged, also when there is a chat template");
     sv_cli_opt(&opts, "system", 0, SV_OPT_STRING, &talk.system, "TEXT",
                "system message of the chat");
     sv_cli_opt(&opts, "no-draft", 0, SV_OPT_FLAG, &no_draft, NULL,
-               "plain decoding, whatever --draft says");
+               "plain decoding, whatever --draft is");
     sv_cli_opt(&opts, "show-draft", 0, SV_OPT_FLAG, &talk.show_draft, NULL,
                "colour drafted tokens and the target's own");
     sv_cli_opt(&opts, "colour", 0, SV_OPT_STRING, &colour, "WHEN", "auto, always or never");

@@ -52,9 +52,9 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
                "images in requests may be http: and https: addresses of these hosts, HOST or "
                "HOST:PORT with commas (default: nothing is fetched)");
     sv_cli_opt(o, "api-key", 0, SV_OPT_STRING, &s->api_key, "KEY",
-               "ask for this key (others can see it in the process list: prefer a file)");
+               "require this key (others can see it in the process list: prefer a file)");
     sv_cli_opt(o, "api-key-file", 0, SV_OPT_STRING, &s->api_key_file, "FILE",
-               "ask for one of these keys, one a line");
+               "require one of these keys, one a line");
     sv_cli_opt(o, "share-prefixes", 0, SV_OPT_FLAG, &s->share_prefixes, NULL,
                "with several keys: one pool of kept prefixes for all, not one for each key");
     sv_cli_opt(o, "tls-cert", 0, SV_OPT_STRING, &s->tls_cert, "FILE", "PEM certificate chain");
@@ -102,7 +102,7 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
     sv_cli_opt(o, "no-vllm-metrics", 0, SV_OPT_FLAG, &s->no_vllm_metrics, NULL,
                "leave the names of vLLM, SGLang and llama-server out of /metrics");
     sv_cli_opt(o, "no-generation-config", 0, SV_OPT_FLAG, &s->no_generation_config, NULL,
-               "temperature 1 where a request says nothing, not the model's own default");
+               "temperature 1 by default, not the model's own default");
     sv_cli_opt(o, "spec-metrics", 0, SV_OPT_STRING, spec, "LEVEL",
                "none, summary (default) or detailed: speculation figures in answers");
 }

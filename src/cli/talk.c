@@ -93,7 +93,7 @@ static int open_chat(struct sv_cli_talk *t, bool conversation)
     if (rc && rc != SV_EUNSUPPORTED)
         return sv_cli_fail("%s", err.msg);
     if (rc && !t->chat && !conversation)
-        return SV_CLI_OK; /* a base model: the prompt is continued as it stands */
+        return SV_CLI_OK; /* a base model: the prompt is continued unchanged */
     if (rc &&
         (single_token(t->engine, "<|im_start|>") < 0 || single_token(t->engine, "<|im_end|>") < 0))
         return t->chat

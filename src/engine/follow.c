@@ -23,7 +23,7 @@ static int take_upload(struct sv_engine *e, const void *data, uint32_t n, struct
 {
     struct sv_msg_upload up;
     if (n < sizeof up)
-        return sv_fail(err, SV_EDEVICE, -1, "an upload is told in %u bytes", n);
+        return sv_fail(err, SV_EDEVICE, -1, "an upload message has %u bytes", n);
     memcpy(&up, data, sizeof up);
     char *to = bytes_at(e->ranks, up.place, up.at, up.n_bytes);
     if (!to || up.n_bytes != n - sizeof up)
@@ -37,7 +37,7 @@ static int take_copy(struct sv_engine *e, const void *data, uint32_t n, struct s
 {
     struct sv_msg_copy c;
     if (n != sizeof c)
-        return sv_fail(err, SV_EDEVICE, -1, "a copy is told in %u bytes, not %zu", n, sizeof c);
+        return sv_fail(err, SV_EDEVICE, -1, "a copy message has %u bytes, not %zu", n, sizeof c);
     memcpy(&c, data, sizeof c);
     const bool zeros = c.from == SV_NO_PLACE;
     char *to = bytes_at(e->ranks, c.to, c.to_at, c.n_bytes);
@@ -74,7 +74,7 @@ static int run_pass(struct sv_engine *e, const void *data, uint32_t n, struct sv
     struct sv_plan_seg *seg = e->plan.seg;
     struct sv_msg_pass pass;
     if (n != sizeof pass)
-        return sv_fail(err, SV_EMISMATCH, -1, "a pass is told in %u bytes, not %zu", n,
+        return sv_fail(err, SV_EMISMATCH, -1, "a pass message has %u bytes, not %zu", n,
                        sizeof pass);
     memcpy(&pass, data, sizeof pass);
     if (pass.n_joins != sv_dev_n_joins(e->dev))

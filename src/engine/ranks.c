@@ -120,7 +120,7 @@ int sv_ranks_compare(struct sv_world *w, const struct sv_engine_options *opts, s
     return rc;
 }
 
-_Static_assert(sizeof(struct sv_engine_options) <= SV_SWAP_BYTES, "options are told at once");
+_Static_assert(sizeof(struct sv_engine_options) <= SV_SWAP_BYTES, "options fit one exchange");
 
 int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
                   const struct sv_engine_tuning *tuning, struct sv_err *err)

@@ -278,7 +278,7 @@ static int check_no_zeros(const struct layer *l, const struct sv_host_tensor *t)
     for (int64_t i = 0; t && !rc && i < t->n_elements; i++) {
         const uint32_t word = ((const uint32_t *)t->data)[i];
         if (word && word != 0x88888888)
-            rc = disagree(l, t, "holds zero points, which 'zero_point' says there are none of");
+            rc = disagree(l, t, "has zero points, and 'zero_point' is false");
     }
     return rc;
 }

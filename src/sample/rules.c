@@ -48,9 +48,8 @@ static int check_bias(const struct sv_request *r, int32_t vocab_size, struct sv_
                            range.least, range.most, (double)r->bias[i]);
         for (int32_t k = 0; k < i; k++)
             if (r->bias_ids[k] == r->bias_ids[i])
-                return sv_fail(err, SV_EINVAL, i,
-                               "bias_ids[%d]: token %d stands at index %d already", i,
-                               r->bias_ids[i], k);
+                return sv_fail(err, SV_EINVAL, i, "bias_ids[%d]: token %d is at index %d already",
+                               i, r->bias_ids[i], k);
     }
     return SV_OK;
 }

@@ -142,7 +142,7 @@ sim() {
 }
 sim 0 --mode plain,dflash,auto --widths 2,8 --accept-profile never,2.5,always,real --prefill 30
 for fact in '| plain ' '| width 2 ' '| width 8 ' '| auto ' '(simulated)' '| real ' 'Width policy: cost of steps' \
-    'Prompt of 30' 'of limit' 'against the odds'; do
+    'Prompt of 30' 'of limit' ' trials'; do
     out_says "$fact"
 done
 sim 0 --mode plain,dflash,auto --widths 2,8 --accept-profile never,always -o csv

@@ -66,11 +66,11 @@ equal "$?" 0
 "$salvo" serve -m "$demo/target" --tls-cert "$tmp/cert.pem" --tls-key "$tmp/cert.pem" 2>"$tmp/err"
 equal "$?" 1
 holds "$(cat "$tmp/err")" cert.pem
-# nobody is asked for a passphrase, now or when a certificate is renewed
+# there is no prompt for a passphrase, now or when a certificate is renewed
 openssl pkey -aes128 -passout pass:secret -in "$tmp/key.pem" -out "$tmp/locked.pem" 2>/dev/null || fail openssl
 timeout 20 "$salvo" serve -m "$demo/target" --tls-cert "$tmp/cert.pem" --tls-key "$tmp/locked.pem" 2>"$tmp/err" </dev/null
 equal "$?" 1
-equal "$(cat "$tmp/err")" "salvo: $tmp/locked.pem: has a passphrase, which nobody is asked for"
+equal "$(cat "$tmp/err")" "salvo: $tmp/locked.pem: has a passphrase, which is not supported"
 
 # a Unix socket, and its file after a kill
 start_unix() {

@@ -177,7 +177,7 @@ uint32_t sv_scan_escape(struct sv_scan *s)
     else if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'))
         sv_scan_fail(s, SV_EUNSUPPORTED, start, "the escape \\%c is not supported", (char)c);
     if (c > SV_MAX_CODE_POINT || (c >= 0xD800 && c < 0xE000))
-        sv_scan_fail(s, SV_EINVAL, start, "the escape stands for no character");
+        sv_scan_fail(s, SV_EINVAL, start, "the escape is no character");
     if (s->b->err.code)
         return SV_SCAN_END;
     sv_scan_add(s, c, c);

@@ -172,7 +172,7 @@ static int run_command(struct hosted *h, uint32_t kind, struct sv_buf *in, struc
         sv_worker_fail(h->worker, in->data);
         return SV_OK;
     default:
-        return sv_fail(err, SV_EMISMATCH, -1, "process 0 tells %u: another build?", kind);
+        return sv_fail(err, SV_EMISMATCH, -1, "process 0 sent message %u: another build?", kind);
     }
 }
 

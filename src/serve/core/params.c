@@ -414,7 +414,7 @@ static int check_together(struct sv_params *p, enum sv_dialect_kind kind, struct
         return sv_api_bad(e, "messages", "'messages' is empty");
     if (json_object_get(p->template_args, "messages"))
         return sv_api_bad(e, "chat_template_kwargs",
-                          "'chat_template_kwargs.messages': the conversation stands in 'messages'");
+                          "'chat_template_kwargs.messages': the conversation is in 'messages'");
     if ((kind == SV_COMPLETIONS || kind == SV_LLAMA) && !p->prompt)
         return sv_api_bad(e, "prompt", "'prompt' is missing");
     if (kind == SV_INFILL && !p->input_prefix)
@@ -422,9 +422,8 @@ static int check_together(struct sv_params *p, enum sv_dialect_kind kind, struct
     if (kind == SV_INFILL && !p->input_suffix)
         return sv_api_bad(e, "input_suffix", "'input_suffix' is missing");
     if (kind == SV_INFILL && p->prompt && !json_is_string(p->prompt))
-        return sv_api_bad(
-            e, "prompt",
-            "'prompt' must be a string: what stands between the prefix and the cursor");
+        return sv_api_bad(e, "prompt",
+                          "'prompt' must be a string: the text between the prefix and the cursor");
     if (p->truncates && !p->truncate)
         return sv_api_bad(e, "truncate_prompt_tokens",
                           "'truncate_prompt_tokens' must be at least 1, or -1 for as many as fit");

@@ -53,7 +53,7 @@ int sv_tls_open(struct ssl_ctx_st **out, const char *cert, const char *key, stru
         rc = fail(err, key);
     SSL_CTX_set_default_passwd_cb_userdata(ctx, NULL);
     if (locked)
-        rc = sv_fail(err, SV_EFORMAT, -1, "%s: has a passphrase, which nobody is asked for", key);
+        rc = sv_fail(err, SV_EFORMAT, -1, "%s: has a passphrase, which is not supported", key);
     if (rc) {
         SSL_CTX_free(ctx);
         return rc;
