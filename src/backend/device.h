@@ -172,6 +172,7 @@ struct sv_backend {
     int (*window_open)(struct sv_dev *, const struct sv_window_need *, struct sv_window_key *key,
                        struct sv_err *);
     int (*window_join)(struct sv_dev *, const struct sv_peers *, struct sv_err *);
+    bool joins_hosts; /* ranks may be on several hosts (sv_peers.far) */
     void (*place)(const struct sv_dev *, struct sv_dev_place *out); /* NULL: the CPU */
 
     void (*block_ids)(struct sv_dev *, const struct sv_p_block_ids *);

@@ -74,6 +74,7 @@ struct sv_peers {
     const struct sv_window_key *key;    /* (n) one of each rank */
     const struct sv_progress *progress; /* (n) */
     struct sv_failure *failure;
+    const int *far;     /* (n) a connection to each rank on another host, or -1; NULL: all here */
     int64_t spin_us;    /* to watch for a part before sleeping, where a processor waits */
     int64_t timeout_us; /* longest wait for a part, then the device has failed; < 0: none */
 };

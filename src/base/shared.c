@@ -37,11 +37,22 @@ uint32_t sv_count_read(const struct sv_count *c)
     return __atomic_load_n(&c->value, __ATOMIC_ACQUIRE);
 }
 
+static void wake(struct sv_count *c)
+{
+    if (__atomic_load_n(&c->n_asleep, __ATOMIC_SEQ_CST))
+        syscall(SYS_futex, &c->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 void sv_count_set(struct sv_count *c, uint32_t value)
 {
     __atomic_store_n(&c->value, value, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&c->n_asleep, __ATOMIC_SEQ_CST))
-        syscall(SYS_futex, &c->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    wake(c);
+}
+
+void sv_count_add(struct sv_count *c)
+{
+    __atomic_fetch_add(&c->value, 1, __ATOMIC_SEQ_CST);
+    wake(c);
 }
 
 static void nap(struct sv_count *c, uint32_t value)

@@ -30,6 +30,7 @@ enum sv_wait {
 
 uint32_t sv_count_read(const struct sv_count *c);
 void sv_count_set(struct sv_count *c, uint32_t value);
+void sv_count_add(struct sv_count *c); /* one more; from any thread */
 /* Waits until the count has reached `value`, counting modulo 2^32. Watches it for spin_us, then
  * sleeps; looks at *stop (NULL: there is none) every few milliseconds at least. timeout_us < 0: no
  * limit. */

@@ -4,8 +4,8 @@
  * each other.
  *
  * Called by model (shards), engine, serve (links) and cli (mpirun). Ranks are threads, or processes
- * under MPI. What a device exchanges during a pass is backend/ranks.h. Must not: know what is told,
- * or decide anything by what was measured on one rank.
+ * under MPI, on one host or on several. What a device exchanges during a pass is backend/ranks.h.
+ * Must not: know what is told, or decide anything by what was measured on one rank.
  */
 #ifndef SV_DIST_H
 #define SV_DIST_H
@@ -73,6 +73,7 @@ struct sv_cut sv_shard_cut(const struct sv_shard_shape *s, enum sv_role role, in
 
 /* ---------------------------------------------------------------- world.c: a group of ranks */
 
+enum { SV_HOST_NAME = 64 }; /* bytes */
 #define SV_SWAP_BYTES 256
 #define SV_STREAM_LINES (1u << 15)
 #define SV_STREAM_MOST (1u << 18) /* bytes of a message */
@@ -88,7 +89,8 @@ struct sv_world_memory {
     struct sv_failure failure;
     struct sv_progress progress[SV_MAX_RANKS];
     struct sv_count swapped[SV_MAX_RANKS], gone[SV_MAX_RANKS];
-    int32_t pid[SV_MAX_RANKS];        /* of processes; 0: not there yet */
+    struct sv_count changed;          /* there is something to tell other hosts */
+    int32_t pid[SV_MAX_RANKS];        /* of processes; 0: not there yet, or on another host */
     uint32_t heartbeat[SV_MAX_RANKS]; /* goes up as long as a process is not stopped */
     char swap[2][SV_MAX_RANKS][SV_SWAP_BYTES];
     struct sv_stream stream;
@@ -96,12 +98,13 @@ struct sv_world_memory {
 
 /* Each rank has one of its own. */
 struct sv_world {
-    struct sv_ranks ranks;
+    struct sv_ranks ranks, here; /* of all, of those on this host */
     struct sv_world_memory *shared;
+    struct sv_hosts *hosts;       /* some ranks are on other hosts; NULL: none is */
     struct sv_follower *follower; /* rank 0: (n) the threads of the others */
     bool processes;               /* the others are, */
     struct sv_world_watch *watch; /* and a thread sees when one of them ends */
-    struct sv_shared memory;      /* then, of rank 0 */
+    struct sv_shared memory;      /* then, of the first rank on this host */
     int64_t spin_us, timeout_us;
     uint32_t n_swaps, n_passes;
     uint32_t at; /* lines of the stream written or read */
@@ -127,6 +130,12 @@ int sv_world_swap(struct sv_world *w, const void *own, size_t n_bytes, void *all
                   struct sv_err *err);
 /* The same: every rank's value becomes that of rank 0. */
 int sv_world_tell(struct sv_world *w, void *value, size_t n_bytes, struct sv_err *err);
+/* Other hosts are told soon what has changed in the memory, else within a moment. */
+static inline void sv_world_changed(struct sv_world *w)
+{
+    if (w->hosts)
+        sv_count_add(&w->shared->changed);
+}
 /* A pass is enqueued; the device has had so many joins by now. */
 void sv_world_passed(struct sv_world *w, uint32_t n_joins);
 /* Waits until no rank looks at another one's memory any more. False: one does not end, and rank 0
@@ -134,34 +143,47 @@ void sv_world_passed(struct sv_world *w, uint32_t n_joins);
 bool sv_world_leave(struct sv_world *w);
 void sv_world_close(struct sv_world *w); /* rank 0 and processes, after leaving */
 
+/* link.c: of this host; that of SALVO_HOST_NAME, by which tests play hosts. */
+void sv_host_name(char name[SV_HOST_NAME]);
+
 /* mpi.c: before anything else, and at the end of the process with its exit code. Of all processes;
  * not started by mpirun, or by itself: rank 0 of 1. */
 int sv_mpi_begin(struct sv_err *err);
 void sv_mpi_end(int code);
 struct sv_ranks sv_mpi_ranks(void);
-/* Memory of rank 0 that all of its n consecutive processes have then; each of them calls it. s:
- * rank 0's to close. */
-int sv_mpi_share(struct sv_shared *s, void **memory, size_t n_bytes, struct sv_ranks r,
-                 struct sv_err *err);
+/* Memory of the first rank on this host that all ranks there have then; each of them calls it, of
+ * r.n consecutive processes. s: the first one's to close. */
+int sv_mpi_share(struct sv_shared *s, void **memory, size_t n_bytes, const int32_t *first,
+                 struct sv_ranks r, struct sv_err *err);
 
-/* Process p is rank p % tp of replica p / tp. Ranks of one replica are on one machine. */
+/* Where its ranks are: the first rank on the host of each of r.n consecutive processes, each of
+ * which calls it. And connections between those on different hosts. */
+int sv_mpi_find_hosts(int32_t *first, struct sv_ranks r, struct sv_err *err);
+int sv_mpi_link_hosts(struct sv_hosts *h, struct sv_ranks r, struct sv_err *err);
+
+/* Process p is rank p % tp of replica p / tp. */
 struct sv_placement {
     int32_t tp, dp;
     int32_t replica, rank; /* of this process */
     int32_t here, n_here;  /* replicas on this machine: those before this one, and all */
     int32_t pid0;          /* process 0, if it is on this machine; else 0 */
+    bool alone;            /* all processes are on this machine */
 };
 /* Every process calls it. */
 int sv_mpi_place(struct sv_placement *p, int32_t tp, int32_t dp, struct sv_err *err);
 /* The end of a process among replicas, of which others may have ended in any way: exits. */
 void sv_mpi_leave(const struct sv_placement *p, int code) __attribute__((noreturn));
 
-/* link.c: two connections between process 0 and the first process of another replica. */
+/* link.c: two connections between two processes. Of replicas: process 0 and the first process of
+ * another one. Of ranks on different hosts: parts of joins between all of them, and what the world
+ * tells between rank 0 and the first rank of another host. */
 enum { SV_LINK_WORK, SV_LINK_ASK, SV_LINK_FDS };
+enum { SV_LINK_PARTS = SV_LINK_WORK, SV_LINK_WORLD = SV_LINK_ASK };
+enum { SV_LINK_NONE = -1, SV_LINK_DUE = -2 }; /* in place of a descriptor; due: to be made */
 struct sv_link {
-    int fd[SV_LINK_FDS];  /* -1: none */
+    int fd[SV_LINK_FDS];
     int32_t process, pid; /* pid 0: on another machine */
-    char host[64];
+    char host[SV_HOST_NAME];
 };
 /* link: (dp); process 0 has one to each other replica, their first processes the one of their own
  * replica, all others none. */
@@ -170,7 +192,7 @@ struct sv_processes {
     struct sv_placement place;
     struct sv_link link[SV_MAX_RANKS];
 };
-/* How processes find process 0. */
+/* How other processes find the one that listens. */
 enum { SV_LINK_ADDRESSES = 16, SV_LINK_KEY = 32 };
 struct sv_link_endpoint {
     int32_t port, n_addresses;
@@ -179,9 +201,11 @@ struct sv_link_endpoint {
 };
 /* alone: on the loopback interface, all processes being on this machine. */
 int sv_link_listen(struct sv_link_endpoint *m, int *fd, bool alone, struct sv_err *err);
+/* Accepts all that are due; link: (n), where the others' numbers begin at 0. Closes fd. */
 int sv_link_accept(int fd, const struct sv_link_endpoint *m, struct sv_link *link, int32_t n,
                    struct sv_err *err);
-int sv_link_connect(const struct sv_link_endpoint *m, const struct sv_placement *p,
+/* Makes the connections of one link that are due, as number `from`. */
+int sv_link_connect(const struct sv_link_endpoint *m, int32_t from, int32_t pid,
                     struct sv_link *link, struct sv_err *err);
 void sv_link_close(struct sv_link *link);
 /* Messages of a kind and some bytes. send: false: the other end is gone. take: waits for at most
@@ -189,6 +213,18 @@ void sv_link_close(struct sv_link *link);
 enum sv_link_got { SV_LINK_MESSAGE, SV_LINK_GONE, SV_LINK_SILENT };
 bool sv_link_send(int fd, uint32_t kind, const void *data, size_t n);
 enum sv_link_got sv_link_take(int fd, uint32_t *kind, struct sv_buf *to, int64_t timeout_us);
+
+/* hosts.c: ranks of one replica on several hosts. Each host has a world memory of its own, in which
+ * those of the others are kept up to date. */
+struct sv_relay;
+struct sv_hosts {
+    int32_t first[SV_MAX_RANKS];       /* of each rank: the first rank on its host */
+    struct sv_link link[SV_MAX_RANKS]; /* to ranks on other hosts, by rank */
+    struct sv_relay *relay[SV_MAX_RANKS];
+};
+/* Once w has its memory, in every process; w->hosts is the caller's. */
+int sv_hosts_open(struct sv_world *w, struct sv_err *err);
+void sv_hosts_close(struct sv_world *w); /* after leaving */
 
 /* stream.c: rank 0 writes messages (kind > 0), the others read them in order. A message is made of
  * two pieces and lies in one: it may be used until done. flush: readers see what was written. */

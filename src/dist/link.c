@@ -1,11 +1,11 @@
 /*
- * link.c - connections between process 0 and the first process of every other replica: TCP, with
- * messages of a kind and some bytes.
+ * link.c - connections between processes: process 0 and the first process of every other replica,
+ * ranks of one replica on different hosts. TCP, with messages of a kind and some bytes.
  *
- * Called by mpi.c (set-up) and serve (messages). Both ends prove by a key, which MPI has carried,
- * that they belong to one start of the program: other connections are refused, and an address that
- * means another machine there does no harm. What is sent is not encrypted, as MPI's own is not.
- * Must not: know what is sent, or wait without end for a process that should connect.
+ * Called by mpi.c (set-up), hosts.c and serve (messages). Both ends prove by a key, which MPI has
+ * carried, that they belong to one start of the program: other connections are refused, and an
+ * address that means another machine there does no harm. What is sent is not encrypted, as MPI's
+ * own is not. Must not: know what is sent, or wait without end for a process that should connect.
  */
 #define _GNU_SOURCE /* getifaddrs, accept4, getrandom */
 
@@ -34,8 +34,8 @@ struct head {
 /* What connects says which end it is. */
 struct hello {
     unsigned char key[HALF];
-    int32_t replica, which, pid;
-    char host[64];
+    int32_t from, which, pid;
+    char host[SV_HOST_NAME];
 };
 
 /* ---------------------------------------------------------------- bytes */
@@ -99,13 +99,24 @@ enum sv_link_got sv_link_take(int fd, uint32_t *kind, struct sv_buf *to, int64_t
 
 void sv_link_close(struct sv_link *link)
 {
-    for (int i = 0; i < SV_LINK_FDS; i++)
+    for (int i = 0; i < SV_LINK_FDS; i++) {
         if (link->fd[i] >= 0)
             close(link->fd[i]);
-    link->fd[SV_LINK_WORK] = link->fd[SV_LINK_ASK] = -1;
+        link->fd[i] = SV_LINK_NONE;
+    }
 }
 
-/* ---------------------------------------------------------------- process 0 */
+void sv_host_name(char name[SV_HOST_NAME])
+{
+    const char *played = sv_env("SALVO_HOST_NAME");
+    memset(name, 0, SV_HOST_NAME);
+    if (played && *played)
+        snprintf(name, SV_HOST_NAME, "%s", played);
+    else
+        gethostname(name, SV_HOST_NAME - 1);
+}
+
+/* ---------------------------------------------------------------- the one that listens */
 
 static void add_address(struct sv_link_endpoint *m, const struct sockaddr *a)
 {
@@ -140,8 +151,7 @@ static void find_addresses(struct sv_link_endpoint *m)
 
 static int cannot_listen(struct sv_err *err)
 {
-    return sv_fail(err, SV_EIO, -1, "cannot listen for the processes of replicas: %s",
-                   strerror(errno));
+    return sv_fail(err, SV_EIO, -1, "cannot listen for other processes: %s", strerror(errno));
 }
 
 int sv_link_listen(struct sv_link_endpoint *m, int *out, bool alone, struct sv_err *err)
@@ -192,37 +202,42 @@ static bool handshake(int fd, const struct sv_link_endpoint *m, struct sv_link *
     struct hello h;
     if (!send_all(fd, m->key, HALF, false) ||
         read_all(fd, &h, sizeof h, (int64_t)CONNECT_MS * 1000) ||
-        memcmp(h.key, m->key + HALF, HALF) != 0 || h.replica < 1 || h.replica >= n || h.which < 0 ||
-        h.which >= SV_LINK_FDS || link[h.replica].fd[h.which] >= 0)
+        memcmp(h.key, m->key + HALF, HALF) != 0 || h.from < 0 || h.from >= n || h.which < 0 ||
+        h.which >= SV_LINK_FDS || link[h.from].fd[h.which] != SV_LINK_DUE)
         return false;
     set_up(fd);
-    link[h.replica].fd[h.which] = fd;
-    link[h.replica].pid = h.pid;
-    snprintf(link[h.replica].host, sizeof link->host, "%.*s", (int)sizeof h.host - 1, h.host);
+    link[h.from].fd[h.which] = fd;
+    link[h.from].pid = h.pid;
+    snprintf(link[h.from].host, sizeof link->host, "%.*s", (int)sizeof h.host - 1, h.host);
     return true;
+}
+
+/* The first link that is due; NULL: none is. */
+static const struct sv_link *find_due(const struct sv_link *link, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        for (int which = 0; which < SV_LINK_FDS; which++)
+            if (link[i].fd[which] == SV_LINK_DUE)
+                return &link[i];
+    return NULL;
 }
 
 int sv_link_accept(int fd, const struct sv_link_endpoint *m, struct sv_link *link, int32_t n,
                    struct sv_err *err)
 {
     const int64_t end = sv_clock_us() + HANDSHAKE_US;
-    int32_t missing = SV_LINK_FDS * (n - 1);
-    while (missing && sv_clock_us() < end) {
+    while (find_due(link, n) && sv_clock_us() < end) {
         if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 1000) < 1)
             continue;
         const int one = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
-        if (one >= 0 && handshake(one, m, link, n))
-            missing--;
-        else if (one >= 0)
+        if (one >= 0 && !handshake(one, m, link, n))
             close(one);
     }
     close(fd);
-    for (int32_t r = 1; r < n && missing; r++)
-        if (link[r].fd[SV_LINK_WORK] < 0 || link[r].fd[SV_LINK_ASK] < 0)
-            return sv_fail(err, SV_EIO, -1,
-                           "replica %d: process %d has not connected to process 0, port %d", r,
-                           link[r].process, m->port);
-    return SV_OK;
+    const struct sv_link *due = find_due(link, n);
+    return due ? sv_fail(err, SV_EIO, -1, "process %d has not connected to port %d", due->process,
+                         m->port)
+               : SV_OK;
 }
 
 /* ---------------------------------------------------------------- the others */
@@ -264,22 +279,25 @@ static int try_address(const struct sv_link_endpoint *m, int32_t i, struct hello
     return fd;
 }
 
-int sv_link_connect(const struct sv_link_endpoint *m, const struct sv_placement *p,
+int sv_link_connect(const struct sv_link_endpoint *m, int32_t from, int32_t pid,
                     struct sv_link *link, struct sv_err *err)
 {
-    struct hello h = {.replica = p->replica, .pid = p->pid0 ? (int32_t)getpid() : 0};
+    struct hello h = {.from = from, .pid = pid};
     int32_t at = 0;
     memcpy(h.key, m->key + HALF, HALF);
-    gethostname(h.host, sizeof h.host - 1);
+    sv_host_name(h.host);
     for (h.which = 0; h.which < SV_LINK_FDS; h.which++)
-        while (link->fd[h.which] < 0) {
+        while (link->fd[h.which] == SV_LINK_DUE) {
             if (at == m->n_addresses)
-                return sv_fail(
-                    err, SV_EIO, -1, "replica %d: process 0 does not answer at port %d of %s%s",
-                    p->replica, m->port, m->n_addresses > 1 ? m->address[1] : m->address[0],
-                    m->n_addresses > 2 ? " or its other addresses" : "");
-            link->fd[h.which] = try_address(m, at, &h);
-            at += link->fd[h.which] < 0;
+                return sv_fail(err, SV_EIO, -1, "process %d does not answer at port %d of %s%s",
+                               link->process, m->port,
+                               m->n_addresses > 1 ? m->address[1] : m->address[0],
+                               m->n_addresses > 2 ? " or its other addresses" : "");
+            const int fd = try_address(m, at, &h);
+            if (fd >= 0)
+                link->fd[h.which] = fd;
+            else
+                at++;
         }
     return SV_OK;
 }

@@ -36,6 +36,7 @@ static int stopped(enum sv_wait got, const struct sv_failure *f, int32_t rank, s
 void sv_stream_flush(struct sv_world *w)
 {
     sv_count_set(&w->shared->stream.written, w->at);
+    sv_world_changed(w);
 }
 
 /* Waits until no reader has anything in the n lines to come. */

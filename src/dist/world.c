@@ -3,8 +3,8 @@
  * open, which of them has failed, and their end.
  *
  * Called by engine. Ranks are threads of one process, where rank 0 is the caller's, or processes
- * (mpi.c). Must not: free what another rank may still look at, or wait without end for a rank that
- * should answer.
+ * (mpi.c), on several hosts with a memory on each (hosts.c). Must not: free what another rank may
+ * still look at, or wait without end for a rank that should answer.
  */
 #define _POSIX_C_SOURCE 200809L /* kill */
 
@@ -20,18 +20,21 @@ enum { SPIN_US = 60, SPIN_CROWDED_US = 2, WATCH_US = 200000, SWAP_LOOK_US = 1000
 /* A rank that opens reads weights, which may take long; when it fails it says so. */
 #define OPEN_US ((int64_t)3600 * 1000000)
 
-static void begin(struct sv_world *w, const struct sv_world_opts *o, struct sv_ranks ranks)
+static void begin(struct sv_world *w, const struct sv_world_opts *o, struct sv_ranks ranks,
+                  struct sv_ranks here)
 {
     *w = (struct sv_world){.ranks = ranks,
+                           .here = here,
                            .timeout_us = o->timeout_us,
-                           .spin_us = ranks.n * o->n_threads <= sv_cpu_count() ? SPIN_US
-                                                                               : SPIN_CROWDED_US};
+                           .spin_us =
+                               here.n * o->n_threads <= sv_cpu_count() ? SPIN_US : SPIN_CROWDED_US};
     SV_REQUIRE(o->n > 1 && o->n <= SV_MAX_RANKS && ranks.n == o->n);
 }
 
 int sv_world_open(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err)
 {
-    begin(w, o, (struct sv_ranks){.n = o->n});
+    const struct sv_ranks ranks = {.n = o->n};
+    begin(w, o, ranks, ranks);
     w->shared = sv_calloc(1, sizeof *w->shared);
     return w->shared ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "memory for %d ranks", o->n);
 }
@@ -95,13 +98,36 @@ static void *watch_main(void *arg)
     return NULL;
 }
 
+static int open_hosts(struct sv_world *w, const int32_t *first, struct sv_err *err)
+{
+    w->hosts = sv_calloc(1, sizeof *w->hosts);
+    if (!w->hosts)
+        return sv_fail(err, SV_ENOMEM, -1, "memory for hosts of %d ranks", w->ranks.n);
+    memcpy(w->hosts->first, first, sizeof w->hosts->first);
+    int rc = sv_mpi_link_hosts(w->hosts, w->ranks, err);
+    return rc ? rc : sv_hosts_open(w, err);
+}
+
 int sv_world_open_mpi(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err)
 {
+    const struct sv_ranks ranks = {.rank = sv_mpi_ranks().rank % o->n, .n = o->n};
+    struct sv_ranks here = {0};
+    int32_t first[SV_MAX_RANKS] = {0};
     void *memory = NULL;
-    begin(w, o, (struct sv_ranks){.rank = sv_mpi_ranks().rank % o->n, .n = o->n});
+    int rc = sv_mpi_find_hosts(first, ranks, err);
+    for (int32_t r = 0; r < o->n; r++)
+        if (first[r] == first[ranks.rank]) {
+            here.rank += r < ranks.rank;
+            here.n++;
+        }
+    begin(w, o, ranks, here);
     w->processes = true;
-    int rc = sv_mpi_share(&w->memory, &memory, sizeof *w->shared, w->ranks, err);
+    w->memory.fd = -1;
+    if (!rc)
+        rc = sv_mpi_share(&w->memory, &memory, sizeof *w->shared, first, ranks, err);
     w->shared = memory;
+    if (!rc && here.n < ranks.n)
+        rc = open_hosts(w, first, err);
     if (rc)
         return rc;
     w->watch = sv_calloc(1, sizeof *w->watch);
@@ -187,6 +213,7 @@ int sv_world_swap(struct sv_world *w, const void *own, size_t n_bytes, void *all
     SV_REQUIRE(n_bytes <= SV_SWAP_BYTES);
     memcpy(said[w->ranks.rank], own, n_bytes);
     sv_count_set(&m->swapped[w->ranks.rank], w->n_swaps);
+    sv_world_changed(w);
     for (int32_t r = 0; r < w->ranks.n; r++) {
         const enum sv_wait got = await_said(w, r);
         if (got == SV_WAIT_STOPPED)
@@ -219,6 +246,7 @@ bool sv_world_leave(struct sv_world *w)
     struct sv_world_memory *m = w->shared;
     bool all = true;
     sv_count_set(&m->gone[w->ranks.rank], 1);
+    sv_world_changed(w);
     for (int32_t r = 0; r < w->ranks.n; r++) {
         /* Those that were never started are not waited for, and rank 0 comes when it is closed. */
         if (w->ranks.rank == 0 && r > 0 && !w->processes && !(w->follower && w->follower[r].thread))
@@ -240,9 +268,12 @@ void sv_world_close(struct sv_world *w)
             sv_thread_join(w->watch->thread);
         sv_free(w->watch);
     }
+    if (w->hosts)
+        sv_hosts_close(w);
+    sv_free(w->hosts);
     if (!w->processes)
         sv_free(w->shared);
-    else if (w->ranks.rank == 0)
+    else if (w->memory.memory)
         sv_shared_close(&w->memory);
     else
         sv_shared_unmap(w->shared, sizeof *w->shared);

@@ -153,7 +153,7 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
         d.ordinal -= tuning->one_gpu ? d.ranks.rank : 0;
         d.ranks.by_expert = o->ep;
         d.ranks.dp_attention = o->dp_attention;
-        d.n_threads = sv_ranks_threads(o, d.ranks);
+        d.n_threads = sv_ranks_threads(o, d.ranks, e->ranks->world.here);
     }
     const bool drafts = o->draft_dir && o->width != 1;
     d.usual_rows = (o->max_sequences ? o->max_sequences : 1) * (!drafts    ? 1
@@ -164,6 +164,11 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
         o->dtype == SV_TYPE_F32 || (o->dtype == SV_TYPE_AUTO && cfg->stored_dtype != SV_BF16);
     d.compute = f32 ? SV_F32 : SV_BF16;
     int rc = sv_dev_open(&e->dev, &d, err);
+    if (!rc && e->ranks && e->ranks->world.hosts && !sv_dev_backend(e->dev)->joins_hosts)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1,
+                     "the ranks of this replica are on several hosts, and %s joins those of one: "
+                     "give each host whole replicas, or --device cpu",
+                     sv_dev_backend(e->dev)->name);
     if (!rc && d.tuning.draft_quant == SV_TOGGLE_ON && !sv_dev_quantizes(e->dev))
         rc = sv_fail(err, SV_EUNSUPPORTED, -1,
                      "draft_quant: %s has no products of a draft's weights in 8 bits",

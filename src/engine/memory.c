@@ -194,8 +194,8 @@ int sv_memory_check_weights(struct sv_dev *dev, const char *what, int64_t n_byte
 void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t max_rows)
 {
     sv_dev_memory(e->dev, &a->n_free, &a->n_total);
-    a->ram_bytes =
-        (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE) / sv_dev_ranks(e->dev).n;
+    a->ram_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE) /
+                   (e->ranks ? e->ranks->world.here.n : 1);
     a->quiet = sv_dev_ranks(e->dev).rank > 0;
     a->later_bytes = RESERVE_BYTES + e->drafter->row_bytes * max_rows + sv_images_bytes(e);
 }

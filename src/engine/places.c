@@ -5,7 +5,7 @@
  * Called by engine.c once the windows of all ranks are open. Rank 0 of each replica logs the rows
  * of its ranks. Must not: decide anything by what it finds.
  */
-#define _GNU_SOURCE /* gethostname, sched_getaffinity */
+#define _GNU_SOURCE /* sched_getaffinity */
 
 #include "engine/engine.h"
 
@@ -17,7 +17,7 @@
 
 struct place {
     int32_t process;
-    char host[64], device[64], node[32], link[24];
+    char host[SV_HOST_NAME], device[64], node[32], link[24];
 };
 _Static_assert(sizeof(struct place) <= SV_SWAP_BYTES, "a place fits one exchange");
 
@@ -74,8 +74,8 @@ static void find(struct place *p, const struct sv_engine *e)
     memset(p, 0, sizeof *p);
     sv_dev_place(e->dev, &at);
     p->process = sv_mpi_ranks().rank;
-    gethostname(p->host, sizeof p->host - 1);
-    snprintf(p->link, sizeof p->link, "%s", at.link);
+    sv_host_name(p->host);
+    snprintf(p->link, sizeof p->link, "%s", e->ranks && e->ranks->world.hosts ? "TCP" : at.link);
     if (at.gpu < 0) {
         find_processors(p);
         return;

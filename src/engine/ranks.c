@@ -27,9 +27,11 @@ bool sv_ranks_bound(void)
            CPU_COUNT(&set) < sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r)
+int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks ranks,
+                         struct sv_ranks here)
 {
     const int32_t all = opts->n_threads ? opts->n_threads : sv_cpu_count();
+    const struct sv_ranks r = opts->n_threads ? ranks : here;
     const int32_t own = all * (r.rank + 1) / r.n - all * r.rank / r.n;
     if (!opts->n_threads && sv_ranks_bound())
         return all;
@@ -39,14 +41,13 @@ int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r
 struct sv_world_opts sv_ranks_world(const struct sv_engine_options *opts, int32_t rank)
 {
     const int64_t s = opts->device_timeout ? opts->device_timeout : 60;
-    return (struct sv_world_opts){
-        .n = opts->tp,
-        /* of those that ranks share */
-        .n_threads = sv_ranks_bound()
-                         ? 1
-                         : sv_ranks_threads(opts, (struct sv_ranks){.rank = rank, .n = opts->tp}),
-        .timeout_us = s < 0 ? -1 : s * 1000000,
-        .kills = sv_mpi_ranks().n > opts->tp};
+    const struct sv_ranks ranks = {.rank = rank, .n = opts->tp};
+    return (struct sv_world_opts){.n = opts->tp,
+                                  /* of those that ranks share */
+                                  .n_threads =
+                                      sv_ranks_bound() ? 1 : sv_ranks_threads(opts, ranks, ranks),
+                                  .timeout_us = s < 0 ? -1 : s * 1000000,
+                                  .kills = sv_mpi_ranks().n > opts->tp};
 }
 
 /* What processes compare first: of the program, and of the files of target and draft. */
@@ -64,27 +65,38 @@ static uint64_t hash_of(uint64_t h, const void *data, size_t n)
     return h;
 }
 
-static uint64_t file_hash(const char *path, const char *name)
+/* Files of different hosts may have been copied at different times: their last bytes are read. */
+static uint64_t file_hash(const char *path, const char *name, bool by_time)
 {
     struct stat st = {0};
+    char last[4096];
+    size_t n = 0;
     if (stat(path, &st))
         return 0;
-    const int64_t of[3] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
-    return hash_of(hash_of(0xcbf29ce484222325u, name, strlen(name)), of, sizeof of);
+    FILE *f = by_time ? NULL : fopen(path, "rb");
+    const long most = sizeof last, from = st.st_size > most ? st.st_size - most : 0;
+    if (f && fseek(f, from, SEEK_SET) == 0)
+        n = fread(last, 1, sizeof last, f);
+    if (f)
+        fclose(f);
+    const int64_t of[3] = {st.st_size, by_time ? st.st_mtim.tv_sec : 0,
+                           by_time ? st.st_mtim.tv_nsec : 0};
+    const uint64_t h = hash_of(hash_of(0xcbf29ce484222325u, name, strlen(name)), of, sizeof of);
+    return hash_of(h, last, n);
 }
 
-/* Hash of names, sizes and times: ranks of one replica are on one machine. NULL: no model. */
-static uint64_t files_hash(const char *model)
+/* Hash of the names and of what file_hash reads. NULL: no model. */
+static uint64_t files_hash(const char *model, bool by_time)
 {
     DIR *dir = model ? opendir(model) : NULL;
-    uint64_t sum = model && !dir ? file_hash(model, "") : 0;
+    uint64_t sum = model && !dir ? file_hash(model, "", by_time) : 0;
     for (const struct dirent *d; dir && (d = readdir(dir));) {
         const char *end = strrchr(d->d_name, '.');
         char path[4096];
         if (!end || (strcmp(end, ".safetensors") && strcmp(d->d_name, "config.json")))
             continue;
         snprintf(path, sizeof path, "%s/%s", model, d->d_name);
-        sum += file_hash(path, d->d_name);
+        sum += file_hash(path, d->d_name, by_time);
     }
     if (dir)
         closedir(dir);
@@ -97,8 +109,8 @@ int sv_ranks_compare(struct sv_world *w, const struct sv_engine_options *opts, s
     struct introduction own = {.version = SALVO_VERSION,
                                .options_bytes = sizeof *opts,
                                .pass_bytes = sizeof(struct sv_msg_pass),
-                               .target = files_hash(opts->target_dir),
-                               .draft = files_hash(opts->draft_dir)};
+                               .target = files_hash(opts->target_dir, !w->hosts),
+                               .draft = files_hash(opts->draft_dir, !w->hosts)};
     struct stat st = {0};
     if (stat("/proc/self/exe", &st) == 0)
         own.program_bytes = st.st_size;
@@ -113,9 +125,10 @@ int sv_ranks_compare(struct sv_world *w, const struct sv_engine_options *opts, s
                          (long long)b->program_bytes);
         else if (a->target != b->target || a->draft != b->draft)
             rc = sv_fail(err, SV_EMISMATCH, -1,
-                         "ranks 0 and %d have different files of the %s: names, sizes or times "
+                         "ranks 0 and %d have different files of the %s: names, sizes or %s "
                          "differ",
-                         r, a->target != b->target ? "target" : "draft");
+                         r, a->target != b->target ? "target" : "draft",
+                         w->hosts ? "last bytes" : "times");
     }
     return rc;
 }
@@ -137,7 +150,7 @@ int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
         if (rc)
             return rc;
     }
-    g->world.ranks.n = 1;
+    g->world.ranks.n = g->world.here.n = 1;
     if (opts->tp < 2)
         return SV_OK;
     struct sv_world_opts o = sv_ranks_world(opts, 0);
@@ -277,12 +290,16 @@ static int join_windows(struct sv_engine *e, struct sv_err *err)
     struct sv_window_key all[SV_MAX_RANKS];
     struct sv_world *w = &g->world;
     const struct sv_window_need need = window_need(e);
+    int far[SV_MAX_RANKS];
+    for (int32_t r = 0; w->hosts && r < w->ranks.n; r++)
+        far[r] = w->hosts->link[r].fd[SV_LINK_PARTS];
     int rc = sv_world_swap(w, &g->key, sizeof g->key, all, err);
     if (!rc)
         rc = sv_dev_window_join(e->dev,
                                 &(struct sv_peers){.key = all,
                                                    .progress = w->shared->progress,
                                                    .failure = &w->shared->failure,
+                                                   .far = w->hosts ? far : NULL,
                                                    .spin_us = w->spin_us,
                                                    .timeout_us = w->timeout_us},
                                 err);

@@ -55,8 +55,10 @@ struct sv_rank_fault_at {
 
 /* Whether mpirun or srun bound this process to some of the processors. */
 bool sv_ranks_bound(void);
-/* Threads of a rank: the requested ones are divided among the ranks. */
-int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks r);
+/* Threads of a rank: the requested ones are divided among the ranks, else the processors of this
+ * host among those here. */
+int32_t sv_ranks_threads(const struct sv_engine_options *opts, struct sv_ranks ranks,
+                         struct sv_ranks here);
 /* Processes: checks that all have the same program and files; the error names what differs. */
 int sv_ranks_compare(struct sv_world *world, const struct sv_engine_options *opts,
                      struct sv_err *err);

@@ -1,7 +1,7 @@
 /*
  * test_join.c - joins of 2 to 8 ranks, each a thread with a device of its own: sums in rank order
  * whoever is late, the best token and whole rows of logits of all parts, rows that are dealt, and
- * waits that end.
+ * waits that end; with windows that all share, and with hosts that have connections instead.
  *
  * timeout: 120
  *
@@ -17,6 +17,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 enum { ROWS = 40, D = 80, VOCAB = 301, ROUNDS = 30, BIG = 8 };
 
@@ -43,6 +45,7 @@ struct rig {
     int32_t first[SV_MAX_RANKS + 1];
     float *weight, *head; /* (D), (VOCAB, D) */
     int32_t tokens[ROWS]; /* of all logits */
+    int far[BIG][SV_MAX_RANKS];
 };
 
 static float *floats(size_t n, uint64_t seed, float scale)
@@ -161,8 +164,25 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-static void rig_open(struct rig *g, int32_t n, int32_t n_rows, uint64_t seed, bool late,
-                     int64_t timeout_us)
+/* Rank r is on host r % n_hosts. What a connection holds is less than a part. */
+static void connect_hosts(struct rig *g, int32_t n_hosts)
+{
+    memset(g->far, -1, sizeof g->far);
+    for (int32_t r = 0; r < g->n; r++)
+        for (int32_t q = r + 1; q < g->n; q++) {
+            int fd[2];
+            if (r % n_hosts == q % n_hosts)
+                continue;
+            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+            for (int i = 0; i < 2; i++)
+                setsockopt(fd[i], SOL_SOCKET, SO_SNDBUF, &(int){1}, sizeof(int));
+            g->far[r][q] = fd[0];
+            g->far[q][r] = fd[1];
+        }
+}
+
+static void rig_open(struct rig *g, int32_t n, int32_t n_hosts, int32_t n_rows, uint64_t seed,
+                     bool late, int64_t timeout_us)
 {
     struct sv_window_key key[BIG];
     const struct sv_window_need need = join_need(ROWS, D, VOCAB);
@@ -171,6 +191,7 @@ static void rig_open(struct rig *g, int32_t n, int32_t n_rows, uint64_t seed, bo
     g->n_rows = n_rows;
     g->seed = seed;
     g->late = late;
+    connect_hosts(g, n_hosts);
     g->weight = floats(D, seed + 1, 1);
     g->head = floats((size_t)VOCAB * D, seed + 2, 1);
     /* the same row at the borders, and elsewhere: ties */
@@ -193,14 +214,16 @@ static void rig_open(struct rig *g, int32_t n, int32_t n_rows, uint64_t seed, bo
         k->best = calloc((size_t)ROUNDS * ROWS, sizeof *k->best);
     }
     for (int32_t r = 0; r < n; r++)
-        assert_int_equal(sv_dev_window_join(g->rank[r].dev,
-                                            &(struct sv_peers){.key = key,
-                                                               .progress = g->progress,
-                                                               .failure = &g->failure,
-                                                               .spin_us = late ? 5 : 50,
-                                                               .timeout_us = timeout_us},
-                                            NULL),
-                         SV_OK);
+        assert_int_equal(
+            sv_dev_window_join(g->rank[r].dev,
+                               &(struct sv_peers){.key = key,
+                                                  .progress = g->progress,
+                                                  .failure = &g->failure,
+                                                  .far = n_hosts > 1 ? g->far[r] : NULL,
+                                                  .spin_us = late ? 5 : 50,
+                                                  .timeout_us = timeout_us},
+                               NULL),
+            SV_OK);
 }
 
 static void rig_run(struct rig *g, void *(*fn)(void *))
@@ -220,6 +243,9 @@ static void rig_close(struct rig *g)
         free(g->rank[r].out);
         free(g->rank[r].logits);
         free(g->rank[r].best);
+        for (int32_t q = 0; q < g->n; q++)
+            if (g->far[r][q] >= 0)
+                close(g->far[r][q]);
     }
     free(g->weight);
     free(g->head);
@@ -285,14 +311,16 @@ static void sums(void **state)
     static const int32_t rows[] = {0, 1, 7, ROWS};
     (void)state;
     for (int32_t n = 2; n <= BIG; n++)
-        for (int late = 0; late < 2; late++) {
-            struct rig g;
-            rig_open(&g, n, rows[(n + late) % 4], (uint64_t)n * 7 + (uint64_t)late, late, 20000000);
-            rig_run(&g, rank_main);
-            const int64_t n_seen = check(&g);
-            assert_true((n > 2 && g.n_rows > 0) == (n_seen > 0));
-            rig_close(&g);
-        }
+        for (int late = 0; late < 2; late++)
+            for (int32_t n_hosts = 1; n_hosts <= (n == 3 || n == 5 ? 3 : 1); n_hosts++) {
+                struct rig g;
+                rig_open(&g, n, n_hosts, rows[(n + late) % 4], (uint64_t)n * 7 + (uint64_t)late,
+                         late, 20000000);
+                rig_run(&g, rank_main);
+                const int64_t n_seen = check(&g);
+                assert_true((n > 2 && g.n_rows > 0) == (n_seen > 0));
+                rig_close(&g);
+            }
 }
 
 /* ---------------------------------------------------------------- rows of one rank */
@@ -334,7 +362,7 @@ static void rows_of_one_rank(void **state)
     for (int32_t n = 2; n <= BIG; n++) {
         struct rig g;
         float want[ROWS * D];
-        rig_open(&g, n, n == 4 ? 0 : 5 * n - 3, (uint64_t)n, n % 2, 20000000);
+        rig_open(&g, n, 1 + n % 3, n == 4 ? 0 : 5 * n - 3, (uint64_t)n, n % 2, 20000000);
         for (int32_t r = 0; r < n; r++)
             for (int32_t i = 0; i < g.n_rows * D; i++) {
                 const struct sv_slice own = own_rows(r, n, g.n_rows);
@@ -443,7 +471,7 @@ static void dealt_rows(void **state)
     (void)state;
     for (int32_t n = 2; n <= BIG; n++) {
         struct rig g;
-        rig_open(&g, n, ROWS - n, (uint64_t)n * 3, n % 2, 20000000);
+        rig_open(&g, n, 1 + n % 3, ROWS - n, (uint64_t)n * 3, n % 2, 20000000);
         struct sv_dev *one = open_device((struct sv_ranks){.n = 1}, 1);
         sample_rows(one, g.logits, 0, ROWS, g.tokens);
         sv_dev_close(one);
@@ -460,7 +488,7 @@ static void a_dealt_row_is_bad(void **state)
 {
     struct rig g;
     (void)state;
-    rig_open(&g, 3, 6, 1, false, 20000000);
+    rig_open(&g, 3, 2, 6, 1, false, 20000000);
     for (int32_t v = 0; v < VOCAB; v++)
         g.logits[3 * VOCAB + v] = NAN;
     rig_run(&g, dealt_main);
@@ -498,7 +526,7 @@ static void ties(void **state)
     (void)state;
     for (int32_t n = 2; n <= BIG; n++) {
         struct rig g;
-        rig_open(&g, n, 4, 5, true, 20000000);
+        rig_open(&g, n, 1 + n % 2, 4, 5, true, 20000000);
         /* row 0: the last token of rank 0 and the first of rank 1 are best; row 1: all are equal;
          * row 2: 0 and -0 are equal; row 3: a NaN never wins */
         memset(g.head, 0, sizeof(float) * VOCAB * D);
@@ -551,7 +579,7 @@ static void faults(void **state)
     for (int32_t n = 2; n <= 5; n++)
         for (int gone = 0; gone < 2; gone++) {
             struct rig g;
-            rig_open(&g, n, 3, 5, gone, gone ? 300000 : 20000000);
+            rig_open(&g, n, 1 + n % 3, 3, 5, gone, gone ? 300000 : 20000000);
             g.rank[n - 1].fault_at = 8;
             const int64_t begin = sv_clock_us();
             rig_run(&g, faulty_main);
@@ -590,7 +618,7 @@ static void passes(void **state)
 {
     struct rig g;
     (void)state;
-    rig_open(&g, 3, 2, 5, false, 60000000);
+    rig_open(&g, 3, 3, 2, 5, false, 60000000);
     const int64_t begin = sv_clock_us();
     rig_run(&g, passed_main);
     assert_true(sv_clock_us() - begin < 5000000);
@@ -602,6 +630,33 @@ static void passes(void **state)
     rig_close(&g);
 }
 
+/* A connection that ends, and one that brings something else. */
+static void connections_end(void **state)
+{
+    static const char *const said[] = {"the connection to rank 3 has ended",
+                                       "the connection to rank 3 brings what is no part of a join"};
+    (void)state;
+    for (int odd = 0; odd < 2; odd++) {
+        struct rig g;
+        rig_open(&g, 4, 2, 3, 5, false, 60000000);
+        if (odd)
+            assert_int_equal(send(g.far[3][2], said[odd], 40, 0), 40);
+        else
+            shutdown(g.far[3][2], SHUT_RDWR);
+        const int64_t begin = sv_clock_us();
+        rig_run(&g, faulty_main);
+        assert_true(sv_clock_us() - begin < 5000000);
+        for (int32_t r = 0; r < 4; r++)
+            assert_int_equal(g.rank[r].rc, SV_EDEVICE);
+        if (odd || g.failure.rank == 2)
+            assert_string_equal(g.failure.text, said[odd]);
+        else
+            assert_string_equal(g.failure.text, "the connection to rank 2 has ended");
+        rig_close(&g);
+    }
+}
+
 SV_TEST_MAIN(cmocka_unit_test(sums), cmocka_unit_test(rows_of_one_rank),
              cmocka_unit_test(dealt_rows), cmocka_unit_test(a_dealt_row_is_bad),
-             cmocka_unit_test(ties), cmocka_unit_test(faults), cmocka_unit_test(passes))
+             cmocka_unit_test(ties), cmocka_unit_test(faults), cmocka_unit_test(passes),
+             cmocka_unit_test(connections_end))

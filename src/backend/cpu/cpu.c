@@ -297,6 +297,7 @@ static const struct sv_backend cpu_backend = {
     .random_weight = sv_cpu_random_weight,
     .window_open = sv_cpu_window_open,
     .window_join = sv_cpu_window_join,
+    .joins_hosts = true,
     .mark = cpu_mark,
     .wait = cpu_wait,
     .graph_run = cpu_graph_run,

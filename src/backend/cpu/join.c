@@ -1,6 +1,6 @@
 /*
  * join.c - joins of the ranks of one model: windows in shared memory, the wait for the others'
- * parts, and the sums in rank order.
+ * parts, and the sums in rank order. Parts of ranks on other hosts come by wire.c.
  *
  * Entered through the backend table (windows, gather_logits, share_rows) and by norm.c,
  * context_kv.c and gemm.c, whose ops end in a join. A rank copies its part into its own window,
@@ -9,37 +9,17 @@
  * no later join waits or uses a window. Must not: add in another order than that of ranks, or
  * return before every rank's part is there.
  */
+#include "backend/cpu/peers.h"
 #include "backend/cpu/vec.h"
 
 #include <string.h>
 
-/* Ranks are one join apart at most, so a join's data stays until all have read it. */
-enum { SAID = 4, LOOK_US = 20000 };
-
-struct window {
-    struct sv_count left; /* joins whose part is ready */
-    struct {
-        int32_t kind, n_rows;
-    } said[SAID];                   /* of join i at i % SAID */
-    _Alignas(SV_ALIGN) char part[]; /* places by kind */
-};
-
-struct sv_cpu_peers {
-    struct window *window[SV_MAX_RANKS]; /* own included */
-    size_t at[SV_JOINS + 1];             /* in part */
-    struct sv_shared own;                /* between processes: the memory of the own window */
-    const struct sv_progress *progress;
-    struct sv_failure *failure;
-    int64_t spin_us, timeout_us;
-    uint32_t n_joins;
-    /* The device has failed: windows are not read any more, as other ranks may be at any join, and
-     * sums are zero. */
-    bool dead;
-};
+enum { LOOK_US = 20000 };
 
 struct key {
-    struct window *window; /* in the process that made it */
-    char name[48];         /* for others; empty: ranks are threads */
+    struct sv_cpu_window *window; /* in the process that made it */
+    char name[48];                /* for others; empty: ranks are threads */
+    uint32_t instructions;        /* what the bits of its parts depend on */
 };
 
 static size_t align_up(size_t n)
@@ -49,7 +29,15 @@ static size_t align_up(size_t n)
 
 static size_t window_bytes(const struct sv_cpu_peers *p)
 {
-    return sizeof(struct window) + p->at[SV_JOINS];
+    return sizeof(struct sv_cpu_window) + p->at[SV_JOINS];
+}
+
+/* Ranks on different hosts may have different processors; products differ in low bits then, and
+ * what each rank computes of the whole stream would. */
+static uint32_t instructions(const struct sv_cpu *cpu)
+{
+    return (uint32_t)cpu->isa | (uint32_t)sv_cpu_has_avx512_bf16() << 8 |
+           (uint32_t)sv_cpu_has_avx512_vnni() << 9 | (uint32_t)sv_cpu_has_amx_int8() << 10;
 }
 
 int sv_cpu_window_open(struct sv_dev *dev, const struct sv_window_need *need,
@@ -71,6 +59,7 @@ int sv_cpu_window_open(struct sv_dev *dev, const struct sv_window_need *need,
         return sv_fail(err, SV_ENOMEM, -1, "no memory for a window of %zu bytes", window_bytes(p));
     p->window[cpu->ranks.rank] = made.window;
     memcpy(made.name, p->own.name, sizeof made.name);
+    made.instructions = instructions(cpu);
     memset(key, 0, sizeof *key);
     memcpy(key->bytes, &made, sizeof made);
     return SV_OK;
@@ -80,11 +69,18 @@ int sv_cpu_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct 
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     struct sv_cpu_peers *p = cpu->peers;
+    if (peers->far && sv_cpu_wire_open(cpu, peers->far, err))
+        return SV_ENOMEM;
     for (int32_t r = 0; r < cpu->ranks.n; r++) {
         struct key key;
         void *window;
         memcpy(&key, peers->key[r].bytes, sizeof key);
-        if (r == cpu->ranks.rank)
+        if (key.instructions != instructions(cpu))
+            return sv_fail(err, SV_EMISMATCH, -1,
+                           "ranks %d and %d are on processors with different instructions: their "
+                           "numbers would differ in low bits; --isa avx2 is the same on both",
+                           r, cpu->ranks.rank);
+        if (p->window[r]) /* the own one, and copies of those on other hosts */
             continue;
         window = key.window;
         if (key.name[0] && sv_shared_map(&window, window_bytes(p), key.name, err))
@@ -101,20 +97,22 @@ int sv_cpu_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct 
 void sv_cpu_window_close(struct sv_cpu *cpu)
 {
     struct sv_cpu_peers *p = cpu->peers;
-    for (int32_t r = 0; p && p->own.memory && r < cpu->ranks.n; r++)
+    if (!p)
+        return;
+    sv_cpu_wire_close(cpu);
+    for (int32_t r = 0; p->own.memory && r < cpu->ranks.n; r++)
         if (r != cpu->ranks.rank)
             sv_shared_unmap(p->window[r], window_bytes(p));
-    if (p && p->own.memory)
+    if (p->own.memory)
         sv_shared_close(&p->own);
-    else if (p)
+    else
         sv_free(p->window[cpu->ranks.rank]);
     sv_free(p);
 }
 
 /* ---------------------------------------------------------------- meeting */
 
-static void fail(struct sv_cpu *cpu, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void fail(struct sv_cpu *cpu, const char *fmt, ...)
+void sv_cpu_peers_fail(struct sv_cpu *cpu, const char *fmt, ...)
 {
     char text[sizeof cpu->peers->failure->text];
     va_list ap;
@@ -129,15 +127,16 @@ static void fail(struct sv_cpu *cpu, const char *fmt, ...)
 /* Whether rank r, with its part of join i ready, is at the same join as this rank. */
 static bool same(struct sv_cpu *cpu, int32_t r, uint32_t i, int32_t kind, int32_t n_rows)
 {
-    const struct window *w = cpu->peers->window[r];
-    const int32_t their_kind = w->said[i % SAID].kind, their_rows = w->said[i % SAID].n_rows;
+    const struct sv_cpu_window *w = cpu->peers->window[r];
+    const int32_t their_kind = w->said[i % SV_SAID].kind, their_rows = w->said[i % SV_SAID].n_rows;
     if (their_kind == kind && their_rows == n_rows)
         return true;
-    fail(cpu,
-         "ranks %d and %d are not in step: join %u is of %s and %d rows on the one, of %s and %d "
-         "rows on the other",
-         cpu->ranks.rank, r, i + 1, sv_join_name((enum sv_join)kind), n_rows,
-         sv_join_name((enum sv_join)their_kind), their_rows);
+    sv_cpu_peers_fail(
+        cpu,
+        "ranks %d and %d are not in step: join %u is of %s and %d rows on the one, of %s and %d "
+        "rows on the other",
+        cpu->ranks.rank, r, i + 1, sv_join_name((enum sv_join)kind), n_rows,
+        sv_join_name((enum sv_join)their_kind), their_rows);
     return false;
 }
 
@@ -154,53 +153,60 @@ static bool passed(struct sv_cpu *cpu, int32_t r, uint32_t i)
     if ((int32_t)((uint32_t)(theirs >> 32) - (uint32_t)(own >> 32)) <= 0 ||
         (int32_t)((uint32_t)theirs - i) > 0)
         return false;
-    fail(cpu,
-         "ranks %d and %d are not in step: pass %u has ended after join %u on rank %d, and rank %d "
-         "is at join %u",
-         cpu->ranks.rank, r, (uint32_t)(theirs >> 32), (uint32_t)theirs, r, cpu->ranks.rank, i + 1);
+    sv_cpu_peers_fail(
+        cpu,
+        "ranks %d and %d are not in step: pass %u has ended after join %u on rank %d, and rank %d "
+        "is at join %u",
+        cpu->ranks.rank, r, (uint32_t)(theirs >> 32), (uint32_t)theirs, r, cpu->ranks.rank, i + 1);
+    return true;
+}
+
+bool sv_cpu_peers_give_up(struct sv_cpu *cpu, int32_t r, uint32_t i, const struct sv_cpu_part *own,
+                          int64_t since_us)
+{
+    struct sv_cpu_peers *p = cpu->peers;
+    if (__atomic_load_n(&p->failure->stop, __ATOMIC_ACQUIRE)) {
+        p->dead = true;
+        sv_cpu_latch(cpu, "rank %d failed: %s", p->failure->rank, p->failure->text);
+        return true;
+    }
+    if (passed(cpu, r, i))
+        return true;
+    if (p->timeout_us < 0 || sv_clock_us() - since_us < p->timeout_us)
+        return false;
+    sv_cpu_peers_fail(cpu,
+                      "no answer from rank %d for %lld ms: rank %d is at join %u (%s, %d rows), "
+                      "rank %d has come to join %u",
+                      r, (long long)(p->timeout_us / 1000), cpu->ranks.rank, i + 1,
+                      sv_join_name(own->kind), own->n_rows, r, sv_count_read(&p->window[r]->left));
     return true;
 }
 
 /* Waits for rank r's part of join i. Checks at times whether it can still come. */
-static bool await(struct sv_cpu *cpu, int32_t r, uint32_t i, enum sv_join kind, int32_t n_rows)
+static bool await(struct sv_cpu *cpu, int32_t r, uint32_t i, const struct sv_cpu_part *own)
 {
     struct sv_cpu_peers *p = cpu->peers;
     const int64_t begin = sv_clock_us();
-    for (;;) {
-        const enum sv_wait got =
-            sv_count_wait(&p->window[r]->left, i + 1, &p->failure->stop, p->spin_us, LOOK_US);
-        if (got == SV_WAIT_OK)
-            return same(cpu, r, i, kind, n_rows);
-        if (got == SV_WAIT_STOPPED) {
-            p->dead = true;
-            sv_cpu_latch(cpu, "rank %d failed: %s", p->failure->rank, p->failure->text);
+    while (sv_count_wait(&p->window[r]->left, i + 1, &p->failure->stop, p->spin_us, LOOK_US))
+        if (sv_cpu_peers_give_up(cpu, r, i, own, begin))
             return false;
-        }
-        if (passed(cpu, r, i))
-            return false;
-        if (p->timeout_us >= 0 && sv_clock_us() - begin >= p->timeout_us) {
-            fail(
-                cpu,
-                "no answer from rank %d for %lld ms: rank %d is at join %u (%s, %d rows), rank %d has come to join %u",
-                r, (long long)(p->timeout_us / 1000), cpu->ranks.rank, i + 1, sv_join_name(kind),
-                n_rows, r, sv_count_read(&p->window[r]->left));
-            return false;
-        }
-    }
+    return same(cpu, r, i, own->kind, own->n_rows);
 }
 
-static bool meet(struct sv_cpu *cpu, enum sv_join kind, int32_t n_rows)
+static bool meet(struct sv_cpu *cpu, struct sv_cpu_part part)
 {
     struct sv_cpu_peers *p = cpu->peers;
-    struct window *own = p->window[cpu->ranks.rank];
+    struct sv_cpu_window *own = p->window[cpu->ranks.rank];
     const uint32_t i = p->n_joins++;
     if (p->dead)
         return false;
-    own->said[i % SAID].kind = kind;
-    own->said[i % SAID].n_rows = n_rows;
+    own->said[i % SV_SAID].kind = part.kind;
+    own->said[i % SV_SAID].n_rows = part.n_rows;
     sv_count_set(&own->left, i + 1);
+    if (p->wire && !sv_cpu_wire_exchange(cpu, i, &part))
+        return false;
     for (int32_t r = 0; r < cpu->ranks.n; r++)
-        if (r != cpu->ranks.rank && !await(cpu, r, i, kind, n_rows))
+        if (r != cpu->ranks.rank && !await(cpu, r, i, &part))
             return false;
     return true;
 }
@@ -252,7 +258,7 @@ void sv_cpu_join_rows(struct sv_cpu *cpu, enum sv_join kind, const float *x,
     if (cpu->peers->dead)
         return;
     sv_cpu_run(cpu, leave_rows, &job, (int64_t)n_rows * (10 + d / 16));
-    meet(cpu, kind, n_rows);
+    meet(cpu, (struct sv_cpu_part){kind, n_rows, n_bytes, false});
 }
 
 void sv_cpu_join_sum(const struct sv_cpu *cpu, enum sv_join kind, int32_t row, int32_t d,
@@ -294,7 +300,7 @@ void sv_cpu_join_leave_best(struct sv_cpu *cpu, enum sv_join kind, int32_t row, 
 
 bool sv_cpu_join_best(struct sv_cpu *cpu, enum sv_join kind, int32_t n_rows)
 {
-    return meet(cpu, kind, n_rows);
+    return meet(cpu, (struct sv_cpu_part){kind, n_rows, (size_t)n_rows * sizeof(uint64_t), false});
 }
 
 int32_t sv_cpu_join_best_of(const struct sv_cpu *cpu, enum sv_join kind, int32_t row)
@@ -350,14 +356,17 @@ void sv_cpu_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p
     if (!cpu->peers->dead)
         sv_cpu_run(cpu, gather_rows, &job, cost);
     job.leave = false;
-    if (meet(cpu, p->join, p->n_rows))
+    const size_t width = (size_t)(p->first[cpu->ranks.rank + 1] - p->first[cpu->ranks.rank]),
+                 n_bytes = (size_t)p->n_rows * width * sizeof(float);
+    if (meet(cpu, (struct sv_cpu_part){p->join, p->n_rows, n_bytes, p->deal}))
         sv_cpu_run(cpu, gather_rows, &job, cost);
 }
 
 /* ---------------------------------------------------------------- rows that were dealt */
 
-/* Rank r's rows of all arrays, one array after the other: into its window, or out of it. */
-static void move_rows(struct sv_cpu *cpu, const struct sv_p_share_rows *p, int32_t r, bool leave)
+/* Rank r's rows of all arrays, one array after the other: into its window, or out of it. Returns
+ * their bytes. */
+static size_t move_rows(struct sv_cpu *cpu, const struct sv_p_share_rows *p, int32_t r, bool leave)
 {
     const struct sv_slice rows = sv_rank_rows(p->n_rows, r, cpu->ranks.n);
     size_t at = 0;
@@ -370,6 +379,7 @@ static void move_rows(struct sv_cpu *cpu, const struct sv_p_share_rows *p, int32
             memcpy(leave ? part : own, leave ? own : part, n_bytes);
         }
     }
+    return at;
 }
 
 /* An error that a rank latched concerns all: rank 0 would accept its rows' results. */
@@ -380,9 +390,8 @@ void sv_cpu_share_rows(struct sv_dev *dev, const struct sv_p_share_rows *p)
         cpu->peers->dead = true;
         sv_failure_tell(cpu->peers->failure, cpu->ranks.rank, cpu->latched.msg);
     }
-    if (!cpu->peers->dead)
-        move_rows(cpu, p, cpu->ranks.rank, true);
-    if (!meet(cpu, SV_JOIN_ROWS, p->n_rows))
+    const size_t n_bytes = cpu->peers->dead ? 0 : move_rows(cpu, p, cpu->ranks.rank, true);
+    if (!meet(cpu, (struct sv_cpu_part){SV_JOIN_ROWS, p->n_rows, n_bytes, false}))
         return;
     for (int32_t r = 0; r < cpu->ranks.n; r++)
         if (r != cpu->ranks.rank)

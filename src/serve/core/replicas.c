@@ -35,7 +35,8 @@ struct sv_engine_options sv_replica_part(const struct sv_serve_options *all, int
     const int32_t at = given ? r : o.replica, of = given ? n : o.replicas,
                   threads = given ? all->engine.n_threads : sv_cpu_count(),
                   own = threads * (at + 1) / of - threads * at / of;
-    o.n_threads = !given && sv_ranks_bound() ? 0 : own > 1 ? own : 1;
+    /* 0: what its ranks find, each on its own host */
+    o.n_threads = !given && (sv_ranks_bound() || o.replicas == 1) ? 0 : own > 1 ? own : 1;
     o.max_sequences = (all->engine.max_sequences + n - 1) / n;
     o.cache_mib = (all->engine.cache_mib + n - 1) / n;
     return o;
