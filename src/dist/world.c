@@ -69,6 +69,17 @@ static void fail_stopped(struct sv_world *w, int32_t r, int32_t pid)
     kill(pid, SIGKILL);
 }
 
+/* It looks at nothing any more; nor does it hear of other hosts, if this host did by it. */
+static void set_gone(struct sv_world *w, int32_t r)
+{
+    const int32_t *first = w->hosts ? w->hosts->first : NULL;
+    sv_count_set(&w->shared->gone[r], 1);
+    for (int32_t i = 0; first && first[r] == r && i < w->ranks.n; i++)
+        if (first[i] != r)
+            sv_count_set(&w->shared->gone[i], 1);
+    sv_world_changed(w);
+}
+
 static void look_at(struct sv_world_watch *x, int32_t r)
 {
     struct sv_world_memory *m = x->world.shared;
@@ -79,7 +90,7 @@ static void look_at(struct sv_world_watch *x, int32_t r)
     if (kill(pid, 0) && errno == ESRCH) {
         snprintf(text, sizeof text, "there is no process %d any more", pid);
         sv_failure_tell(&m->failure, r, text);
-        sv_count_set(&m->gone[r], 1); /* it looks at nothing any more */
+        set_gone(&x->world, r);
     } else if (is_stopped(x, r, sv_clock_us())) {
         fail_stopped(&x->world, r, pid);
     }

@@ -1,7 +1,8 @@
 #!/bin/bash
 # ranks.test.sh - a server whose model is divided among ranks: threads, and, where they were built (MPI=1), processes
-# that mpirun starts; replicas of it beside each other. A draft changes no answer, threads and processes give the same
-# ones, and a process that stops answering ends requests with an error and shows in /health.
+# that mpirun starts, on one host or on two that are played; replicas of it beside each other. A draft changes no answer,
+# threads and processes give the same ones, and a process that stops answering ends requests with an error and shows in
+# /health.
 # timeout: 180
 . tests/serve/lib.sh
 need curl perl
@@ -81,6 +82,39 @@ part=(run --tp 2 -t 2 -p hi -m)
 $run 1 "$salvo" "${part[@]}" "$tiny/qwen3_tied_bf16" : -n 1 "$salvo" "${part[@]}" "$tmp/other" >"$tmp/out" 2>&1 \
     </dev/null && fail "two checkpoints"
 holds "$(cat "$tmp/out")" 'ranks 0 and 1 have different files of the target'
+# Ranks of one replica on two hosts, which are played: processes with other names of a host share no memory. apart NEAR FAR
+# ARG...: so many processes on either; what is generated is that of threads.
+played=SALVO_HOST_NAME=far
+apart() {
+    $run "$1" "$salvo" "${@:3}" : -n "$2" env $played "$salvo" "${@:3}" </dev/null 2>"$tmp/err"
+}
+same_apart() {
+    local want got
+    want=$("$salvo" generate -o - "${@:3}" 2>/dev/null </dev/null | sed 's/, "timings":.*//')
+    got=$(apart "$1" "$2" generate -o - "${@:3}" | sed 's/, "timings":.*//')
+    holds "$want" '"token_ids": ['
+    equal "$got" "$want"
+}
+cat >"$tmp/prompts" <<'END'
+{"id":1,"prompt":"What is 12 times 13?","max_tokens":24,"temperature":0,"logprobs":true,"top_logprobs":2}
+{"id":2,"prompt":"def add(a, b):","max_tokens":24,"temperature":1,"seed":7}
+{"id":3,"prompt":"x","max_tokens":24,"temperature":1,"seed":8,"repetition_penalty":1.2,"regex":"[a-f]{6,20}"}
+END
+cat >"$tmp/ids" <<'END'
+{"id":1,"prompt_token_ids":[5,9,2,77],"max_tokens":24,"temperature":0,"logprobs":true}
+{"id":2,"prompt_token_ids":[8,8,1],"max_tokens":24,"temperature":1,"seed":7}
+END
+same_apart 3 2 "${pair[@]}" --tp 5 -t 5 -w 0 -i "$tmp/prompts"
+grep -q 'process 4: replica 0, rank 4, host far, .*, TCP$' "$tmp/err" || fail "not in the table: $(cat "$tmp/err")"
+same_apart 1 4 -m "$demo/target" --tp 5 -t 5 -b 5 --dp-attention -i "$tmp/prompts"
+same_apart 1 1 -m "$tiny/qwen3_moe_f32" --tp 2 -t 2 --ep -i "$tmp/ids"
+# files that were copied at another time are the same, those that end in other bytes are not
+far=(: -n 1 env $played "$salvo" "${part[@]}" "$tmp/other")
+$run 1 "$salvo" "${part[@]}" "$tiny/qwen3_tied_bf16" "${far[@]}" >"$tmp/out" 2>&1 </dev/null || fail "$(cat "$tmp/out")"
+printf x | dd of="$tmp/other/model.safetensors" conv=notrunc bs=1 seek=$(($(stat -c %s "$tmp/other/model.safetensors") - 1)) 2>/dev/null
+$run 1 "$salvo" "${part[@]}" "$tiny/qwen3_tied_bf16" "${far[@]}" >"$tmp/out" 2>&1 </dev/null && fail "two checkpoints"
+holds "$(cat "$tmp/out")" 'different files of the target: names, sizes or last bytes differ'
+
 program=$salvo
 printf '#!/bin/bash\nexec %s 5 %q "$@"\n' "$run" "$salvo" >"$tmp/ranks"
 chmod +x "$tmp/ranks"
@@ -99,9 +133,6 @@ process() {
     done
 }
 
-serve -b 10 --tp 5 -t 5 -w 0 --dp-attention
-equal "$(ask)" "$apart"
-stop
 serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 3
 placed 'process 3: replica 0, rank 3' ', shared memory'
 equal "$(ask)" "$drafting"
@@ -154,6 +185,42 @@ if [ "$recovers" ]; then
     equal "$status" 503
     holds "$body" "there is no process $third any more"
     post /v1/completions '{"prompt":"x","max_tokens":4}'
+    equal "$status" 503
+    rest=$(processes)
+    kill -TERM "$(process 0)"
+    wait "$server"
+    [ $((SECONDS - begin)) -lt 30 ] || fail "the end took $((SECONDS - begin)) s"
+    for pid in $rest; do
+        kill -0 "$pid" 2>/dev/null && fail "process $pid is still there"
+    done
+fi
+
+# Ranks on two hosts: one on the other host is stopped, then, in another run, the first one there is killed.
+printf '#!/bin/bash\nexec %s 3 %s %q "$@" : -n 2 env %s %q "$@"\n' "$run" "$recovers" "$program" $played "$program" >"$tmp/ranks"
+serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 2
+equal "$(ask)" "$drafting"
+fourth=$(process 4)
+kill -STOP "$fourth"
+post /v1/completions '{"prompt":"def add(a, b):","max_tokens":100,"ignore_eos":true}'
+[ "$status" = 200 ] && fail "an answer without rank 4: $body"
+holds "$body" 'no answer from rank 4 for 2000 ms'
+get /health
+equal "$status" 503
+kill -CONT "$fourth"
+kill -TERM "$(process 0)"
+wait "$server"
+if [ "$recovers" ]; then
+    serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 30
+    (post /v1/completions '{"prompt":"x","n":64,"max_tokens":480,"temperature":1,"ignore_eos":true}'
+        echo "$status $body") >"$tmp/status" &
+    asked=$!
+    becomes salvo_running_sequences 2
+    begin=$SECONDS
+    kill -KILL "$(process 3)"
+    wait "$asked"
+    holds "$(cat "$tmp/status")" '500 '
+    holds "$(cat "$tmp/status")" 'rank 3'
+    get /health
     equal "$status" 503
     rest=$(processes)
     kill -TERM "$(process 0)"
