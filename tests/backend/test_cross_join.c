@@ -1,7 +1,8 @@
 /*
  * test_cross_join.c - joins of ranks on GPUs, a thread for each rank: sums in rank order whoever is
  * late, in one shot or in two, in one kernel or in two, the best token and whole rows of logits of
- * all parts, rows that one rank has, replayed as graphs too, and waits that end.
+ * all parts, rows of logits that are dealt and what was made of them, rows that one rank has,
+ * replayed as graphs too, and waits that end.
  *
  * timeout: 120
  *
@@ -11,6 +12,7 @@
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep, setenv */
 
+#include "backend/ops_tokens.h"
 #include "join_need.h"
 #include "testing.h"
 
@@ -574,6 +576,178 @@ static void own_rows(void **state)
         }
 }
 
+/* ---------------------------------------------------------------- rows that are dealt */
+
+enum { SLOTS = 6 };
+
+/* What is sampled with, and what comes of it: a case of its own, as the other ones have none. */
+struct dealt {
+    struct rank *k;
+    struct sv_thread *thread;
+    bool replayed;
+    struct sv_sampling *how;      /* device: (SLOTS) */
+    struct sv_logit_rules *rules; /* device: (SLOTS) */
+    int32_t *slot, *pos, *token;  /* device: (ROWS) */
+    struct sv_logprob_row *said;  /* device: (ROWS) */
+    int32_t got_token[ROUNDS][ROWS];
+    struct sv_logprob_row got_said[ROUNDS][ROWS];
+};
+
+static void *put_bytes(struct sv_dev *dev, int byte, size_t n_bytes)
+{
+    void *from = malloc(n_bytes), *to;
+    memset(from, byte, n_bytes);
+    to = put(dev, from, n_bytes);
+    free(from);
+    return to;
+}
+
+static struct dealt *dealt_open(struct rank *k)
+{
+    struct dealt *d = calloc(1, sizeof *d);
+    struct sv_sampling how[SLOTS];
+    struct sv_logit_rules rules[SLOTS];
+    int32_t slot[ROWS];
+    for (int32_t i = 0; i < SLOTS; i++) { /* drawn or the best; of some nothing is said */
+        how[i] = (struct sv_sampling){.temperature = i % 3 ? 3 : 0, .top_p = 1, .seed = 9};
+        rules[i] = (struct sv_logit_rules){.repetition = 1, .n_top = i % 4 ? 3 * i : -1};
+    }
+    for (int32_t i = 0; i < ROWS; i++)
+        slot[i] = i % SLOTS;
+    d->k = k;
+    d->how = put(k->dev, how, sizeof how);
+    d->rules = put(k->dev, rules, sizeof rules);
+    d->slot = put(k->dev, slot, sizeof slot);
+    d->pos = put(k->dev, NULL, sizeof slot);
+    d->token = put_bytes(k->dev, 0xff, sizeof slot);
+    d->said = put_bytes(k->dev, 0xff, ROWS * sizeof *d->said);
+    return d;
+}
+
+static void dealt_close(struct dealt *d)
+{
+    void *own[] = {d->how, d->rules, d->slot, d->pos, d->token, d->said};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sv_dev_free(d->k->dev, own[i]);
+    free(d);
+}
+
+static void enqueue_dealt(void *user)
+{
+    struct dealt *d = user;
+    struct rank *k = d->k;
+    const int32_t n = k->rig->n_rows;
+    const bool alone = k == &k->rig->alone;
+    const struct sv_slice own = sv_dealt_rows(k->dev, n);
+    const float *logits = k->logits + (size_t)own.first * VOCAB;
+    struct sv_p_gather_logits gather = {
+        .n_rows = n, .logits = k->logits, .ld = VOCAB, .deal = true};
+    memcpy(gather.first, k->rig->first, sizeof gather.first);
+    if (!alone)
+        sv_op_gather_logits(k->dev, &gather);
+    if (own.n) {
+        sv_op_sample(k->dev, &(struct sv_p_sample){.n_rows = own.n,
+                                                   .vocab = VOCAB,
+                                                   .logits = logits,
+                                                   .ld = VOCAB,
+                                                   .row_slot = d->slot + own.first,
+                                                   .row_pos = d->pos + own.first,
+                                                   .slot_sampling = d->how,
+                                                   .out = d->token + own.first});
+        sv_op_logprobs(k->dev, &(struct sv_p_logprobs){.n_rows = own.n,
+                                                       .vocab = VOCAB,
+                                                       .logits = logits,
+                                                       .ld = VOCAB,
+                                                       .row_slot = d->slot + own.first,
+                                                       .slot_rules = d->rules,
+                                                       .token = d->token + own.first,
+                                                       .out = d->said + own.first});
+    }
+    sv_op_share_rows(k->dev,
+                     &(struct sv_p_share_rows){.n_rows = n,
+                                               .n_arrays = 2,
+                                               .array = {{d->token, sizeof *d->token, 0, 1},
+                                                         {d->said, sizeof *d->said, 0, 1}}});
+}
+
+static void *dealt_main(void *arg)
+{
+    struct dealt *d = arg;
+    struct rank *k = d->k;
+    struct sv_rng g = {(uint64_t)k->rank * 77 + 6};
+    int32_t pos[ROWS];
+    k->rc = sv_dev_sync(k->dev, &k->err);
+    for (int32_t round = 0; round < ROUNDS && !k->rc; round++) {
+        for (int32_t i = 0; i < ROWS; i++)
+            pos[i] = 20 * i + round;
+        if (k->rig->late && sv_rng_below(&g, 3) == 0)
+            nap_us(sv_rng_below(&g, 2000));
+        sv_dev_upload(k->dev, d->pos, pos, sizeof pos);
+        if (d->replayed)
+            sv_dev_graph_run(k->dev, 11, enqueue_dealt, d);
+        else
+            enqueue_dealt(d);
+        sv_dev_download(k->dev, d->got_token[round], d->token, sizeof pos);
+        sv_dev_download(k->dev, d->got_said[round], d->said, sizeof d->got_said[round]);
+        k->rc = sv_dev_sync(k->dev, &k->err);
+    }
+    return NULL;
+}
+
+/* Ranks have the tokens and the log probabilities that one device has, of rows that each alone has
+ * whole. */
+static void run_dealt(int32_t n, int32_t n_rows, bool late, bool replayed, bool spread)
+{
+    struct rig g;
+    struct dealt *d[BIG], *one;
+    rig_open(&g, n, n_rows, false, false, spread, 5000000);
+    g.late = late;
+    for (int32_t r = 0; r < n; r++) {
+        d[r] = dealt_open(&g.rank[r]);
+        d[r]->replayed = replayed;
+    }
+    for (int32_t r = 0; r < n; r++)
+        assert_int_equal(sv_thread_start(&d[r]->thread, dealt_main, d[r], NULL), SV_OK);
+    for (int32_t r = 0; r < n; r++)
+        sv_thread_join(d[r]->thread);
+    open_rank(&g, &g.alone, (struct sv_ranks){.n = 1}, true);
+    one = dealt_open(&g.alone);
+    sv_dev_upload(g.alone.dev, g.alone.logits, g.logits, sizeof(float) * ROWS * VOCAB);
+    dealt_main(one);
+    assert_int_equal(g.alone.rc, SV_OK);
+    for (int32_t r = 0; r < n; r++) {
+        if (g.rank[r].rc)
+            fail_msg("rank %d: %s", r, g.rank[r].err.msg);
+        for (int32_t round = 0; round < ROUNDS; round++) {
+            assert_memory_equal(d[r]->got_token[round], one->got_token[round],
+                                sizeof one->got_token[round]);
+            assert_memory_equal(d[r]->got_said[round], one->got_said[round],
+                                sizeof one->got_said[round]);
+        }
+        dealt_close(d[r]);
+    }
+    assert_true(n_rows < 7 ||
+                memcmp(one->got_token[0], one->got_token[1], sizeof one->got_token[0]));
+    dealt_close(one);
+    close_rank(&g.alone);
+    rig_close(&g);
+}
+
+static void dealt_rows(void **state)
+{
+    static const int32_t rows[] = {1, 7, 0, 40, ROWS};
+    const int32_t most = most_ranks(), gpus = n_gpus();
+    (void)state;
+    for (int32_t n = 2; n <= most; n++)
+        for (int32_t form = 0; form < 10; form++) {
+            const int32_t n_rows = rows[form / 2];
+            const bool replayed = form % 2;
+            if (n > gpus && (n_rows > 40 || replayed))
+                continue; /* as in sums and graphs */
+            run_dealt(n, n_rows, (form + n) % 2, replayed, n <= gpus);
+        }
+}
+
 /* ---------------------------------------------------------------- waits that end */
 
 /* One rank does not come to its fault_at-th join. */
@@ -638,4 +812,4 @@ static void passes(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(sums), cmocka_unit_test(graphs), cmocka_unit_test(own_rows),
-             cmocka_unit_test(faults), cmocka_unit_test(passes))
+             cmocka_unit_test(dealt_rows), cmocka_unit_test(faults), cmocka_unit_test(passes))

@@ -1,7 +1,7 @@
 /*
  * join_emulated.cpp - joins of 2 to 8 ranks run on a CPU by tests/cuda/emulated, each rank a process and the windows memory
  * that all of them see: sums in rank order whoever is late, in one kernel or in two, bad numbers that are no waits, best
- * tokens, whole rows of logits, rows that one rank has, and waits that end.
+ * tokens, whole rows of logits, for all or dealt, what was made of these, rows that one rank has, and waits that end.
  *
  * Built and started by join_emulated.test.sh. What a join gives is compared bit for bit with the kernels of a device that is
  * alone, on sums that were added here. With two ranks no order can be seen.
@@ -28,7 +28,7 @@ bool sv_gemm_bytes_room(const struct sv_cuda *, int32_t, int32_t)
 
 namespace
 {
-enum { BIG = 8, ROWS = 5, D = 264, VOCAB = 101, ROUNDS = 6 };
+enum { BIG = 8, ROWS = 5, D = 264, VOCAB = 101, ROUNDS = 6, WORDS = 301 /* of a row that is shared */ };
 
 struct world {
     sv_failure failure;
@@ -38,6 +38,7 @@ struct world {
     sv_cuda_fault fault[BIG];
     alignas(64) uint8_t part[BIG][ROUNDS][2][ROWS * D * 4], out[BIG][ROUNDS][2][ROWS * D * 4], x[BIG][ROWS * D * 4];
     alignas(64) float logits[BIG][2][ROWS * VOCAB], whole[ROWS * VOCAB];
+    alignas(64) uint32_t made[BIG][3 * ROWS * WORDS];
     uint64_t best[BIG][ROUNDS][ROWS];
     int32_t ids[BIG][ROUNDS][ROWS];
     alignas(64) uint8_t window[BIG][1 << 19];
@@ -50,6 +51,7 @@ struct run {
     int n_sms; /* more rows are sent ahead of the kernel that takes; the emulator's blocks run one after the other */
     int gone_at; /* the last rank ends before this round; -1: it stays */
     int64_t timeout_us;
+    int fault_at; /* from this round on the last rank has found a fault; -1: it does not */
     int own; /* rows of a mixer are each one rank's, with kernels that join by themselves or, 2, with one in front; 0: sums */
 };
 
@@ -152,8 +154,48 @@ void nap(const run &r, sv_rng &g)
         usleep(sv_rng_below(&g, 3000));
 }
 
-void live(const run &r, int rank)
+/* What is made of a row: words that are negative, no numbers, or all ones. */
+uint32_t made_of(int round, int which, int row, int word)
 {
+    static const uint32_t odd[] = {0, 0xffffffffu, 0x7fffffffu, 0x80000000u, 0xfffffffeu};
+    const int i = word + row + which;
+    return i % 3 ? odd[(i / 3 + round) % 5] : ((round * 3 + which) * ROWS + row) * 1000 + word;
+}
+
+/* Own rows of a token and of two arrays that lie apart; then those of all, and nothing else, must be there. */
+bool share(device &d, const run &r, int rank, int round)
+{
+    const sv_slice own = sv_rank_rows(r.n_rows, rank, r.n);
+    uint32_t *ids = w->made[rank], *rows = ids + ROWS * WORDS;
+    bool ok = true;
+    memset(ids, 0x55, sizeof w->made[rank]);
+    const auto each = [&](const auto &fn) {
+        for (int row = 0; row < ROWS; row++) {
+            fn(ids[row], 0, row, 0);
+            for (int k = 0; k < 2 * WORDS; k++)
+                fn(rows[k / WORDS * ROWS * WORDS + row * WORDS + k % WORDS], 1 + k / WORDS, row, k % WORDS);
+        }
+    };
+    each([&](uint32_t &at, int which, int row, int word) {
+        if (row >= own.first && row < own.first + own.n)
+            at = made_of(round, which, row, word);
+    });
+    sv_p_share_rows p = {};
+    p.n_rows = r.n_rows;
+    p.n_arrays = 2;
+    p.array[0] = {ids, 4, 0, 1};
+    p.array[1] = {rows, WORDS * 4, ROWS * WORDS * 4, 2};
+    sv_cuda_share_rows((sv_dev *)&d.cu, &p);
+    each([&](uint32_t at, int which, int row, int word) {
+        ok &= at == (row < r.n_rows ? made_of(round, which, row, word) : 0x55555555);
+    });
+    return ok;
+}
+
+/* False: what it got is wrong. */
+bool live(const run &r, int rank)
+{
+    bool ok = true;
     device d(r, rank);
     sv_rng g = {(uint64_t)rank * 77 + r.n};
     emu_draws = 1 + rank * 1000;
@@ -181,14 +223,25 @@ void live(const run &r, int rank)
             q.n_rows = r.n_rows;
             q.ld = VOCAB;
             q.logits = w->logits[rank][twice];
+            q.deal = twice;
             q.join = twice ? SV_JOIN_LOGITS_B : SV_JOIN_LOGITS_A;
             for (int i = 0; i <= r.n; i++)
                 q.first[i] = first_of(r, i);
             nap(r, g);
             sv_cuda_gather_logits((sv_dev *)&d.cu, &q);
         }
+        if (rank == r.n - 1 && round == r.fault_at)
+            w->fault[rank] = {SV_CUDA_FAULT_SAMPLE_NAN, 7, -1, 9};
+        nap(r, g);
+        ok &= share(d, r, rank, round) || d.dead.x;
+        const sv_cuda_fault &f = w->fault[rank];
+        if (r.fault_at >= 0 && round >= r.fault_at)
+            ok &= f.code == SV_CUDA_FAULT_SAMPLE_NAN && f.a == 7 && f.b == -1 && f.c == 9;
+        else if (r.fault_at >= 0)
+            ok &= !f.code;
     }
     w->dead[rank] = d.dead.x;
+    return ok;
 }
 
 /* Numbers of all sizes, so that another order gives other bits. */
@@ -237,8 +290,7 @@ bool run_ranks(const run &r)
     fill(r);
     for (int k = 0; k < r.n; k++)
         if (!(pid[k] = fork())) {
-            live(r, k);
-            _exit(0);
+            _exit(!live(r, k));
         }
     for (int k = 0; k < r.n; k++) {
         int status = 0;
@@ -331,8 +383,13 @@ int check(const run &r, int *n_seen)
         if (!same(r, w->x[k], x.data(), r.n_rows * D, &bad))
             return other("the stream", r, k, -1);
         for (int twice = 0; twice < 2; twice++)
-            if (memcmp(w->logits[k][twice], w->whole, sizeof(float) * r.n_rows * VOCAB))
-                return other("logits", r, k, twice);
+            for (int i = 0; i < ROWS * VOCAB; i++) {
+                const sv_slice dealt = twice ? sv_rank_rows(r.n_rows, k, r.n) : sv_slice{0, r.n_rows};
+                const int row = i / VOCAB - dealt.first, v = i % VOCAB;
+                const bool here = (row >= 0 && row < dealt.n) || (v >= first_of(r, k) && v < first_of(r, k + 1));
+                if (w->logits[k][twice][i] != (here ? w->whole[i] : 0))
+                    return other("logits", r, k, twice);
+            }
         for (int round = 0; round < ROUNDS; round++)
             for (int i = 0; i < r.n_rows; i++) {
                 uint64_t most = 0;
@@ -351,7 +408,7 @@ int check(const run &r, int *n_seen)
 /* A rank that is gone ends everybody's waits, once: the joins that follow do not wait. */
 int check_gone(int n, bool half, bool two)
 {
-    const run r = {n, 2, half, false, false, two, 1, 3, 200000};
+    const run r = {n, 2, half, false, false, two, 1, 3, 200000, -1};
     const int64_t begin = sv_clock_us();
     if (!run_ranks(r))
         return other("a rank has failed", r, -1, -1);
@@ -363,6 +420,13 @@ int check_gone(int n, bool half, bool two)
             return other("the fault", r, k, f.code);
     }
     return 0;
+}
+/* A fault that one rank has found is one of all. */
+int check_told(int n)
+{
+    const run r = {n, 2, false, false, false, false, 1, -1, 60000000, 2};
+    fill(r);
+    return run_ranks(r) ? 0 : other("a fault that is told", r, -1, -1);
 }
 } // namespace
 
@@ -380,7 +444,7 @@ int main(int argc, char **)
                 static const int rows[] = {1, ROWS, 0, 2};
                 run r = {n, rows[(n + half + 2 * kind) % 4], half == 1, kind % 2 == 0, kind % 2 == 1, kind > 1};
                 r.n_sms = 1;
-                r.gone_at = -1;
+                r.gone_at = r.fault_at = -1;
                 r.timeout_us = 60000000;
                 if (r.two) { /* in one kernel, in two */
                     r.n_rows = kind == 2 ? ROWS : 2;
@@ -399,12 +463,14 @@ int main(int argc, char **)
             int seen = 0;
             run r = {n, kind & 8 ? 2 : ROWS, (kind & 4) != 0, (kind & 1) != 0, (kind & 8) != 0, n > 2 && kind & 2};
             r.n_sms = kind & 1 ? ROWS : 1;
-            r.gone_at = -1;
+            r.gone_at = r.fault_at = -1;
             r.timeout_us = 60000000;
             r.own = 1 + (n + kind / 2) % 2;
             failed |= check(r, &seen);
             n_runs++;
         }
+    for (int n = 2; n <= (few ? 0 : 5) && !failed; n += 3)
+        failed |= check_told(n);
     for (int n = 2; n <= (few ? 0 : 4) && !failed; n++)
         failed |= check_gone(n, n % 2, false) || (n > 2 && check_gone(n, n % 2, true));
     if (!failed)

@@ -457,6 +457,7 @@ static struct sv_backend cuda_table(void)
     be.act_mul = sv_cuda_act_mul;
     be.head_argmax = sv_cuda_head_argmax;
     be.gather_logits = sv_cuda_gather_logits;
+    be.share_rows = sv_cuda_share_rows;
     be.logit_pos = sv_cuda_logit_pos;
     be.sample = sv_cuda_sample;
     be.head_among = sv_cuda_head_among;

@@ -29,10 +29,11 @@ static size_t align_up(size_t n)
     return (n + SV_ALIGN - 1) / SV_ALIGN * SV_ALIGN;
 }
 
-/* A row's best token travels in 16 bytes. */
+/* A row's best token travels in 16 bytes, and what was made of rows behind 16 that tell a fault. */
 static size_t part_bytes(const struct sv_window_need *need, int kind)
 {
-    const size_t n = need->n_bytes[kind] * (kind == SV_JOIN_BEST ? 2 : 1);
+    const size_t n = need->n_bytes[kind] * (kind == SV_JOIN_BEST ? 2 : 1) +
+                     (kind == SV_JOIN_ROWS ? sizeof(uint4) : 0);
     return align_up(n > sizeof(uint4) ? n : sizeof(uint4));
 }
 

@@ -61,5 +61,6 @@ void sv_cuda_join_sums(struct sv_cuda *cu, enum sv_join kind, const void *x,
 /* From peers->best to ids, as p says. */
 void sv_cuda_join_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p);
 void sv_cuda_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p);
+void sv_cuda_share_rows(struct sv_dev *dev, const struct sv_p_share_rows *p);
 
 #endif

@@ -1,6 +1,6 @@
 /*
  * join.cu - joins of ranks that are ops of their own, or parts of them: rows sent ahead, sums of
- * rows, best tokens, whole rows of logits.
+ * rows, best tokens, whole rows of logits, what was made of rows that were dealt.
  *
  * Called by rows.cu, context_kv.cu and gemm.cu, and through the table in device.cu. Thread blocks
  * that wait must all be resident, so that the others' parts cannot depend on one that has not
@@ -258,19 +258,20 @@ void sv_cuda_join_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p)
 struct columns {
     float *logits;
     int64_t ld;
-    int32_t n_rows;
     int32_t first[SV_MAX_RANKS + 1];
+    struct sv_slice rows[SV_MAX_RANKS]; /* those that a rank gets */
 };
 
-/* A part is its columns row by row, without gaps. */
-static __device__ __forceinline__ float *logit_at(const struct columns &c, int32_t r, int64_t e)
+/* Rank r's part of rank q's rows is its columns row by row, without gaps. */
+static __device__ __forceinline__ int64_t part_size(const struct columns &c, int32_t r, int32_t q)
+{
+    return (int64_t)c.rows[q].n * (c.first[r + 1] - c.first[r]);
+}
+static __device__ __forceinline__ float *logit_at(const struct columns &c, int32_t r, int32_t q,
+                                                  int64_t e)
 {
     const int32_t width = c.first[r + 1] - c.first[r];
-    return c.logits + e / width * c.ld + c.first[r] + e % width;
-}
-static __device__ __forceinline__ int64_t part_size(const struct columns &c, int32_t r)
-{
-    return (int64_t)c.n_rows * (c.first[r + 1] - c.first[r]);
+    return c.logits + (c.rows[q].first + e / width) * c.ld + c.first[r] + e % width;
 }
 
 static __global__ void send_logits_kernel(const __grid_constant__ struct sv_join_site s,
@@ -278,14 +279,16 @@ static __global__ void send_logits_kernel(const __grid_constant__ struct sv_join
 {
     sv_pdl_launch();
     sv_pdl_wait();
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = part_size(c, s.rank);
-    if (4 * i >= n && i) /* a rank without columns sends something all the same */
+    const int32_t q = blockIdx.y;
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = part_size(c, s.rank, q);
+    if (4 * i >= n &&
+        i) /* where there are no columns, or no rows, something is sent all the same */
         return;
     uint32_t w[4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        w[j] = 4 * i + j < n ? __float_as_uint(*logit_at(c, s.rank, 4 * i + j)) : 0;
-    sv_join_send(s, i, make_uint4(w[0], w[1], w[2], w[3]));
+        w[j] = 4 * i + j < n ? __float_as_uint(*logit_at(c, s.rank, q, 4 * i + j)) : 0;
+    sv_join_send_to(s, q, q + 1, i, make_uint4(w[0], w[1], w[2], w[3]));
 }
 
 static __global__ void take_logits_kernel(const __grid_constant__ struct sv_join_site s,
@@ -294,38 +297,151 @@ static __global__ void take_logits_kernel(const __grid_constant__ struct sv_join
     sv_pdl_launch();
     sv_pdl_wait();
     const int32_t r = blockIdx.y;
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = part_size(c, r);
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = part_size(c, r, s.rank);
     if (r == s.rank || (4 * i >= n && i))
         return;
-    const uint4 v = sv_join_take(s, r, i, (int32_t)(4 * i / max(c.first[r + 1] - c.first[r], 1)));
+    const int32_t width = max(c.first[r + 1] - c.first[r], 1);
+    const uint4 v = sv_join_take(s, r, i, c.rows[s.rank].first + (int32_t)(4 * i / width));
     const uint32_t w[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int j = 0; j < 4; j++)
         if (4 * i + j < n)
-            *logit_at(c, r, 4 * i + j) = __uint_as_float(w[j]);
+            *logit_at(c, r, s.rank, 4 * i + j) = __uint_as_float(w[j]);
 }
 
 void sv_cuda_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
-    struct columns c = {p->logits, p->ld, p->n_rows, {}};
-    int32_t own = 0, widest = 0;
+    struct columns c = {p->logits, p->ld, {}, {}};
+    const int32_t n = cu->ranks.n, own = cu->ranks.rank;
+    int32_t widest = 0, most_rows = 0;
     if (p->n_rows == 0) {
         sv_cuda_join_empty(cu, p->join);
         return;
     }
-    for (int32_t r = 0; r < cu->ranks.n; r++) {
+    for (int32_t r = 0; r < n; r++) {
         const int32_t width = p->first[r + 1] - p->first[r];
         c.first[r] = p->first[r];
         c.first[r + 1] = p->first[r + 1];
+        c.rows[r].n = p->n_rows;
+        if (p->deal)
+            c.rows[r] = sv_rank_rows(p->n_rows, r, n);
         widest = width > widest ? width : widest;
-        own = r == cu->ranks.rank ? width : own;
+        most_rows = c.rows[r].n > most_rows ? c.rows[r].n : most_rows;
     }
+    const int64_t sent = (int64_t)most_rows * (c.first[own + 1] - c.first[own]),
+                  taken = (int64_t)c.rows[own].n * widest;
     const struct sv_join_site s =
         sv_cuda_join_site(cu, p->join, (size_t)p->n_rows * (size_t)widest * sizeof(float));
     sv_cuda_launch(cu, "logits for other ranks", send_logits_kernel,
-                   blocks(((int64_t)p->n_rows * own + 3) / 4 + !own), THREADS, 0, s, c);
+                   dim3(blocks((sent + 3) / 4 + !sent), (unsigned)n), THREADS, 0, s, c);
     sv_cuda_launch(cu, "logits of other ranks", take_logits_kernel,
-                   dim3(blocks(((int64_t)p->n_rows * widest + 3) / 4), (unsigned)cu->ranks.n),
-                   THREADS, 0, s, c);
+                   dim3(blocks((taken + 3) / 4 + !taken), (unsigned)n), THREADS, 0, s, c);
+}
+
+/* ---------------------------------------------------------------- rows that were dealt */
+
+struct shared_rows {
+    struct sv_p_share_rows p;
+    struct sv_slice of[SV_MAX_RANKS];
+    int32_t places; /* the most that a rank sends: its fault, then its rows */
+};
+
+/* Word e of rank r's rows, array by array; NULL: there are not so many. */
+static __device__ __forceinline__ uint32_t *word_at(const struct shared_rows &c, int32_t r,
+                                                    int32_t e)
+{
+#pragma unroll 1
+    for (int32_t i = 0; i < c.p.n_arrays; i++) {
+        const auto &a = c.p.array[i];
+        const int32_t words = (int32_t)(a.row_bytes / 4), n = c.of[r].n * words;
+        if (e < n * a.n)
+            return (uint32_t *)((char *)a.rows + e / n * a.stride) + c.of[r].first * words + e % n;
+        e -= n * a.n;
+    }
+    return NULL;
+}
+
+/* All ones, as in a place without a token, goes as a number that no token has: of an f32, a NaN. */
+#define NO_TOKEN 0x7ffffffeu
+static __device__ __forceinline__ uint32_t exchanged(uint32_t w, uint32_t from, uint32_t to)
+{
+    return w == from ? to : w;
+}
+static __device__ __forceinline__ uint4 exchange(uint4 v, uint32_t from, uint32_t to)
+{
+    return make_uint4(exchanged(v.x, from, to), exchanged(v.y, from, to), exchanged(v.z, from, to),
+                      exchanged(v.w, from, to));
+}
+
+static __device__ __forceinline__ uint4 rows_place(const struct shared_rows &c, int32_t r,
+                                                   int32_t place)
+{
+    uint32_t w[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const uint32_t *at = word_at(c, r, 4 * (place - 1) + j);
+        w[j] = at ? *at : 0;
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+/* What one rank has found wrong concerns all: rank 0 would accept its rows. Waits that have ended
+ * are told otherwise. */
+static __device__ __forceinline__ uint4 fault_place(const struct sv_cuda_fault *f)
+{
+    return f->code == SV_CUDA_FAULT_PEER
+               ? make_uint4(0, 0, 0, 0)
+               : make_uint4((uint32_t)f->code, (uint32_t)f->a, (uint32_t)f->b, (uint32_t)f->c);
+}
+
+/* All thread blocks are resident, and send what is theirs before they wait. */
+static __global__ void __launch_bounds__(THREADS, 1)
+    share_rows_kernel(const __grid_constant__ struct sv_join_site s,
+                      const __grid_constant__ struct shared_rows c)
+{
+    const int32_t first = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
+    sv_pdl_launch();
+    sv_pdl_wait();
+    for (int32_t i = first; i < c.places; i += step)
+        if (!i || word_at(c, s.rank, 4 * (i - 1)))
+            sv_join_send(s, i,
+                         exchange(i ? rows_place(c, s.rank, i) : fault_place(s.fault), 0xffffffffu,
+                                  NO_TOKEN));
+    for (int32_t r = 0; r < s.n; r++)
+        for (int32_t i = first; i < c.places && r != s.rank; i += step) {
+            if (i && !word_at(c, r, 4 * (i - 1)))
+                break;
+            const uint4 v = exchange(sv_join_take(s, r, i, c.of[r].first), NO_TOKEN, 0xffffffffu);
+            const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+            if (!i && v.x)
+                sv_fault_set(s.fault, (int32_t)v.x, (int32_t)v.y, (int32_t)v.z, (int32_t)v.w);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                uint32_t *at = i ? word_at(c, r, 4 * (i - 1) + j) : NULL;
+                if (at)
+                    *at = w[j];
+            }
+        }
+}
+
+void sv_cuda_share_rows(struct sv_dev *dev, const struct sv_p_share_rows *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    struct shared_rows c = {*p, {}, 0};
+    int64_t row_words = 0, most_rows = 0;
+    for (int32_t r = 0; r < cu->ranks.n; r++) {
+        c.of[r] = sv_rank_rows(p->n_rows, r, cu->ranks.n);
+        most_rows = c.of[r].n > most_rows ? c.of[r].n : most_rows;
+    }
+    for (int32_t i = 0; i < p->n_arrays; i++) {
+        SV_REQUIRE(p->array[i].row_bytes % 4 == 0 && p->array[i].stride % 4 == 0);
+        row_words += (int64_t)(p->array[i].row_bytes / 4) * p->array[i].n;
+    }
+    SV_REQUIRE(most_rows * row_words <= INT32_MAX - 8);
+    c.places = (int32_t)(1 + (most_rows * row_words + 3) / 4);
+    const unsigned wanted = blocks(c.places), room = (unsigned)cu->n_sms;
+    sv_cuda_launch(cu, "what ranks made of their rows", share_rows_kernel,
+                   wanted < room ? wanted : room, THREADS, 0,
+                   sv_cuda_join_site(cu, SV_JOIN_ROWS, (size_t)c.places * sizeof(uint4)), c);
 }
