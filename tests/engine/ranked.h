@@ -15,6 +15,8 @@ struct ranked {
     int32_t n; /* requests */
 };
 
+/* Ranks of a case that wants n: two where it runs on GPUs, of which there are not so many. */
+int32_t ranked_most(int32_t n);
 /* Requests with temperatures, penalties, biases, log probabilities. */
 void ranked_mix(struct run_case *c, int32_t n);
 /* No arrangement changes a token; the reference is plain decoding, one sequence at a time. Ranks

@@ -16,18 +16,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Its 3 heads and, of the other, 8 heads on 2 K/V heads are not what the ranks divide. */
+/* Its 3 heads and, of the other, 8 heads on fewer K/V heads than ranks are not what these divide.
+ */
 static struct run_pair latents(void)
 {
     return (struct run_pair){run_dir("tests/golden/tiny/deepseek_bf16"), NULL};
 }
-static struct run_pair few_heads(bool bf16)
+static struct run_pair few_heads(bool bf16, int32_t n_kv)
 {
     const struct toy t = {.vocab = RUN_VOCAB,
                           .hidden = 64,
                           .n_layers = 3,
                           .n_heads = 8,
-                          .n_kv = 2,
+                          .n_kv = n_kv,
                           .head_dim = 16,
                           .mlp = 150,
                           .max_position = 256,
@@ -67,26 +68,28 @@ static void latents_2(void **state)
 static void latents_4(void **state)
 {
     (void)state;
-    lossless(latents(), SV_TYPE_F32, true, 4, 6, false);
+    lossless(latents(), SV_TYPE_F32, true, ranked_most(4), 6, false);
 }
 static void few_heads_4(void **state)
 {
+    const int32_t n = ranked_most(4);
     (void)state;
-    lossless(few_heads(true), SV_TYPE_BF16, true, 4, 9, false);
-    lossless(few_heads(false), SV_TYPE_F32, false, 4, 6, false);
+    lossless(few_heads(true, n / 2), SV_TYPE_BF16, true, n, 9, false);
+    lossless(few_heads(false, n / 2), SV_TYPE_F32, false, n, 6, false);
 }
 static void windows_4(void **state)
 {
     (void)state;
-    lossless(windows(), SV_TYPE_BF16, true, 4, 6, true);
+    lossless(windows(), SV_TYPE_BF16, true, ranked_most(4), 6, true);
 }
 
 /* Mates, preemption, prefixes; also a step ahead of the host, and padded. */
 static void together(void **state)
 {
     (void)state;
-    const struct run_pair pair = few_heads(true), latent = latents();
-    ranked_together(&(struct ranked){&pair, SV_TYPE_AUTO, true, {.n = 4, .dp = true}, 16}, true);
+    const int32_t n = ranked_most(4);
+    const struct run_pair pair = few_heads(true, n / 2), latent = latents();
+    ranked_together(&(struct ranked){&pair, SV_TYPE_AUTO, true, {.n = n, .dp = true}, 16}, true);
     ranked_together(&(struct ranked){&latent, SV_TYPE_AUTO, true, {.n = 2, .dp = true}, 16}, false);
 }
 
@@ -94,7 +97,7 @@ static void together(void **state)
 static void policy(void **state)
 {
     (void)state;
-    const struct run_pair pair = few_heads(true);
+    const struct run_pair pair = few_heads(true, 2);
     ranked_policy(&pair, RUN_VOCAB, (struct run_ranks){.n = 2, .dp = true});
 }
 
@@ -110,19 +113,23 @@ static int32_t n_parts_used(const struct sv_engine *e)
     return n;
 }
 
+/* Which two and three ranks divide. */
+static const char six_heads[] = "{\"num_attention_heads\": 6, \"num_key_value_heads\": 6}";
+
 /* With the same bytes, n ranks hold n times the latents, and a sequence's pages are on one of them.
  */
 static void capacity(void **state)
 {
     enum { N = 6 };
+    const int32_t n = ranked_most(3);
     (void)state;
     struct run_case *c = run_cases(N, RUN_VOCAB, 60, 30, 3);
-    struct sv_engine_options o = {.target_dir = latents().target,
+    struct sv_engine_options o = {.target_dir = toy_pair_like("deepseek_bf16", six_heads).target,
                                   .context = 128,
                                   .n_threads = 1,
                                   .cache_mib = 1,
                                   .max_sequences = N,
-                                  .tp = 3};
+                                  .tp = n};
     struct sv_engine_stats st[2];
     for (int dp = 0; dp < 2; dp++) {
         o.dp_attention = dp;
@@ -142,7 +149,7 @@ static void capacity(void **state)
     }
     print_message("%lld pages, with DP attention %lld\n", (long long)st[0].n_pages,
                   (long long)st[1].n_pages);
-    assert_true(st[0].n_pages > 10 && st[1].n_pages == 3 * st[0].n_pages);
+    assert_true(st[0].n_pages > 10 && st[1].n_pages == n * st[0].n_pages);
     run_cases_free(c, N);
 }
 
@@ -151,7 +158,7 @@ static void capacity(void **state)
 static void close_to_one(void **state)
 {
     (void)state;
-    const struct run_pair few = few_heads(false), latent = latents(), window = windows();
+    const struct run_pair few = few_heads(false, 2), latent = latents(), window = windows();
     ranked_close(&few, RUN_VOCAB, (struct run_ranks){.n = 4, .dp = true});
     ranked_close(&latent, 300, (struct run_ranks){.n = 3, .dp = true});
     ranked_close(&window, 300, (struct run_ranks){.n = 2, .ep = true, .dp = true});

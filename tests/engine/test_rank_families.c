@@ -85,14 +85,14 @@ static void packed_experts(void **state)
 {
     (void)state;
     lossless(gptoss(), SV_TYPE_BF16, true, 2, 5);
-    lossless(gptoss(), SV_TYPE_F32, false, 4, 4);
+    lossless(gptoss(), SV_TYPE_F32, false, ranked_most(4), 4);
 }
 
 static void delta_rules(void **state)
 {
     (void)state;
     lossless(qwen3_5(), SV_TYPE_BF16, true, 2, 4);
-    lossless(qwen3_next(), SV_TYPE_BF16, false, 4, 4);
+    lossless(qwen3_next(), SV_TYPE_BF16, false, ranked_most(4), 4);
     lossless(qwen3_5_moe(), SV_TYPE_F32, false, 2, 3);
 }
 
@@ -100,17 +100,18 @@ static void latents(void **state)
 {
     (void)state;
     lossless(deepseek(), SV_TYPE_BF16, true, 2, 5);
-    lossless(deepseek(), SV_TYPE_F32, false, 4, 4);
+    lossless(deepseek(), SV_TYPE_F32, false, ranked_most(4), 4);
 }
 
 /* Experts shared out whole, in numbers that differ: packed in MXFP4, in halves, apart in int4. */
 static void experts_by_number(void **state)
 {
     (void)state;
-    run(gptoss(), SV_TYPE_BF16, true, 4, 4, true);
+    run(gptoss(), SV_TYPE_BF16, true, ranked_most(4), 4, true);
     run(qwen3_5_moe(), SV_TYPE_F32, false, 2, 3, true);
-    run((struct run_pair){run_dir("tests/golden/tiny/kimi_int4"), NULL}, SV_TYPE_BF16, false, 3, 5,
-        true);
+    if (ranked_most(3) == 3) /* its heads */
+        run((struct run_pair){run_dir("tests/golden/tiny/kimi_int4"), NULL}, SV_TYPE_BF16, false, 3,
+            5, true);
 }
 
 /* States are restored, and taken back, on every rank. */

@@ -345,12 +345,6 @@ static void no_memory(void **state)
     assert_true(n_failed > 10);
 }
 
-/* Ranks that share a GPU are not what these are about. */
-static int32_t most_faulty(void)
-{
-    return sv_env("SALVO_TEST_DEVICE") && !run_has_gpus(4) ? 2 : 4;
-}
-
 /* A fault in the middle: all requests end with an error that says `text`, in time. */
 static void fails(struct sv_rank_fault_at fault, int32_t tp, const char *text)
 {
@@ -405,14 +399,14 @@ static void fails(struct sv_rank_fault_at fault, int32_t tp, const char *text)
 static void silent(void **state)
 {
     (void)state;
-    for (int32_t tp = 2; tp <= most_faulty(); tp += 2)
+    for (int32_t tp = 2; tp <= ranked_most(4); tp += 2)
         fails((struct sv_rank_fault_at){SV_RANK_SILENT, 1, 5}, tp,
               "no answer from rank 1 for 1500 ms");
 }
 static void tells(void **state)
 {
     (void)state;
-    for (int32_t tp = 2; tp <= most_faulty(); tp += 2)
+    for (int32_t tp = 2; tp <= ranked_most(4); tp += 2)
         fails((struct sv_rank_fault_at){SV_RANK_FAILS, tp - 1, 4}, tp,
               "failed: a fault that a test asked for");
 }
@@ -421,7 +415,7 @@ static void tells(void **state)
 static void diverges(void **state)
 {
     (void)state;
-    for (int32_t tp = 2; tp <= most_faulty(); tp += 2)
+    for (int32_t tp = 2; tp <= ranked_most(4); tp += 2)
         fails((struct sv_rank_fault_at){SV_RANK_SKIPS, 1, 3}, tp,
               sv_env("SALVO_TEST_DEVICE") ? "are not in step: " : "are not in step: pass ");
 }
