@@ -281,8 +281,7 @@ static __global__ void send_logits_kernel(const __grid_constant__ struct sv_join
     sv_pdl_wait();
     const int32_t q = blockIdx.y;
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = part_size(c, s.rank, q);
-    if (4 * i >= n &&
-        i) /* where there are no columns, or no rows, something is sent all the same */
+    if (4 * i >= n && i) /* something is sent where there are no columns, or no rows */
         return;
     uint32_t w[4];
 #pragma unroll
