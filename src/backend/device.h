@@ -115,9 +115,10 @@ struct sv_backend {
     /* Ops queue up and graph_run replays: the engine pads counts to buckets and runs a step
      * ahead. */
     bool has_graphs;
-    bool head_confidence; /* head_argmax fills `confidence` with any head, */
+    bool head_confidence; /* head_argmax fills `confidence` with any head, or */
+    bool takes_columns;   /* upload_weight: host->row_stride */
     bool (*head_confidence_of)(const struct sv_dev *,
-                               const struct sv_weight *w); /* or with such a head; may be NULL */
+                               const struct sv_weight *w); /* with such a head; may be NULL */
     void (*close)(struct sv_dev *);
     int (*reserve)(struct sv_dev *, const struct sv_dev_limits *, struct sv_err *);
     int (*alloc)(struct sv_dev *, void **out, size_t n_bytes, struct sv_err *); /* cleared */

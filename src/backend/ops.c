@@ -175,7 +175,8 @@ int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struc
     const size_t elem = sv_dtype_bytes(host->fmt.elem);
     SV_REQUIRE(host->data && host->rows > 0 && host->cols > 0 && !host->priv);
     SV_REQUIRE((uintptr_t)host->data % elem == 0 &&
-               (!host->quant || sv_dev_takes_codes(dev, host->quant, host->role)));
+               (!host->quant || sv_dev_takes_codes(dev, host->quant, host->role)) &&
+               (!host->row_stride || dev->be->takes_columns));
     *out = (struct sv_weight){0};
     int rc = dev->be->upload_weight(dev, host, out, err);
     if (!rc && dev->on_upload)

@@ -113,7 +113,7 @@ struct sv_weight {
     struct sv_format fmt;
     int32_t rows, cols; /* n_out, n_in; a vector has cols = its length and rows = 1 */
     const void *data;   /* (rows, cols), 0-aligned to its element size; NULL: no such weight */
-    const void *scales; /* one per block, or NULL: none, or in data */
+    size_t row_stride;  /* host side, of some columns, where devices take it: bytes; 0: no gaps */
     void *priv;         /* the backend's: layout, copies, what free_weight frees */
     /* On the host side, of a matrix in fewer bits: what data is part of (quant.h), fmt.elem SV_U8;
      * only for devices that take it (sv_dev_takes_codes). */

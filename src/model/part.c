@@ -173,13 +173,20 @@ static void take_rows(struct sv_host_tensor *t, const struct sv_cut *c, char *co
     t->dim[0] = (int64_t)n;
 }
 
+/* Whether a model reads the tensor in the form that the file has. */
+static bool is_as_read(const struct sv_tensor_spec *s, const struct sv_host_tensor *t)
+{
+    return !s->form || s->form >= SV_FORM_EXPERT || s->form == SV_FORM_PATCH || t->as_read;
+}
+
+/* Copied, or, without `copy`, in place, with the others between its rows. */
 static void take_columns(struct sv_host_tensor *t, struct sv_slice cols, char *copy)
 {
     const size_t elem = sv_dtype_bytes(t->dtype), n = (size_t)cols.n * elem, ld = row_bytes(t);
     const char *from = (const char *)t->data + (size_t)cols.first * elem;
-    for (int64_t r = 0; r < t->dim[0]; r++)
+    for (int64_t r = 0; copy && r < t->dim[0]; r++)
         memcpy(copy + (size_t)r * n, from + (size_t)r * ld, n);
-    t->data = copy;
+    t->data = copy ? copy : from;
     t->dim[1] = cols.n;
     t->n_elements = t->dim[0] * cols.n;
     t->n_bytes = (size_t)t->dim[0] * n;
@@ -333,6 +340,8 @@ size_t sv_part_copy_bytes(const struct sv_weights *w, const struct sv_tensor_spe
         const int64_t n_bytes = sv_quant_part(&part, &t->quant, rows, n, cols, NULL);
         return n_bytes > 0 && codes_taken(w, s, &t->quant) ? (size_t)n_bytes : 0;
     }
+    if (c.axis == SV_CUT_COLS && sv_dev_backend(w->dev)->takes_columns && is_as_read(s, t))
+        return 0;
     if (c.axis == SV_CUT_COLS)
         return (size_t)s->rows * (size_t)c.range[0].n * sv_dtype_bytes(t->dtype);
     return c.n_ranges > 1 ? (size_t)sv_cut_size(&c) * row_bytes(t) : 0;
@@ -381,6 +390,8 @@ int sv_part_find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv
                        : take_quantized(w, s, t, &cut, host, copy, err);
     }
     struct sv_host_tensor part = matrix_of(s, t);
+    if (cut.axis == SV_CUT_COLS && !copy)
+        host->row_stride = row_bytes(&part);
     if (cut.axis == SV_CUT_ROWS)
         take_rows(&part, &cut, copy);
     else if (cut.axis == SV_CUT_COLS)
@@ -388,7 +399,7 @@ int sv_part_find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv
     *n_bytes += (int64_t)part.n_bytes;
     host->fmt.elem = part.dtype;
     host->data = part.data;
-    if (!s->form || s->form >= SV_FORM_EXPERT || s->form == SV_FORM_PATCH || t->as_read)
+    if (is_as_read(s, t))
         return SV_OK;
     const struct sv_config own = sv_part_config(w, w->cfg);
     struct sv_tensor_spec read = *s;

@@ -373,6 +373,50 @@ static void wcomp_on(struct cross *c)
     assert_int_equal(sv_dev_held(c->dut, SV_MEM_WCOMP), 0);
 }
 
+/* ---------------------------------------------------------------- columns in place */
+
+/* Some columns of a matrix, whose rows lie apart, are the weight that their copy is. */
+static void columns_on(struct cross *c)
+{
+    static const int32_t rows[] = {24, 4096, 200}, cols[] = {64, 640, 4096};
+    struct sv_err err = {0};
+    if (!sv_dev_backend(c->dut)->takes_columns)
+        return;
+    for (int i = 0; i < 3; i++)
+        for (int f32 = 0; f32 < 2; f32++) {
+            const size_t elem = f32 ? 4 : 2, row = (size_t)cols[i] * elem, stride = row + 48 * elem,
+                         n = (size_t)rows[i] * stride;
+            const struct wcomp_case d = {{rows[i]}, 1, cols[i], 1, false};
+            uint8_t *whole = malloc(n), *copy = malloc(n), *y[2];
+            size_t n_y[2];
+            for (size_t e = 0; e < n / elem; e++) {
+                const float v = (float)sv_rng_normal(&c->rng);
+                const uint16_t h = sv_f32_to_bf16(v);
+                memcpy(whole + e * elem, f32 ? (const void *)&v : (const void *)&h, elem);
+            }
+            for (int32_t r = 0; r < rows[i]; r++)
+                memcpy(copy + (size_t)r * row, whole + (size_t)r * stride + 16 * elem, row);
+            struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)20 * (size_t)cols[i], NULL, 1);
+            for (int in_place = 0; in_place < 2; in_place++) {
+                const struct sv_weight w = {.data = in_place ? whole + 16 * elem : copy,
+                                            .fmt.elem = f32 ? SV_F32 : SV_BF16,
+                                            .rows = rows[i],
+                                            .cols = cols[i],
+                                            .row_stride = in_place ? stride : 0};
+                struct sv_gemm_part part = {.w = {0}};
+                if (sv_dev_upload_weight(c->dut, &w, &part.w, &err))
+                    fail_msg("%s", err.msg);
+                y[in_place] = wcomp_products(c, &d, &part, &x, 20, &n_y[in_place]);
+                sv_dev_free_weight(c->dut, &part.w);
+            }
+            assert_int_equal(n_y[0], n_y[1]);
+            assert_memory_equal(y[0], y[1], n_y[0]);
+            cross_free(c, &x);
+            free(y[0]), free(y[1]);
+            free(whole), free(copy);
+        }
+}
+
 /* ---------------------------------------------------------------- quantized weights */
 
 /* Root of the mean square of a - b, of that of b. */
@@ -537,9 +581,10 @@ CROSS_TEST(seeds)
 CROSS_TEST(big_weight)
 CROSS_TEST(reserves_again)
 CROSS_TEST(wcomp)
+CROSS_TEST(columns)
 CROSS_TEST(quantized)
 
 SV_TEST_MAIN(cmocka_unit_test(copies), cmocka_unit_test(marks), cmocka_unit_test(errors),
              cmocka_unit_test(graphs), cmocka_unit_test(seeds), cmocka_unit_test(big_weight),
-             cmocka_unit_test(reserves_again), cmocka_unit_test(wcomp), cmocka_unit_test(quantized),
-             cmocka_unit_test(refusals))
+             cmocka_unit_test(reserves_again), cmocka_unit_test(wcomp), cmocka_unit_test(columns),
+             cmocka_unit_test(quantized), cmocka_unit_test(refusals))

@@ -247,16 +247,21 @@ struct copy_job {
     uint8_t *dst;
     const uint8_t *src;
     size_t n_bytes;
+    size_t row_bytes, stride; /* of rows with gaps between them in src; equal: there are none */
 };
 
 static void copy_share(void *arg, int thread, int n)
 {
     const struct copy_job *job = (const struct copy_job *)arg;
-    const size_t piece = 4096, n_pieces = (job->n_bytes + piece - 1) / piece;
+    const bool rows = job->stride != job->row_bytes;
+    const size_t piece = rows ? job->row_bytes : 4096,
+                 n_pieces = (job->n_bytes + piece - 1) / piece;
     size_t begin = n_pieces * (size_t)thread / (size_t)n * piece;
     size_t end = n_pieces * ((size_t)thread + 1) / (size_t)n * piece;
     end = end < job->n_bytes ? end : job->n_bytes;
-    if (begin < end)
+    for (size_t at = begin; rows && at < end; at += piece)
+        memcpy(job->dst + at, job->src + at / piece * job->stride, piece);
+    if (!rows && begin < end)
         memcpy(job->dst + begin, job->src + begin, end - begin);
 }
 
@@ -267,20 +272,25 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, const struct s
     struct sv_cuda_staging *st = cu->staging;
     const bool packed = sv_cuda_is_packed(host);
     const size_t row_bytes = (size_t)host->cols * sv_dtype_bytes(host->fmt.elem);
+    const size_t stride = host->row_stride ? host->row_stride : row_bytes;
     const size_t all = (size_t)host->rows * row_bytes, band_bytes = SV_TILE * row_bytes;
-    if (packed && band_bytes > CHUNK_BYTES)
+    if ((packed && band_bytes > CHUNK_BYTES) || (stride != row_bytes && row_bytes > CHUNK_BYTES))
         return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers",
                        (int)host->cols);
-    const size_t step = packed ? CHUNK_BYTES / band_bytes * band_bytes : CHUNK_BYTES;
+    const size_t step = packed                ? CHUNK_BYTES / band_bytes * band_bytes
+                        : stride != row_bytes ? CHUNK_BYTES / row_bytes * row_bytes
+                                              : CHUNK_BYTES;
     int rc = SV_OK, i = 0;
     for (size_t at = 0; at < all && !rc; at += step, i ^= 1) {
         const size_t n = all - at < step ? all - at : step;
         rc = sv_cuda_wait(cu, st->done[i], "weights on their way", err);
         if (rc)
             break;
-        struct copy_job job = {st->pinned[i], (const uint8_t *)host->data + at, n};
+        const size_t from = stride == row_bytes ? at : at / row_bytes * stride;
+        struct copy_job job = {st->pinned[i], (const uint8_t *)host->data + from, n, row_bytes,
+                               stride};
         if (n < ((size_t)1 << 20))
-            memcpy(job.dst, job.src, n);
+            copy_share(&job, 0, 1);
         else
             sv_pool_run(cu->pool, copy_share, &job);
         uint8_t *dst = packed ? st->landing[i] : (uint8_t *)data + at;
@@ -326,7 +336,7 @@ static int send_codes(struct sv_cuda *cu, const struct sv_weight *w, const struc
         struct sv_code_job job = {q, code,          row,
                                   n, st->pinned[i], (uint32_t *)(void *)(st->pinned[i] + at)};
         struct copy_job copy = {st->pinned[i], (const uint8_t *)q->data + (size_t)row * code_bytes,
-                                at};
+                                at, 0, 0};
         sv_pool_run(cu->pool, k ? copy_share : sv_codes_share, k ? (void *)&copy : &job);
         rc = sv_cuda_try(cudaMemcpyAsync(st->landing[i], st->pinned[i], (size_t)n * row_bytes,
                                          cudaMemcpyHostToDevice, cu->stream),
@@ -437,6 +447,7 @@ static struct sv_weight kept(struct sv_cuda *cu, const struct sv_weight *w)
 {
     struct sv_weight k = *w;
     k.quant = NULL;
+    k.row_stride = 0;
     const bool w8a8 = w->quant && is_for_fp8(cu, w->quant);
     if (!(w->role & SV_ROLE_DRAFT) && w->role != SV_ROLE_EMBED && w->rows > 1)
         cu->n_fp8 += w8a8, cu->n_exact += !w8a8;
@@ -665,6 +676,7 @@ static int kept_experts(const struct sv_weight *w, int32_t n, struct sv_weight *
     bool fit = true;
     *k = *w;
     k->quant = NULL;
+    k->row_stride = 0;
     for (int32_t e = 0; e < n && w->quant && fit; e++)
         fit = w[e].quant->code == SV_CODE_F8 && sv_codes_scales_fit(w[e].quant);
     for (int32_t e = 0; e < n && w->quant; e++) {
