@@ -27,6 +27,7 @@ struct group {
     int32_t arrived, turn;
     enum form form; /* of joins, which the devices are opened with */
     double us[BIG][FORMS][N_ROWS][RUNS];
+    uint64_t bits[BIG][FORMS][N_ROWS]; /* of the stream and the norm */
 };
 struct rank {
     struct group *g;
@@ -35,6 +36,7 @@ struct rank {
     struct sv_dev *dev;
     struct sv_thread *thread;
     void *x, *delta, *out;
+    uint16_t *host; /* (MOST, D) */
     struct sv_weight weight;
     struct sv_err err;
     int rc;
@@ -72,9 +74,9 @@ static void enqueue(void *user)
 static int open_rank(struct rank *k, struct sv_dev *dev)
 {
     const size_t n = (size_t)MOST * D * 2;
-    uint16_t *half = malloc(n);
+    uint16_t *half = k->host, weight[D];
     struct sv_weight w = {
-        .role = SV_ROLE_IN_NORM, .fmt.elem = SV_BF16, .rows = 1, .cols = D, .data = half};
+        .role = SV_ROLE_IN_NORM, .fmt.elem = SV_BF16, .rows = 1, .cols = D, .data = weight};
     const struct sv_dev_limits lim = {.max_rows = MOST,
                                       .max_logit_rows = 16,
                                       .max_k = D,
@@ -85,7 +87,9 @@ static int open_rank(struct rank *k, struct sv_dev *dev)
                                       .max_positions = 16};
     const struct sv_window_need need = {.n_bytes = {[SV_JOIN_MIXER] = n, [SV_JOIN_FFN] = n}};
     for (size_t i = 0; i < n / 2; i++) /* between 1/128 and 1/64 */
-        half[i] = (uint16_t)(0x3c00 + i * 2654435761u % 128);
+        half[i] = (uint16_t)(0x3c00 + (i + (size_t)k->rank) * 2654435761u % 128);
+    for (size_t i = 0; i < D; i++)
+        weight[i] = (uint16_t)(0x3f80 + i % 64);
     int rc = sv_dev_reserve(dev, &lim, &k->err);
     if (!rc)
         rc = sv_dev_alloc(dev, &k->x, n, &k->err);
@@ -101,8 +105,24 @@ static int open_rank(struct rank *k, struct sv_dev *dev)
     }
     if (!rc)
         rc = sv_dev_window_open(dev, &need, &k->g->key[k->rank], &k->err);
-    free(half);
     return rc;
+}
+
+/* The stream and the last norm after one graph, from zeros. */
+static uint64_t bits_of(struct rank *k)
+{
+    const size_t n = (size_t)k->n_rows * D;
+    uint64_t hash = 14695981039346656037u;
+    memset(k->host, 0, n * sizeof *k->host);
+    sv_dev_upload(k->dev, k->x, k->host, n * sizeof *k->host);
+    sv_dev_graph_run(k->dev, (uint64_t)(1 + k->form) << 32 | (uint64_t)k->n_rows, enqueue, k);
+    for (int which = 0; which < 2; which++) {
+        sv_dev_download(k->dev, k->host, which ? k->out : k->x, n * sizeof *k->host);
+        k->rc = k->rc ? k->rc : sv_dev_sync(k->dev, &k->err);
+        for (size_t i = 0; i < n; i++)
+            hash = (hash ^ k->host[i]) * 1099511628211u;
+    }
+    return hash;
 }
 
 static void measure(struct rank *k, enum form form, int32_t at)
@@ -110,6 +130,8 @@ static void measure(struct rank *k, enum form form, int32_t at)
     const struct sv_backend *be = sv_dev_backend(k->dev);
     k->form = form;
     k->n_rows = rows[at];
+    meet(k->g);
+    k->g->bits[k->rank][form][at] = bits_of(k);
     for (int32_t i = -3; i < RUNS && !k->rc; i++) {
         meet(k->g);
         be->stamp(k->dev, 0);
@@ -133,6 +155,7 @@ static void *live(void *arg)
                                       g->form == TWO_SHOTS ? SV_TOGGLE_ON : SV_TOGGLE_OFF,
                                   .n_threads = 1,
                                   .ranks = {k->rank, g->n, false}};
+    k->host = malloc((size_t)MOST * D * 2);
     k->rc = sv_dev_open(&k->dev, &o, &k->err);
     if (!k->rc)
         k->rc = open_rank(k, k->dev);
@@ -194,6 +217,7 @@ static int run(struct group *g, enum form form)
         if (rank[r].rc)
             printf("rank %d: %s\n", r, rank[r].err.msg);
         rc |= rank[r].rc;
+        free(rank[r].host);
     }
     for (int32_t r = 0; r < g->n; r++)
         sv_dev_close(rank[r].dev);
@@ -209,6 +233,13 @@ int main(int argc, char **argv)
     const bool two = g.n > 2;
     if (run(&g, ONE_SHOT) || (two && run(&g, TWO_SHOTS)))
         return 1;
+    for (int32_t at = 0; at < N_ROWS; at++)
+        for (int32_t r = 0; r < g.n; r++)
+            for (enum form f = ONE_SHOT; f < (two ? FORMS : TWO_SHOTS); f++)
+                if (g.bits[r][f][at] != g.bits[0][ONE_SHOT][at]) {
+                    printf("%d rows: other bits on rank %d\n", rows[at], r);
+                    return 1;
+                }
     printf("%d ranks, rows of %d in bf16, us a site\n", g.n, D);
     for (int32_t at = 0; at < N_ROWS; at++) {
         const double without = median(&g, ALONE, at), with = median(&g, ONE_SHOT, at);
@@ -216,7 +247,7 @@ int main(int argc, char **argv)
                with - without);
         if (two)
             printf(", in two shots %7.2f", median(&g, TWO_SHOTS, at) - without);
-        printf("\n");
+        printf(", bits %08x\n", (uint32_t)g.bits[0][ONE_SHOT][at]);
     }
     return 0;
 }
