@@ -1,9 +1,9 @@
 /*
- * accept_steps.c - records verify steps of a real pair: how many tokens each brought, and how sure
- * the drafter was of each draft. `salvo-bench --accept-profile FILE` draws from them.
+ * accept_steps.c - records verify steps of a real pair: the accept length and the confidence of
+ * each draft. `salvo-bench --accept-profile FILE` draws from them.
  *
  * Usage: accept_steps TARGET DRAFT PROMPTS.jsonl [TOKENS] >FILE. One line a step of the draft's
- * whole block: accept length, then the share of each draft. Must not: cut a block short.
+ * whole block: accept length, then the confidence of each draft. Must not: prune a block.
  */
 #include "engine/engine.h"
 
@@ -64,7 +64,7 @@ int main(int argc, char **argv)
     if (!rc)
         rc = sv_file_read(&b, argv[3], 1 << 24, &err);
     if (!rc && !e->policy)
-        rc = sv_fail(&err, SV_EINVAL, -1, "nobody asks this drafter how sure it is");
+        rc = sv_fail(&err, SV_EINVAL, -1, "this drafter reports no confidence");
     printf("steps\n");
     for (const char *at = b.data; !rc && at && *at;) {
         size_t n = strcspn(at, "\n");

@@ -3,7 +3,7 @@
 # Qwen3-8B's shapes and random weights, prompts of 1,024 tokens, plain decoding and DFlash by the width policy.
 #
 # bench/amd_bars.sh [SALVO_BENCH]: built with HIP=1. CSV files go to $OUT or a temporary folder. STEPS=32, REPEAT=5.
-# Floors come from bandwidth, peak and sizes alone (docs/hip.md); nobody of this project has run it on a card. Without a
+# Floors come from bandwidth, peak and sizes alone (docs/hip.md); it has never been run on a card. Without a
 # card it prints the floors and fails. Must not: print a figure that was not measured as if it were.
 set -u
 here=$(dirname "$0")

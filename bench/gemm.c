@@ -561,7 +561,7 @@ static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
             const bool has_peer = dt == SV_BF16 && dnn_prepare(d, &p, b, s, rows[j]);
             const double flop = 2e-3 * s.n * s.k * rows[j];
             for (int64_t r = 0; r < b->rounds; r++) {
-                /* Each side's threads go on watching for work for a while; let them fall asleep
+                /* Each side's threads spin for a while; let them go to sleep
                  * before the other's turn, and wake one's own with a call that is not counted. */
                 for (int c = 0; c < 3; c++) {
                     double us = time_ours(b, s, rows[j], dt, false, NULL);

@@ -1,5 +1,5 @@
 /*
- * grammar.c - what grammars cost: compiling, masks that are new, masks seen before, tokens taken.
+ * grammar.c - the cost of grammars: compiling, new masks, cached masks, advancing by tokens.
  *
  * build/bench/grammar [rounds]. The vocabulary is made here: 151,936 tokens with the shares of
  * words, code, punctuation, spaces and scripts that published ones have, so that nothing has to be

@@ -1,6 +1,7 @@
 /*
- * grammar_cost.c - what a grammar costs a step: answers of the demo pair without one, with one that
- * allows any text (so the text is the same), and with one for a JSON object, plain and drafted.
+ * grammar_cost.c - the cost of a grammar in a step: answers of the demo pair without one, with one
+ * that allows any text (so the text is the same), and with one for a JSON object, plain and
+ * drafted.
  *
  * Run by hand: build/bench/grammar_cost [ROUNDS [THREADS]]; prints CSV, a line for each kind of
  * answer: verify width, grammar, median and quartiles of the time a step takes in us and of that

@@ -1,7 +1,7 @@
 /*
- * grammar_drafts.c - what drafts are worth under a grammar: answers of the demo pair to JSON
+ * grammar_drafts.c - the benefit of drafts under a grammar: answers of the demo pair to JSON
  * schemas and as plain text, in turns: without drafts, with drafts that end where the grammar
- * forbids one (cut), and with others in place of those (repaired).
+ * forbids one (cut), and with replacements of those (repaired).
  *
  * Run by hand: build/bench/grammar_drafts [ROUNDS [THREADS [BATCH]]]; prints CSV, a line for each
  * way and kind of answer: tokens a second, median and quartiles of that over the same answers

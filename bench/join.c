@@ -1,6 +1,6 @@
 /*
- * join.c - what a join adds to a norm: chains of add_rms_norm on the devices of two or more ranks,
- * with their exchange, in one shot and in two, and without, replayed as graphs.
+ * join.c - the time that a join adds to a norm: chains of add_rms_norm on the devices of two or
+ * more ranks, with their exchange, in one shot and in two, and without, replayed as graphs.
  *
  * join [RANKS]: 2 GPUs. Rows of 4096 in bf16; microseconds a site, of the slower
  * rank, median of 30 runs. Bars at two H200s: 2.0, 2.5, 5.5 and 13.5 us added at 1, 16, 128 and 512

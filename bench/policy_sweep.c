@@ -1,9 +1,9 @@
 /*
- * policy_sweep.c - the width policy from the first step of a new process on: 56 cells on machines
- * made of arithmetic, against the best fixed width.
+ * policy_sweep.c - the width policy from the first step of a new process on: 56 cells on simulated
+ * machines, against the best fixed width.
  *
  * A program of its own, started by policy_sweep.sh, which builds it with the policy of each source
- * tree that it is told and prints both beside each other. Two machines have the step times of
+ * tree given to it and compares them. Two machines have the step times of
  * bench/results/width-policy-h200.csv (Qwen3-8B's shapes) and width-policy-xeon-amx-2of16.csv. The
  * table is measured with errors, on the CPU with slow moments; requests come and go; what a drafter
  * that sits idle costs is counted. Arguments: a machine's name (empty: all), the first seed. Must
@@ -42,8 +42,7 @@ struct machine {
     double seg_us, draft_seg_us, out_us;         /* a segment, one that drafts, a token asked for */
     double tile_us, draft_tile_us;               /* every begun 16 rows beyond the first */
     double step_us, context_us, deferred_row_us; /* context K/V: a pass, a row, a row of many */
-    double
-        confidence_us; /* for the drafter to tell how sure it is of a draft, or the trip of a cut */
+    double confidence_us; /* of returning a draft's confidence, or of the round trip for pruning */
 };
 
 static const struct machine machines[] = {
@@ -232,7 +231,7 @@ static double expected(const struct sv_accept_profile *p, int32_t width)
     return tokens;
 }
 
-/* One fixed width in the same world: requests come and go, and their last blocks are cut. */
+/* One fixed width with the same requests, which come and go; their last blocks are shortened. */
 static double run_fixed(const struct machine *m, const struct sv_accept_profile *p, int32_t n,
                         int32_t width)
 {
@@ -313,7 +312,7 @@ static void arrive(struct process *w, struct slot *s)
 #endif
 }
 
-/* Context K/V of this step's rows, and of what is deferred if somebody drafts. */
+/* Context K/V of this step's rows, and of deferred ones if a sequence drafts. */
 static void keep_up(struct process *w, bool drafts, bool most)
 {
     const struct machine *m = w->m;

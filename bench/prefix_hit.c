@@ -1,6 +1,6 @@
 /*
- * prefix_hit.c - the time from a prompt to its first token, when the prompt is new and when the
- * prefix cache knows it (recurrent models: by a snapshot of their states).
+ * prefix_hit.c - the time from a prompt to its first token, for a new prompt and for a cached one
+ * (recurrent models: by a snapshot of their states).
  *
  * Usage: prefix_hit CONFIG_DIR DEVICE TOKENS [ROUNDS]. Random weights of the shapes of
  * CONFIG_DIR/config.json. Prints medians in ms, and how many tokens were known. Must not: count the

@@ -1,5 +1,5 @@
 /*
- * serve_overhead.c - what the server itself costs: 64 streams from an engine that answers at once,
+ * serve_overhead.c - the overhead of the server: 64 streams from an engine that answers at once,
  * one token an event.
  *
  * Called by hand: build/bench/serve_overhead [REPEATS [MODE [API]]] >>

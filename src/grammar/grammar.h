@@ -135,7 +135,7 @@ bool sv_matcher_ended(const struct sv_matcher *m);
 uint64_t sv_matcher_mark(const struct sv_matcher *m);
 void sv_matcher_back(struct sv_matcher *m, uint64_t mark);
 
-/* A mark too, and what follows is only tried: it is sure to be undone by sv_matcher_back. What is
+/* A mark too, and what follows is only tried: sv_matcher_back will undo it. What is
  * too expensive gives up early here, and that is undone as well, so what is tried changes nothing
  * of what comes. Until then no other matcher of the grammar may be asked. */
 uint64_t sv_matcher_try(struct sv_matcher *m);

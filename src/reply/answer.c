@@ -1,5 +1,5 @@
 /*
- * answer.c - a model's answer taken apart as it comes: reasoning, content, calls of tools.
+ * answer.c - parses a model's answer incrementally: reasoning, content, tool calls.
  *
  * Called by serve. What has come and is not certain waits in `held` (the beginning of a marker, the
  * spaces before it) or in `raw` (a call that may still turn out to be none). Both are bounded: a

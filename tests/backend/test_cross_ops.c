@@ -463,7 +463,7 @@ static void gated_on(struct cross *c)
         gated_case(c, 2048, 1000, SV_BF16, false, 300);
 }
 
-/* How sure a head is of row r: never less than the winner's share of the softmax, 1 only where it
+/* The draft confidence of row r: never less than the winner's probability, 1 only where it
  * may be. */
 static void check_confidence(const float *logits, int32_t v, float max, float share)
 {
@@ -479,8 +479,7 @@ static void check_confidence(const float *logits, int32_t v, float max, float sh
         assert_true((double)share < 0.9);
 }
 
-/* The head picks what its own logits say, at every batch size, and the same when asked how sure it
- * is. */
+/* The head picks the argmax of its own logits, at every batch size, with and without confidence. */
 static void head_on(struct cross *c)
 {
     static const int32_t vocab[] = {300, 4096, 20011}, dims[] = {64, 320, 1024};

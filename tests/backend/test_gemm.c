@@ -516,7 +516,7 @@ static void near_enough(const float *x, const uint16_t *w, const float *y, int32
     }
 }
 
-/* How sure a head of bytes is: the softmax over the best of 32 stretches of the vocabulary. */
+/* The confidence of an int8 head: the softmax over the best of 32 ranges of the vocabulary. */
 static float share_of(const float *y, int32_t n)
 {
     float best[32];

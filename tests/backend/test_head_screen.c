@@ -421,7 +421,7 @@ static void sifts(void **state)
     one_close(&o);
 }
 
-/* Bounds in vain are not asked for again at once, and twice as long each time; where they help they
+/* Useless bounds are not computed again at once, with a backoff that doubles; where they help they
  * are always asked. */
 static void rests_after_asking_in_vain(void **state)
 {

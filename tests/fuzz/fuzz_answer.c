@@ -1,8 +1,8 @@
 /*
- * fuzz_answer.c - any bytes as a model's answer, taken apart in every format: at once and in pieces
+ * fuzz_answer.c - any bytes as a model's answer, parsed in every format: at once and in pieces
  * it must give the same parts, in an order that clients can follow.
  *
- * The first byte chooses the format and how thoughts are marked, the second one harmony in place of
+ * The first byte chooses the format and how reasoning is marked, the second one harmony in place of
  * these and how the answer is cut.
  * Called by driver.c and libFuzzer.
  */

@@ -192,7 +192,7 @@ static void gives_up_loudly(void **state)
     assert_in_range(walk("root ::= (\"a\"?){50000}", 40), 1, 39);
 }
 
-/* What is too dear is no more than tried behind a mark: going back leaves nothing of it, however
+/* A token that is too expensive is only tried after a mark: rolling back undoes it, however
  * often, and whoever goes there for good is told so, at the same place whatever was asked before.
  */
 static void tries_what_is_too_dear(void **state)

@@ -297,7 +297,7 @@ static void cut_is_length(void **state)
     hub_close(&r);
 }
 
-/* ---------------------------------------------------------------- thoughts come first */
+/* ---------------------------------------------------------------- reasoning comes first */
 
 /* The engine says what the prompt says, where it may: the template shows the text alone, and may
  * begin a thought behind it. */

@@ -225,7 +225,7 @@ static void other_apis(void **state)
     hub_close(&r);
 }
 
-/* The prompt may end within a message: of thoughts, or of an answer that goes on. */
+/* The prompt may end within a message: of reasoning, or of an answer that continues. */
 static void begun_messages(void **state)
 {
     struct hub r = {0};

@@ -291,7 +291,7 @@ static void whole_answers(void **state)
     hub_close(&r);
 }
 
-static void thoughts(void **state)
+static void reasoning(void **state)
 {
     static const char text[] = "<think>\nOne two.\n</think>\n\nYes.";
     struct hub r = {0};
@@ -335,7 +335,7 @@ static void same_streamed(struct hub *r, const char *text, const char *more)
 static void is_its_answer(struct hub *r, const char *text)
 {
     same_streamed(r, text, TOOLS);
-    /* an answer of content alone is taken apart by nothing */
+    /* an answer of content alone is not parsed */
     same_streamed(r,
                   "Gr\xc3\xb6\xc3\x9f"
                   "e \xf0\x9f\x98\x80 \xe6\x97\xa5\xe6\x9c\xac",
@@ -850,7 +850,7 @@ static void leaving_cancels(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(messages_for_the_template),
              cmocka_unit_test(tools_and_reasoning_for_the_template),
-             cmocka_unit_test(whole_answers), cmocka_unit_test(thoughts),
+             cmocka_unit_test(whole_answers), cmocka_unit_test(reasoning),
              cmocka_unit_test(streams_are_their_answers), cmocka_unit_test(events_of_a_stream),
              cmocka_unit_test(whole_code_points), cmocka_unit_test(silent_streams_ping),
              cmocka_unit_test(why_answers_end), cmocka_unit_test(begun_answers_go_on),

@@ -1,5 +1,5 @@
 /*
- * test_tools.c - chats with tools and thoughts on the instant engine, whose answer is the last
+ * test_tools.c - chats with tools and reasoning on the instant engine, whose answer is the last
  * message: requests that are refused, messages, streams byte by byte and in bursts, special tokens.
  */
 #include "serve/hub.h"
@@ -276,7 +276,7 @@ static void nothing_beside_is_lost(void **state)
     hub_close(&r);
 }
 
-/* ---------------------------------------------------------------- thoughts */
+/* ---------------------------------------------------------------- reasoning */
 
 /* A thought in one piece is put together beside the loop where it is long. */
 static void whole_reasoning_takes_no_turn(void **state)

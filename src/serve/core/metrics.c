@@ -239,7 +239,7 @@ static void widths(struct sv_buf *b, const struct engines *e)
          STAT(n_chosen_beside_prompts), COUNT},
         {"salvo_pruned_steps_total", "Steps whose drafts were pruned once they were drafted.",
          STAT(n_pruned_steps), COUNT},
-        {"salvo_rows_pruned_total", "Drafts the drafter was not sure enough of to be verified.",
+        {"salvo_rows_pruned_total", "Drafts of too low confidence to be verified.",
          STAT(n_rows_pruned), COUNT},
         {"salvo_drafting_disabled_total", "Sequences that no longer draft: unprofitable for long.",
          STAT(n_drafting_disabled), COUNT},

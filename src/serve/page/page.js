@@ -188,7 +188,7 @@ function requestBody() {
     model, messages, stream: true, stream_options: { include_usage: true },
     temperature: Number($("temperature").value), top_p: Number($("topp").value),
     max_tokens: Number($("max").value) || 256, return_draft_flags: true, return_token_ids: true,
-    separate_reasoning: false, // thoughts are coloured like the rest
+    separate_reasoning: false, // reasoning is coloured like the rest
   };
   if ($("seed").value !== "") body.seed = Number($("seed").value);
   return JSON.stringify(body);
