@@ -71,8 +71,7 @@ static int check_desc(const struct sv_cache_group_desc *d, struct sv_err *err)
                         d->n_kv_heads, d->head_dim, d->window, (long long)d->state_bytes);
 }
 
-/* Host arrays of every kind: pages and their users, what a slot has given back and what is valid
- * of it. */
+/* Host arrays: pages and their references, pages released by slots, valid positions. */
 static int open_pages(struct sv_cache *c, struct sv_cache_group *g, struct sv_err *err)
 {
     g->n_pages = g->d.n_pages * (g->d.own_part ? c->n_parts : 1);
@@ -268,8 +267,8 @@ void sv_cache_drop_page(struct sv_cache_group *g, int32_t page)
         kept_insert(g, page, pool->newest, SV_NO_PAGE);
 }
 
-/* The same of a page that its last user has passed: it is evicted next, since prefixes are mostly
- * continued at their ends. */
+/* The same for a page before the window of its last sequence: it is evicted first, since prefixes
+ * are mostly continued at their ends. */
 static void pass_page(struct sv_cache_group *g, int32_t page)
 {
     const struct sv_cache_pool *pool = pool_of(g, page);
@@ -313,7 +312,7 @@ bool sv_cache_make_room(struct sv_cache *c, int32_t group, int32_t part, int32_t
 
 /* ---------------------------------------------------------------- backing positions */
 
-/* Pages that a slot can hold at most while no more than n_rows positions are added at a time. */
+/* The most pages that a slot can have if at most n_rows positions are added at a time. */
 static int32_t most_held(const struct sv_cache_group *g, int32_t n_positions, int32_t n_rows)
 {
     const int32_t n = pages_for(g, n_positions);
@@ -351,7 +350,7 @@ bool sv_cache_can_back(const struct sv_cache *c, int32_t part, const struct sv_c
     return true;
 }
 
-/* Whole nodes first: that makes room in all groups, and affects fewer prefixes. */
+/* Evicts whole nodes first, which frees pages in all groups and affects fewer prefixes. */
 static void make_room(struct sv_cache *c, int32_t part, const struct sv_cache_need *need)
 {
     for (int32_t apart = 0; apart < 2; apart++)
@@ -390,7 +389,7 @@ bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)
     return true;
 }
 
-/* The last page first: of a prefix that stays findable its end is the first to be evicted. */
+/* Releases the last page first, so that the end of a cached prefix is evicted first. */
 void sv_cache_trim(struct sv_cache *c, int32_t slot, int32_t n_positions)
 {
     SV_REQUIRE(slot >= 0 && slot < c->n_slots && n_positions >= 0);
@@ -577,7 +576,7 @@ static void check_kept(const struct sv_cache_group *g, int32_t part)
     SV_REQUIRE(n_kept == pool->n_kept && n_listed == n_kept && pool->newest == older);
 }
 
-/* Every page of a group has exactly the users that tables, slots and the index count. */
+/* Checks that every page of a group has the references of tables, slots and the index. */
 static void check_group(const struct sv_cache *c, int32_t i)
 {
     const struct sv_cache_group *g = &c->group[i];

@@ -1,23 +1,22 @@
 /*
- * prefix.c - what was computed, by the tokens it was computed from: a tree of prefixes.
+ * prefix.c - the prefix index: a tree of cached prefixes by their tokens.
  *
  * Called through cache.h by the engine (attach, publish, invalidate, flush), and by pool.c and
- * state.c (evict, leave, snapshots). A node stands for as many positions as the largest common
- * boundary of all groups' pages; it holds the pages of these positions in each paged group, target
- * and draft alike, and for state groups a snapshot at its end, or not. Its key is its parent and
- * its token ids, which are compared, not only hashed. What begins a sequence has the sequence's
- * salt in its key, so that trees of different salts have nothing in common. Each part of the slots
- * has an index of its own: pages of one part are of no use to the others.
+ * state.c (evict, leave, snapshots). A node has as many positions as the least common multiple of
+ * all groups' page sizes; it has the pages of these positions in each paged group, target and draft
+ * alike, and for state groups optionally a snapshot at its end. Its key is its parent and its token
+ * ids, which are compared, not only hashed. The first node of a sequence has the sequence's salt in
+ * its key, so that trees of different salts have nothing in common. Each part of the slots has an
+ * index of its own, since pages of one part are of no use to the others.
  *
- * Pages of sliding groups and snapshots are evicted separately from their node, since what
- * continues a prefix reads the end of these alone. A node is valid for the groups in its mask: what
- * its pages hold there was computed. The draft's K/V may be missing, and a prefix is of use without
- * it.
+ * Pages of sliding groups and snapshots are evicted separately from their node, since only those at
+ * the end of a prefix are read when it is continued. A node is valid for the groups in its mask,
+ * whose pages were computed. The draft's K/V may be missing; such a prefix is still useful.
  *
- * A node is busy while a running sequence's pages lead through it, else idle. Idle nodes stand in a
- * list by last use. A sequence that leaves puts its path there leaf first, so a child is always
- * older than its parent, the oldest idle node never has children, and evicting takes it without a
- * search. Must not: keep a page that is not full and committed, or allocate after open.
+ * A node is busy while a running sequence's path includes it, else idle. Idle nodes are in a list
+ * by last use. A sequence that ends adds its path to it leaf first, so a child is always older than
+ * its parent, the oldest idle node never has children, and it can be evicted without a search. Must
+ * not: keep a page that is not full and committed, or allocate after open.
  *
  * One function may be called by another thread, sv_cache_known. What it reads (nodes in buckets,
  * their tokens, pages and masks) is written with the lock held; the engine's thread, which alone
@@ -32,12 +31,12 @@ enum { NONE = SV_NO_NODE, LEFT_OUT = -2 /* n_path of a slot that publishes no mo
 struct node {
     int32_t parent; /* NONE: it begins the sequence */
     int32_t n_children;
-    int32_t n_seqs;       /* running sequences whose path leads through it */
+    int32_t n_seqs;       /* running sequences whose path includes it */
     int32_t next;         /* in its bucket, or in the list of unused nodes */
     int32_t older, newer; /* idle list */
     uint32_t bucket;
     uint32_t valid;   /* groups, as bits */
-    uint64_t salt[2]; /* of what begins a sequence */
+    uint64_t salt[2]; /* of a sequence's first node */
     bool used;
 };
 
@@ -69,8 +68,8 @@ int32_t sv_cache_boundary(const struct sv_cache *c)
     return n;
 }
 
-/* Of a part. Where a group keeps all positions, each node holds pages of its own there. Otherwise
- * paths as long as all slots can have them are remembered, and what the pools hold beside. */
+/* The most nodes of a part. If a group keeps all positions, each node has pages of its own there.
+ * Otherwise: the longest paths of all slots, and the pages that the pools have in addition. */
 static int32_t most_nodes(const struct sv_cache *c, int32_t grid)
 {
     int32_t n = INT32_MAX, n_apart = 0;
@@ -197,7 +196,7 @@ static bool is_node(const struct sv_prefix *x, int32_t i, int32_t parent, const 
            memcmp(tokens_of(x, i), tokens, n_bytes) == 0;
 }
 
-/* salt counts where there is no parent. */
+/* salt is only used without a parent. */
 static int32_t find(const struct sv_prefix *x, int32_t parent, const uint64_t *salt,
                     const int32_t *tokens)
 {
@@ -207,7 +206,7 @@ static int32_t find(const struct sv_prefix *x, int32_t parent, const uint64_t *s
     return i;
 }
 
-/* The pages of a group that a node holds. */
+/* The pages of a node in a group. */
 static int32_t *held_by(const struct sv_prefix *x, int32_t i, const struct sv_cache_group *g)
 {
     return x->page + (size_t)i * (size_t)x->node_pages + g->node_at;
@@ -244,8 +243,8 @@ static uint32_t valid_of(const struct sv_cache *c, int32_t slot, int32_t p)
     return valid;
 }
 
-/* A node for part p of the slot's path, sharing the slot's pages: in sliding groups those that it
- * still has. NONE: every node is busy. */
+/* Adds a node for part p of the slot's path, sharing the slot's pages; in sliding groups those that
+ * it still has. NONE: all nodes are busy. */
 static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent,
                    const int32_t *tokens)
 {
@@ -336,7 +335,7 @@ void sv_cache_set_salt(struct sv_cache *c, int32_t slot, const uint64_t salt[2])
         memcpy(x->salt[slot], salt, sizeof x->salt[slot]);
 }
 
-/* Pages of each group, up to the end of a node, that can be read without a gap: one node more. */
+/* Extends by a node the run of each group's pages that can be read without a gap. */
 static void extend(const struct sv_cache *c, const struct sv_prefix *x, int32_t i,
                    uint32_t required, int32_t *run)
 {
@@ -349,7 +348,7 @@ static void extend(const struct sv_cache *c, const struct sv_prefix *x, int32_t 
     }
 }
 
-/* A row at position n finds what it sees in every group. */
+/* Whether everything that a row at position n reads is there in every group. */
 static bool is_complete(const struct sv_cache *c, int32_t n, const int32_t *run)
 {
     for (int32_t gi = 0; gi < c->n_groups; gi++) {
@@ -362,8 +361,8 @@ static bool is_complete(const struct sv_cache *c, int32_t n, const int32_t *run)
     return true;
 }
 
-/* The slot's part p is the node's: its pages that a later row can see, and at the end of the prefix
- * the snapshot. */
+/* Shares a node's pages that a later row can see with part p of the slot, and at the end of the
+ * prefix the snapshot. */
 static void share(struct sv_cache *c, int32_t slot, int32_t p, int32_t i, bool last)
 {
     const struct sv_prefix *x = sv_prefix_of(c, slot);
@@ -384,8 +383,8 @@ static void share(struct sv_cache *c, int32_t slot, int32_t p, int32_t i, bool l
     }
 }
 
-/* The longest path of known nodes for these tokens that can be continued: number of nodes, the last
- * of them, and how many are known in all. */
+/* The longest path of nodes for these tokens that can be continued: its number of nodes, the last
+ * of them, and the number of matching nodes in all. */
 struct path {
     int32_t n, end, n_known;
 };
@@ -459,9 +458,9 @@ int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens,
     return c->n_backed[slot];
 }
 
-/* A page of the node and the slot's page for the same positions, which say the same, bit for bit,
- * where both are valid: the slot uses the node's and gives its own back, or, where the node has
- * none or `gives` is set, the node holds the slot's. Returns whether it does. */
+/* Merges a page of the node and the slot's page for the same positions, which are equal bit for bit
+ * if both are valid: the slot takes the node's page and releases its own, or, if the node has none
+ * or `gives` is set, the node takes the slot's. Returns whether the node did. */
 static bool merge(struct sv_cache_group *g, int32_t *held, int32_t *entry, int32_t node, bool gives)
 {
     if (*held == SV_NO_PAGE || gives) {
@@ -478,8 +477,8 @@ static bool merge(struct sv_cache_group *g, int32_t *held, int32_t *entry, int32
     return false;
 }
 
-/* Another sequence has published part p of the slot's path. Where its pages are not valid and no
- * running sequence reads them, the slot's pages take their place. */
+/* Another sequence has published part p of the slot's path. The slot's pages replace those that are
+ * not valid and that no running sequence reads. */
 static void meet(struct sv_cache *c, int32_t slot, int32_t p, int32_t i)
 {
     struct sv_prefix *x = sv_prefix_of(c, slot);
@@ -574,7 +573,7 @@ void sv_prefix_leave(struct sv_cache *c, int32_t slot)
 
 /* ---------------------------------------------------------------- snapshots */
 
-/* The node of the slot's path that ends at n positions; NONE: it is not published. */
+/* The node of the slot's path that ends at n positions; NONE: not published. */
 static int32_t node_ending_at(const struct sv_cache *c, int32_t slot, int32_t n)
 {
     const struct sv_prefix *x = sv_prefix_of(c, slot);

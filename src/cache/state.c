@@ -2,12 +2,12 @@
  * state.c - recurrent states: one block for each slot and layer, snapshots of them for the prefix
  * index, and the commit stage.
  *
- * Called through cache.h, by pool.c and by prefix.c. A group's blocks and snapshots lie in one
- * array, those of a slot side by side, so that a snapshot is one copy. Snapshots are pages of the
- * group's pool, of which there is one part. Copies are enqueued, in the order of the steps: a
- * snapshot at once, since it is of what the steps enqueued so far leave behind; a reset or restore
- * by the next upload, since a slot may be given back before it is used. Must not: run a kernel, or
- * copy a state row by row.
+ * Called through cache.h, by pool.c and by prefix.c. A group's blocks and snapshots are in one
+ * array, those of a slot contiguous, so that a snapshot is one copy. Snapshots are pages of the
+ * group's pool, which has one part. Copies are enqueued in the order of the steps: a snapshot at
+ * once, since it copies the result of the steps enqueued so far; a reset or restore by the next
+ * upload, since a slot may be released before it is used. Must not: run a kernel, or copy a state
+ * row by row.
  */
 #include "cache/impl.h"
 
@@ -130,7 +130,7 @@ void sv_cache_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions)
     sv_prefix_take_snapshot(c, slot, n_positions);
 }
 
-/* Answers leave half of the pages to cached prefixes. */
+/* Answers' snapshots use at most half of the pages. */
 static bool can_reserve(struct sv_cache *c, int32_t group)
 {
     const struct sv_cache_group *g = &c->group[group];
