@@ -1,8 +1,9 @@
 /*
- * automaton.c - life of what the matchers of one grammar and vocabulary share.
+ * automaton.c - opens and closes what the matchers of one grammar and vocabulary share.
  *
- * Called by matcher.c, and by compile.c when a grammar goes. All memory is taken here, in pieces
- * large enough that the system only provides what is touched. Must not: grow afterwards.
+ * Called by matcher.c, and by compile.c when a grammar is freed. All memory is allocated here, in
+ * pieces so large that the system provides pages only when they are touched. Must not: grow
+ * afterwards.
  */
 #include "grammar/core/automaton.h"
 
@@ -44,7 +45,7 @@ static void share_out(struct sv_automaton *a)
         a->kinds_of[a->g->class_of[byte]] |= UINT64_C(1) << sv_ascii_kind((uint8_t)byte);
 }
 
-/* The three sets that have fixed numbers, and the first state. */
+/* The three sets with fixed numbers, and the first state. */
 static void first_sets(struct sv_automaton *a)
 {
     static const uint64_t bottoms[] = {(uint64_t)SV_NODE_ACCEPT << 32,

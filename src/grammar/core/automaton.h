@@ -1,20 +1,20 @@
 /*
- * automaton.h - what matchers of one grammar and vocabulary share: the states that texts have led
- * to so far, the transitions between them, and masks; and the vocabulary's trie.
+ * automaton.h - what matchers of one grammar and vocabulary share: the states reached so far, the
+ * transitions between them, and masks; and the vocabulary's trie.
  *
  * Private to src/grammar: sets.c keeps states, close.c makes them, mask.c and matcher.c use them.
  *
- * A state is a set of items (node, tail): the node where a rule waits for its next byte, and where
- * it goes on when the rule ends. A tail is itself a set of items. So one kind of object stands for
- * any number of stacks, with what they have in common stored once: equal sets are one set, with one
- * number, and items of one set with the same node are made one by uniting their tails. Item
- * (SV_NODE_ACCEPT, 0) is the end of the text.
+ * A state is a set of items (node, tail): the node that takes the rule's next byte, and the rest of
+ * the stack, which is itself a set of items: where matching continues when the rule ends. This is a
+ * graph-structured stack: one set represents any number of stacks and stores their common parts
+ * once. Equal sets are one set with one number, and items of one set with the same node are merged
+ * by uniting their tails. Item (SV_NODE_ACCEPT, 0) is the end of the text.
  *
- * All memory is taken when the automaton is opened. What is learnt is dropped (sv_sets_collect)
- * when half of it is used up, or when learning it took SV_WORK in all, and the call is done again
- * from nothing; a call for which that is not enough fails its matcher. So a call succeeds if and
- * only if it does from nothing, whatever was asked before: what was learnt on the way, and what is
- * left to do, never take more together than was allowed. Must not: be used by two threads.
+ * All memory is allocated when the automaton is opened. Cached states are dropped
+ * (sv_sets_collect) when half of it is used up, or when computing them took SV_WORK in all, and the
+ * call is repeated with empty caches; if it exceeds the bounds again, its matcher fails. So a call
+ * succeeds if and only if it succeeds with empty caches, whatever was cached before. Must not: be
+ * used by two threads.
  */
 #ifndef SV_GRAMMAR_AUTOMATON_H
 #define SV_GRAMMAR_AUTOMATON_H
@@ -23,15 +23,14 @@
 
 /* ---------------------------------------------------------------- vocabulary */
 
-/* Nodes of the trie in the order of a walk that goes down first: a node's subtree is
- * [i + 1, end). */
+/* Nodes of the trie in depth-first order: a node's subtree is [i + 1, end). */
 struct sv_trie_node {
     uint32_t end;
-    uint32_t token;   /* its tokens are order[token .. the next node's token) */
+    uint32_t token;   /* the node's tokens are order[token .. the next node's token) */
     uint16_t depth;   /* bytes, at least 1 */
     uint16_t tallest; /* depth of the deepest node of the subtree */
     uint8_t byte;
-    bool starts; /* a character begins here, after whole characters */
+    bool starts; /* this byte begins a character, after complete characters */
 };
 
 struct sv_vocab {
@@ -39,18 +38,18 @@ struct sv_vocab {
     int32_t n_tokens;
     uint32_t n_words;
     uint8_t *text;              /* bytes of all tokens */
-    uint32_t *text_at;          /* (n_tokens + 1) into text; equal: never written */
-    uint32_t *end_mask;         /* (n_words) the ids that end */
+    uint32_t *text_at;          /* (n_tokens + 1) offsets in text; equal: never generated */
+    uint32_t *end_mask;         /* (n_words) the ids that end a text */
     struct sv_trie_node *nodes; /* (n_nodes + 1) the last one is a sentinel */
     uint64_t *kinds;            /* (n_nodes) kinds of bytes in a node and its subtree */
-    uint32_t *order;            /* ids in the order of their bytes */
+    uint32_t *order;            /* ids sorted by their bytes */
     uint32_t n_nodes, n_order;
-    uint32_t longest; /* bytes of a token */
+    uint32_t longest; /* bytes of the longest token */
 };
 
-/* Bytes in kinds; ASCII of a kind is mostly treated alike by grammars. The bytes of whole
- * characters beyond ASCII, cut short at most by the token's end, are one kind; bytes that are no
- * UTF-8 where they stand another. */
+/* Kinds of bytes. ASCII characters of one kind are mostly equivalent in grammars. Bytes of
+ * characters beyond ASCII, complete or cut by the token's end, are one kind; bytes that are not
+ * UTF-8 are another. */
 #define SV_KIND_WIDE 48
 #define SV_KIND_BROKEN 49
 static inline int sv_ascii_kind(uint8_t c)
@@ -66,7 +65,7 @@ static inline int sv_ascii_kind(uint8_t c)
     return c == '\n' ? 37 : c == '\t' ? 38 : c == '\r' ? 39 : 40;
 }
 
-/* vocab.c. UTF-8 byte by byte: 0 between characters, SV_UTF8_BROKEN where it is none. */
+/* vocab.c. The UTF-8 decoder's next state: 0 between characters, SV_UTF8_BROKEN: not UTF-8. */
 #define SV_UTF8_BROKEN 8
 uint8_t sv_utf8_next(uint8_t state, uint8_t byte);
 
@@ -77,42 +76,42 @@ uint8_t sv_utf8_next(uint8_t state, uint8_t byte);
 #define SV_MAX_ROW_CELLS (1u << 21)
 #define SV_MAX_QUEUE (1u << 16)
 #define SV_MAX_SCRATCH (1u << 17)
-#define SV_N_MASKS 64 /* of whole states */
+#define SV_N_MASKS 64 /* of complete states */
 #define SV_N_TOPS 64
 #define SV_N_LEAVES 4096 /* of one top */
-/* Items visited between two resets of the caches, so for one token or mask: some tens of
- * milliseconds; and for all tokens that are only tried from one place. */
+/* Items visited between two resets of the caches, and so at most for one token or mask: some tens
+ * of milliseconds; and for all tokens that are tried from one state and undone. */
 #define SV_WORK (1 << 22)
 #define SV_WORK_TRIED (SV_WORK / 8)
 
 #define SV_SET_END 0u  /* the tail of the start: {(ACCEPT, 0)} */
-#define SV_SET_HOLE 1u /* a tail that is not known: {(HOLE, 0)} */
+#define SV_SET_HOLE 1u /* an unknown tail: {(HOLE, 0)} */
 #define SV_SET_DEAD 2u /* no item */
 #define SV_NO_SET UINT32_MAX
 
 struct sv_set {
     uint32_t first, n; /* items */
     uint32_t row;      /* of transitions; SV_NO_SET: none yet */
-    uint32_t closed;   /* the state in which one is after popping this tail, SV_NO_SET: unknown */
+    uint32_t closed;   /* the state after popping this tail; SV_NO_SET: not computed */
     uint32_t hash;
     uint16_t low, high; /* frames of the shortest and of the tallest stack, as a tail */
-    uint16_t reach;     /* frames of the most demanding item at its tallest stack, until its end */
-    int16_t mask, top;  /* slots, -1: none */
+    uint16_t reach; /* the most frames any item needs until its rule's end, at its tallest stack */
+    int16_t mask, top; /* slots, -1: none */
     /* As in struct sv_node, for all nodes of the items and their tails. */
-    uint32_t like; /* SV_NO_SET: not known yet */
+    uint32_t like; /* SV_NO_SET: not computed */
     uint8_t same;
     bool loops_known;
-    uint8_t loops_same; /* SV_ALONE, or for how many bytes after the first the following is true */
-    uint64_t loops;     /* kinds of bytes that lead from this state back to it, or to its like */
+    uint8_t loops_same; /* loops holds for this many bytes after the first; SV_ALONE: for all */
+    uint64_t loops; /* kinds of bytes that lead from this state to itself or its representative */
 };
 
-/* The mask of a state whose tail is the hole: tokens that are legal whatever the tail, and the trie
- * nodes below which it depends on the tail. */
+/* The mask of a state with an unknown tail: tokens that are allowed whatever the tail, and the trie
+ * nodes below which that depends on the tail (context-dependent tokens). */
 struct sv_top {
     uint32_t set; /* SV_NO_SET: free */
     uint64_t used;
     uint32_t n_leaves; /* SV_N_LEAVES + 1: too many to use */
-    uint16_t reach;    /* of all states on the way */
+    uint16_t reach;    /* of all states visited */
     uint32_t *words, *leaves;
 };
 
@@ -122,12 +121,12 @@ struct sv_mask {
     uint32_t *words;
 };
 
-/* The union of two sets is a third. */
+/* A cached union of two sets. */
 struct sv_union {
     uint32_t one, other, set; /* one SV_NO_SET: free */
 };
 #define SV_N_UNIONS 4096
-#define SV_STEP_UNIONS 20000 /* items looked at to unite tails, in one step */
+#define SV_STEP_UNIONS 20000 /* items visited to unite tails, in one step */
 
 /* A rule's call during one closure. */
 struct sv_call {
@@ -149,7 +148,7 @@ struct sv_automaton {
     uint32_t max_sets, max_items; /* left until the caches are reset */
 
     uint64_t *queue;         /* pairs (node, tail) of one closure */
-    uint64_t *seen;          /* (2 * SV_MAX_QUEUE) by hash: epoch << 32 | place in the queue */
+    uint64_t *seen;          /* (2 * SV_MAX_QUEUE) by hash: epoch << 32 | index in the queue */
     struct sv_call *calls;   /* a heap by rank */
     struct sv_union *unions; /* (SV_N_UNIONS) by hash, the latest */
     uint64_t *scratch;
@@ -186,22 +185,22 @@ static inline bool sv_set_accepts(const struct sv_automaton *a, uint32_t set)
     return s->n && a->items[s->first] == sv_item(SV_NODE_ACCEPT, SV_SET_END);
 }
 
-/* All that return a set return SV_NO_SET when a pool is full or the work is used up. */
+/* Functions that return a set return SV_NO_SET when a pool is full or the work is used up. */
 
-/* sets.c. The items of scratch from `base` on, which are taken off it, as one set. */
+/* sets.c. Pops the items of scratch from `base` on and returns them as one set. */
 uint32_t sv_sets_unite(struct sv_automaton *a, uint32_t base);
 bool sv_sets_push(struct sv_automaton *a, uint64_t item); /* onto scratch */
 void sv_sets_forget_unions(struct sv_automaton *a);
-/* Of the stacks that a tail stands for those of at most `most` frames (not less than its low). */
+/* The tail without its stacks of more than `most` frames (not less than its low). */
 uint32_t sv_sets_prune(struct sv_automaton *a, uint32_t tail, uint32_t most);
 /* The set with every node replaced by its representative. */
 uint32_t sv_sets_like(struct sv_automaton *a, uint32_t set);
-/* Drops all cached sets but the states that matchers hold, whose numbers change. */
+/* Drops all cached sets except the states that matchers hold, which get new numbers. */
 void sv_sets_collect(struct sv_automaton *a);
 /* Resets the bound on what may be cached. */
 void sv_sets_allow(struct sv_automaton *a);
 
-/* close.c. The state after one more byte; the state that popping a tail leads to; the first. */
+/* close.c. The state after one more byte; the state after popping a tail; the first state. */
 uint32_t sv_step_slow(struct sv_automaton *a, uint32_t set, uint8_t class);
 uint32_t sv_step_pop(struct sv_automaton *a, uint32_t tail);
 uint32_t sv_step_start(struct sv_automaton *a);
@@ -228,10 +227,10 @@ struct sv_matcher {
     struct sv_grammar *g;
     struct sv_automaton *a;
     struct sv_matcher *next, *prev; /* of the same automaton */
-    uint64_t n_taken, oldest;       /* tokens; the fewest that one can still go back to */
+    uint64_t n_taken, oldest;       /* tokens; the fewest that a rollback can restore */
     const char *failure;
-    bool tries;      /* tokens that will be undone, with a share of the work left; */
-    int32_t reserve; /* the rest of it */
+    bool tries;      /* its tokens will be undone; they may use a part of the work that is left */
+    int32_t reserve; /* the rest of that work */
     uint32_t states[SV_MATCHER_BACK + 1]; /* after n tokens, at n modulo the length */
 };
 

@@ -1,8 +1,8 @@
 /*
- * build.c - expressions: what readers of grammars put together, before it is compiled.
+ * build.c - expressions, which the readers of grammars build before they are compiled.
  *
- * Called by the readers through build.h. Errors stick to the builder. Must not: compile anything,
- * or keep pointers that it was handed (but grammars to be taken in, which live until the end).
+ * Called by the readers through build.h. Must not: compile anything, or keep a caller's pointers
+ * (except grammars to copy, which live until sv_build_finish).
  */
 #include "grammar/core/rules.h"
 
@@ -129,7 +129,7 @@ sv_expr sv_build_nothing(struct sv_build *b)
     return add_expr(b, (struct sv_expr_node){.kind = SV_EXPR_NOTHING, .size = 1});
 }
 
-/* The bytes as an expression of a kind that keeps them. */
+/* The bytes as an expression of a kind that stores them. */
 static sv_expr add_bytes(struct sv_build *b, enum sv_expr_kind kind, const void *bytes, size_t n,
                          int32_t max)
 {
@@ -189,7 +189,7 @@ static int by_lo(const void *a, const void *b)
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* Sorts by lo and joins what overlaps or touches; returns how many are left. */
+/* Sorts by lo and merges overlapping and adjacent ranges; returns how many are left. */
 static uint32_t tidy_ranges(struct sv_range *r, uint32_t n)
 {
     uint32_t n_out = 0;
@@ -207,7 +207,7 @@ static uint32_t tidy_ranges(struct sv_range *r, uint32_t n)
     return n_out;
 }
 
-/* What tidy ranges leave out of 0..SV_MAX_CODE_POINT, into out (n + 1 ranges). */
+/* The complement of tidy ranges in 0..SV_MAX_CODE_POINT, into out (n + 1 ranges). */
 static uint32_t invert_ranges(const struct sv_range *r, uint32_t n, struct sv_range *out)
 {
     uint32_t next = 0, n_out = 0;
@@ -232,7 +232,7 @@ uint32_t sv_ranges_tidy(struct sv_range *r, uint32_t n, bool negate)
         len = invert_ranges(r, len, inverted);
         memmove(r, inverted, len * sizeof *r);
     }
-    /* r is now what is left out; so are surrogates, which UTF-8 does not write. */
+    /* r is now the complement; surrogates, which are not UTF-8, are added to it */
     r[len++] = surrogates;
     len = tidy_ranges(r, len);
     memmove(r + len, r, len * sizeof *r);
@@ -397,7 +397,7 @@ bool sv_build_defined(const struct sv_build *b, sv_expr rule)
     return r && r->defined;
 }
 
-/* Whether x is the rule, or a sequence that begins with it; *rest is then what follows. */
+/* Whether x is the rule, or a sequence that begins with it; *rest is then the remainder. */
 static bool begins_with(struct sv_build *b, sv_expr x, sv_expr rule, sv_expr *rest)
 {
     struct sv_expr_node node = *sv_build_expr(b, x);

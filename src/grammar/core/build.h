@@ -1,19 +1,18 @@
 /*
- * build.h - how readers (gbnf.c, regex.c, schema, compose.c) put a grammar together: expressions
- * over bytes, named rules that may call one another, and at the end the grammar.
+ * build.h - the interface with which readers (gbnf.c, regex.c, schema, compose.c) build a grammar:
+ * expressions over bytes, named rules that may call one another, and finally the grammar.
  *
- * Private to src/grammar. A builder belongs to one thread. Errors stick: after the first one every
+ * Private to src/grammar. A builder belongs to one thread. The first error is kept: after it every
  * call returns a valid expression and does nothing, so a reader checks once, in sv_build_finish
- * (long loops may ask sv_build_failed). Must not: be handed pointers that it keeps; everything is
- * copied.
+ * (long loops may ask sv_build_failed). Must not: keep a caller's pointers; everything is copied.
  */
 #ifndef SV_GRAMMAR_BUILD_H
 #define SV_GRAMMAR_BUILD_H
 
 #include "grammar/grammar.h"
 
-/* An expression of one builder. It stands for a set of texts, may be used in any number of places,
- * and is compiled anew in each: what is large and used often belongs into a rule. */
+/* An expression of one builder: a set of texts. It may be used in any number of places and is
+ * compiled again for each: what is large and used often belongs in a rule. */
 typedef uint32_t sv_expr;
 
 /* Code points lo..hi, both included. Surrogates are left out of every set. */
@@ -23,8 +22,8 @@ struct sv_range {
 
 #define SV_MAX_CODE_POINT 0x10FFFFu
 
-/* Sorts n ranges, joins what overlaps or touches, leaves out surrogates; with negate gives what is
- * in none of them. In place: r has room for SV_TIDY_ROOM(n). Returns how many there are now. */
+/* Sorts n ranges, merges overlapping and adjacent ones and removes surrogates; with negate the
+ * result is the complement. In place: r has room for SV_TIDY_ROOM(n). Returns the new number. */
 uint32_t sv_ranges_tidy(struct sv_range *r, uint32_t n, bool negate);
 #define SV_TIDY_ROOM(n) (3 * (n) + 6)
 
@@ -32,7 +31,7 @@ struct sv_build;
 int sv_build_open(struct sv_build **b, struct sv_err *err);
 void sv_build_close(struct sv_build *b); /* NULL is fine */
 
-/* The offset in the source that errors of the calls from here on carry; -1 (at first): none. */
+/* The source offset reported with errors of the following calls; -1 (at first): none. */
 void sv_build_at(struct sv_build *b, int64_t pos);
 /* Records an error, unless there is one already. */
 void sv_build_fail(struct sv_build *b, int code, int64_t pos, const char *fmt, ...)
@@ -52,16 +51,15 @@ sv_expr sv_build_seq(struct sv_build *b, const sv_expr *parts, size_t n);
 sv_expr sv_build_alt(struct sv_build *b, const sv_expr *parts, size_t n);
 sv_expr sv_build_then(struct sv_build *b, sv_expr first, sv_expr second);
 sv_expr sv_build_or(struct sv_build *b, sv_expr one, sv_expr other);
-/* min to max times x, max -1: no bound. Costs about one node a repetition, not one copy of x:
- * nested repetitions add up, they do not multiply. */
+/* min to max times x, max -1: no bound. Costs about one node a repetition, not one copy of x, so
+ * the costs of nested repetitions add and do not multiply. */
 sv_expr sv_build_repeat(struct sv_build *b, sv_expr x, int32_t min, int32_t max);
-/* Any bytes up to and with the first occurrence of the marker; any bytes without it (n = 0: any
- * bytes). */
+/* Any bytes up to and including the first occurrence of the marker; any bytes without it (n = 0:
+ * any bytes). */
 sv_expr sv_build_until(struct sv_build *b, const void *marker, size_t n);
 sv_expr sv_build_without(struct sv_build *b, const void *marker, size_t n);
-/* A network of n_states places: begins at place 0, an arc's text leads from one place to another,
- * and one to place n_states leads out. A label may be the empty text, but not all along a way back
- * to where it began. */
+/* An automaton of n_states states: begins at state 0, an arc's text leads from one state to
+ * another, and state n_states is the end. Labels may be empty, but no cycle of empty ones. */
 struct sv_arc {
     int32_t from, to;
     sv_expr label;
@@ -72,15 +70,14 @@ sv_expr sv_build_grammar(struct sv_build *b, const struct sv_grammar *g);
 
 /* A rule: declared first, so that bodies can call it (the expression calls the rule), defined once
  * later. The name (copied, NULL: none) and the position are for errors. Rules are shared, not
- * copied: masks are cached by the place within a rule, not by its caller, so parts that occur in
- * many places (a string, a number, a value) should be rules. A rule may call itself as its very
- * first part only directly (it becomes a repetition); indirect left recursion is refused with its
- * position. */
+ * copied, and masks are cached by the position within a rule, not by its caller, so parts that
+ * occur in many places (a string, a number, a value) should be rules. Direct left recursion becomes
+ * a repetition; indirect left recursion is refused with its position. */
 sv_expr sv_build_rule(struct sv_build *b, const char *name, size_t n_name, int64_t pos);
 void sv_build_define(struct sv_build *b, sv_expr rule, sv_expr body);
 bool sv_build_defined(const struct sv_build *b, sv_expr rule);
 
-/* Compiles what can be reached from start. *g is the caller's; the builder can only be closed
+/* Compiles what can be reached from start. The caller owns *g; the builder can only be closed
  * afterwards. On failure the first error. */
 int sv_build_finish(struct sv_build *b, sv_expr start, struct sv_grammar **g, struct sv_err *err);
 

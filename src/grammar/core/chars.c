@@ -1,8 +1,8 @@
 /*
- * chars.c - the two expressions that take more than one line of network: sets of code points as
- * UTF-8, and text up to a marker.
+ * chars.c - compiles the two larger expressions: sets of code points as UTF-8, and text up to a
+ * marker.
  *
- * Called by compile.c. Must not: let through what is not UTF-8 in a set of code points.
+ * Called by compile.c. Must not: accept bytes that are not UTF-8 in a set of code points.
  */
 #include "grammar/core/rules.h"
 
@@ -13,7 +13,7 @@
 struct utf8 {
     struct sv_build *b;
     uint32_t next;
-    uint32_t any[4];      /* any[k]: k continuation bytes, whichever, then next; 0: not made yet */
+    uint32_t any[4];      /* any[k]: any k continuation bytes, then next; 0: not made yet */
     struct sv_list first; /* edges of the node where it begins */
 };
 

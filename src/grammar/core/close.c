@@ -1,17 +1,17 @@
 /*
- * close.c - from one state to the next: which items the next byte leads to, and all that can be
- * reached from them before another byte is taken.
+ * close.c - transitions: the items that the next byte leads to, and their closure, that is all
+ * items that can be reached from them without another byte.
  *
- * Called by mask.c and matcher.c, once for every state and class of bytes; the answer is kept in
+ * Called by mask.c and matcher.c, once for every state and class of bytes; the result is kept in
  * the state's row of transitions. Must not: allocate, or recurse.
  */
 #include "grammar/core/automaton.h"
 
 #include <string.h>
 
-/* Puts a pair into the queue, once. Pairs from which the text cannot end within SV_MAX_STACK frames
- * are left out, as sv_sets_prune leaves out taller stacks: that bounds the stack, and whatever is
- * kept can be finished. */
+/* Appends a pair to the queue unless it is there already. Pairs from which the text cannot end
+ * within SV_MAX_STACK frames are left out, as sv_sets_prune leaves out taller stacks: this bounds
+ * the stack, and every pair that is kept can be completed. */
 static void reach(struct sv_automaton *a, uint32_t node, uint32_t tail)
 {
     const uint64_t pair = sv_item(node, tail);
@@ -21,7 +21,7 @@ static void reach(struct sv_automaton *a, uint32_t node, uint32_t tail)
     if (a->g->nodes[node].need + a->sets[tail].low > SV_MAX_STACK)
         return;
     if (a->n_queue == SV_MAX_QUEUE)
-        a->work = -1; /* only the most ambiguous grammars come here */
+        a->work = -1; /* only with extremely ambiguous grammars */
     if (a->work < 0)
         return;
     for (;; i++) {
@@ -73,9 +73,8 @@ static struct sv_call pop_call(struct sv_automaton *a)
 
 /* ---------------------------------------------------------------- closure */
 
-/* Goes on from queue[i]. A rule's end pops only where the rule was called before this byte: a rule
- * that is called and ended without any byte is one that matches the empty text, and its callers
- * have gone past it already. */
+/* Follows queue[i]. A rule's end pops only if the rule was called before this byte: where a rule
+ * is called and ends without any byte, it is nullable, and its callers were continued already. */
 static void expand(struct sv_automaton *a, uint32_t i, bool pops)
 {
     const uint32_t tail = sv_item_tail(a->queue[i]);
@@ -104,9 +103,9 @@ static void expand(struct sv_automaton *a, uint32_t i, bool pops)
     }
 }
 
-/* Where the next rule in rank goes on when it ends: after any of its calls. A call that is the last
- * thing its own rule does hands on the tail instead, so that lists written as recursion on the
- * right do not make stacks grow. */
+/* The tail of the next rule in rank: it continues after any of its calls. A call at the very end of
+ * its own rule is a tail call and passes on that rule's tail, so right recursion does not make
+ * stacks grow. */
 static uint32_t gather_calls(struct sv_automaton *a, uint32_t *rule)
 {
     const uint32_t base = a->n_scratch, rank = a->calls[0].rank;
@@ -137,7 +136,7 @@ static uint32_t gather_calls(struct sv_automaton *a, uint32_t *rule)
     return sv_sets_unite(a, base);
 }
 
-/* The state of all that the queue leads to. */
+/* The closure of the queue, as a state. */
 static uint32_t close_queue(struct sv_automaton *a)
 {
     const uint32_t base = a->n_scratch;

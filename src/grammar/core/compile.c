@@ -1,9 +1,9 @@
 /*
  * compile.c - expressions to the network of nodes that a matcher runs on.
  *
- * Called by the readers of grammars as their last act. Works backwards: every part is compiled with
- * the node that follows it in hand. A rule is one piece of network with one end; a call of it takes
- * one node. Must not: recurse but into parts of an expression (SV_MAX_EXPR_DEPTH).
+ * Called by the readers of grammars as their last step. Works backwards: every part is compiled
+ * when the node that follows it exists. A rule is one piece of network with one end; a call of it
+ * is one node. Must not: recurse except into parts of an expression (SV_MAX_EXPR_DEPTH).
  */
 #include "grammar/core/rules.h"
 
@@ -52,7 +52,7 @@ static uint32_t compile_bytes(struct sv_build *b, struct sv_expr_node x, uint32_
     return next;
 }
 
-/* A node that goes on at either of two; the second can be set later. */
+/* A node that continues at either of two; the second can be set later. */
 static uint32_t branch(struct sv_build *b, uint32_t one, uint32_t other)
 {
     uint32_t edge = sv_build_new_edges(b, 2);
@@ -81,7 +81,7 @@ static uint32_t compile_repeat(struct sv_build *b, struct sv_expr_node x, uint32
     int32_t min = (int32_t)x.n;
     uint32_t rest = next;
 
-    if (x.max == -1) { /* at a fork: another one, or go on */
+    if (x.max == -1) { /* a branch: repeat, or continue */
         uint32_t loop = branch(b, next, next), body = compile(b, x.at, loop);
         if (b->err.code)
             return 0;
@@ -96,7 +96,7 @@ static uint32_t compile_repeat(struct sv_build *b, struct sv_expr_node x, uint32
     return rest;
 }
 
-/* A node for each state, which goes on at its arcs' labels. */
+/* A node for each state, which continues at its arcs' labels. */
 static uint32_t compile_states(struct sv_build *b, struct sv_expr_node x, uint32_t next)
 {
     const uint32_t first = b->nodes.n, n_arcs = (uint32_t)x.max;
@@ -126,7 +126,7 @@ static uint32_t compile_states(struct sv_build *b, struct sv_expr_node x, uint32
     return first;
 }
 
-/* Takes in the other grammar's rules and nodes, once. */
+/* Copies the other grammar's rules and nodes, once. */
 static void copy_grammar(struct sv_build *b, struct sv_import *import)
 {
     const struct sv_grammar *g = import->grammar;
@@ -168,7 +168,7 @@ static uint32_t compile_grammar(struct sv_build *b, uint32_t i, uint32_t next)
     return sv_build_new_node(b, SV_NODE_CALL, import->first_rule + import->grammar->start, next);
 }
 
-/* The node where x begins; behind it comes next. */
+/* The first node of x, which is followed by next. */
 static uint32_t compile(struct sv_build *b, sv_expr i, uint32_t next)
 {
     const struct sv_expr_node x = *sv_build_expr(b, i);
@@ -219,8 +219,7 @@ static void compile_rule(struct sv_build *b, uint32_t i)
     sv_build_rule_at(b, i)->entry = entry;
 }
 
-/* All rules that the start can reach: nodes are compiled in the order in which calls to them were.
- */
+/* All rules that the start can reach, in the order in which calls to them were compiled. */
 static void compile_all(struct sv_build *b, uint32_t start)
 {
     uint32_t done;
@@ -236,7 +235,7 @@ static void compile_all(struct sv_build *b, uint32_t start)
     }
 }
 
-/* Moves nodes, edges and rules over; rules that are never called keep no way through. */
+/* Moves nodes, edges and rules to a new grammar; rules that are never called match nothing. */
 static struct sv_grammar *take(struct sv_build *b, uint32_t start)
 {
     uint32_t nothing = sv_build_new_node(b, SV_NODE_SPLIT, 0, 0);

@@ -3,8 +3,8 @@
  * as the links of a counted repetition far from its end, and parts that a grammar repeats.
  *
  * Called by network.c when a network is complete. Masks are then computed for one representative,
- * and only tokens longer than the bytes on which nodes agree are visited again (mask.c). Nodes are
- * separated round by round, as automata are minimised: after r rounds those with one signature
+ * and only tokens longer than the bytes on which nodes agree are visited again (mask.c). Classes
+ * are refined in rounds, as when automata are minimised: after r rounds nodes with equal signatures
  * agree on r bytes. Must not: take more than WORK visits of nodes, or recurse.
  */
 #include "grammar/core/rules.h"
@@ -17,12 +17,12 @@ static const uint32_t levels[N_LEVELS] = {8, 16, 32, 64, 128}; /* rounds, so byt
 
 struct like {
     struct sv_grammar *g;
-    uint32_t *order;       /* (n) nodes, behind those that they lead to without a byte */
-    uint32_t *path;        /* (2 n) nodes on the way, and the edge each has come to */
-    uint8_t *met;          /* (n) by the walk that makes the order */
+    uint32_t *order;       /* (n) nodes, each after those that it leads to without a byte */
+    uint32_t *path;        /* (2 n) nodes of the current path, and the next edge of each */
+    uint8_t *met;          /* (n) state of the walk that makes the order */
     uint64_t *sign, *last; /* (n) signatures after a round, and after the round before */
     uint64_t *kept;        /* (N_LEVELS, n) after each level */
-    bool *stands;          /* (n) others are like this one */
+    bool *stands;          /* (n) the node is a representative of others */
     uint32_t *table;       /* (n_table) by signature: node + 1 */
     uint32_t n_order, n_table;
 };
@@ -35,7 +35,7 @@ static uint64_t mix(uint64_t h, uint64_t x)
     return h ^ h >> 32;
 }
 
-/* Where node i leads without a byte, the k-th place; false: no more. */
+/* The k-th node that node i leads to without a byte; false: no more. */
 static bool next_place(const struct sv_grammar *g, uint32_t i, uint32_t k, uint32_t *to)
 {
     const struct sv_node *node = &g->nodes[i];
@@ -47,7 +47,8 @@ static bool next_place(const struct sv_grammar *g, uint32_t i, uint32_t k, uint3
     return true;
 }
 
-/* Puts the nodes in order, depth first. A node that leads to itself without a byte stays alone. */
+/* Appends nodes to the order, depth first. A node that leads to itself without a byte is not
+ * compared with others. */
 static void put_in_order(struct like *l, uint32_t start)
 {
     uint32_t depth = 0, to;
@@ -97,7 +98,7 @@ static uint64_t signature(const struct like *l, uint32_t i)
         }
         return h;
     case SV_NODE_SPLIT:
-        for (uint32_t k = 0; k < node->n; k++) /* in whatever order */
+        for (uint32_t k = 0; k < node->n; k++) /* the sum does not depend on the order */
             sum += mix(h, l->sign[g->edges[node->at + k].to]);
         return mix(h, sum);
     }
@@ -116,7 +117,7 @@ static void run_round(struct like *l)
     }
 }
 
-/* The slot of node i's signature in the table: the node that stands for it + 1, 0: none yet. */
+/* The slot of node i's signature in the table: its representative + 1, 0: none yet. */
 static uint32_t *slot_of(struct like *l, const uint64_t *sign, uint32_t i)
 {
     uint32_t at = (uint32_t)(sign[i] >> 20) & (l->n_table - 1);
@@ -139,8 +140,8 @@ static uint32_t count_signatures(struct like *l, const uint64_t *sign)
     return n;
 }
 
-/* Nodes without a representative get one of the same signature: one that represents others already,
- * so that a whole chain shares one. */
+/* Gives nodes without a representative one of the same signature, if possible one that represents
+ * others already, so that a whole chain shares one. */
 static void liken(struct like *l, const uint64_t *sign, uint8_t same)
 {
     memset(l->table, 0, l->n_table * sizeof *l->table);
@@ -163,7 +164,7 @@ static void liken(struct like *l, const uint64_t *sign, uint8_t same)
     }
 }
 
-/* Rounds, until nothing more is separated, or all is, or there have been enough. */
+/* Refines in rounds, until nothing changes, or all nodes differ, or the limit is reached. */
 static void tell_apart(struct like *l)
 {
     const uint32_t n = l->g->n_nodes;
@@ -177,8 +178,8 @@ static void tell_apart(struct like *l)
             run_round(l);
         memcpy(l->kept + (size_t)n_levels++ * n, l->sign, n * sizeof *l->sign);
         n_signatures = count_signatures(l, l->sign);
-        stable = n_signatures ==
-                 n_before; /* then nodes of one signature are equivalent for all lengths */
+        /* stable: nodes of one signature are equivalent for all lengths */
+        stable = n_signatures == n_before;
         n_before = n_signatures;
     }
     while (n_levels-- > 0) {

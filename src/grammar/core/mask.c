@@ -1,20 +1,20 @@
 /*
- * mask.c - token masks: the vocabulary's trie walked with the grammar's states.
+ * mask.c - token masks, by walks over the vocabulary's trie with the grammar's states.
  *
- * Called by matcher.c. A state is divided into its items by tail. The tokens that the items of one
- * tail allow are computed once with the hole in place of the tail, and cached: they are the same at
- * any depth and in any context. Where such a walk falls into the hole, the subtree of the trie
- * below is a leaf, and is walked with the true tail each time. So a string's mask costs one walk
- * over the vocabulary for each grammar, and after that the few thousand tokens that close the
- * string. Must not: allocate.
+ * Called by matcher.c. The items of a state are grouped by tail. The tokens that the items of one
+ * tail allow are computed once with an unknown tail in its place (the hole), and cached: they are
+ * the same at any depth and in any context. Where such a walk reaches the unknown tail, the trie's
+ * subtree is kept as a leaf, and is walked with the actual tail each time. So a string's mask costs
+ * one walk over the vocabulary for each grammar, and after that the few thousand tokens that close
+ * the string. Must not: allocate.
  */
 #include "grammar/core/automaton.h"
 
 #include <string.h>
 
-/* Subtrees of fewer nodes are walked rather than looked at as a whole. */
+/* Smaller subtrees are walked without computing whether all of their tokens are allowed. */
 #define LARGE_SUBTREE 32
-/* States of more tails than this are walked whole. */
+/* States of more tails than this are walked without cached parts. */
 #define MAX_TAILS 8
 
 static inline void allow(uint32_t *words, uint32_t id)
@@ -28,8 +28,8 @@ static void allow_run(const struct sv_vocab *v, uint32_t *words, uint32_t from, 
         allow(words, v->order[i]);
 }
 
-/* The state after a byte, or the one that it is like for *same bytes, if that is fewer than *same
- * was. */
+/* The representative of the state after a byte; *same is lowered to the bytes on which they
+ * agree. */
 static uint32_t step_like(struct sv_automaton *a, uint32_t set, uint8_t byte, uint8_t *same)
 {
     uint32_t to = sv_step(a, set, byte);
@@ -41,7 +41,7 @@ static uint32_t step_like(struct sv_automaton *a, uint32_t set, uint8_t byte, ui
     return sv_sets_like(a, to);
 }
 
-/* Places within characters that find_loops has visited. */
+/* Positions within characters that find_loops has visited. */
 struct places {
     uint8_t same;
     struct {
@@ -51,8 +51,8 @@ struct places {
     int n;
 };
 
-/* Whether all characters beyond ASCII, of which the bytes up to `utf8` have led to `at`, lead back
- * to the state home, by states that need no more of the stack than it does. */
+/* Whether all characters beyond ASCII whose first bytes, up to UTF-8 state `utf8`, led to `at` lead
+ * back to state `home`, through states that need no more of the stack than `home`. */
 static bool wide_loops(struct sv_automaton *a, uint32_t home, uint8_t utf8, uint32_t at,
                        struct places *p)
 {
@@ -125,7 +125,7 @@ static bool falls_into_hole(const struct sv_automaton *a, uint32_t set)
     return s->n && sv_item_node(a->items[s->first]) == SV_NODE_HOLE;
 }
 
-/* Records in a top the state reached at node i. */
+/* Records in a top the state at node i. */
 static void note(const struct sv_automaton *a, struct sv_top *top, uint32_t set, uint32_t i)
 {
     if (a->sets[set].reach > top->reach)
@@ -137,8 +137,8 @@ static void note(const struct sv_automaton *a, struct sv_top *top, uint32_t set,
     }
 }
 
-/* Walks the nodes [i, end), siblings and what is below them, from a state, and allows the tokens
- * that are met. */
+/* Walks the nodes [i, end), siblings with their subtrees, from a state, and allows the tokens that
+ * it reaches. */
 static bool walk(struct sv_automaton *a, uint32_t from, uint32_t i, uint32_t end, uint32_t *words,
                  struct sv_top *top)
 {
@@ -161,7 +161,7 @@ static bool walk(struct sv_automaton *a, uint32_t from, uint32_t i, uint32_t end
             continue;
         }
         if (set != SV_NO_SET && node->tallest - node->depth <= a->sets[set].same)
-            set = sv_sets_like(a, set); /* whose loops are known, often */
+            set = sv_sets_like(a, set); /* often its loops are computed already */
         if (set == SV_NO_SET)
             return false;
         if (top)
@@ -177,7 +177,7 @@ static bool walk(struct sv_automaton *a, uint32_t from, uint32_t i, uint32_t end
     return true;
 }
 
-/* The words hold the mask of a state that is like this one for tokens of at most `same` bytes:
+/* The words hold the mask of the representative, which is right for tokens of at most `same` bytes:
  * checks the longer ones. */
 static bool walk_longer(struct sv_automaton *a, uint32_t set, uint8_t same, uint32_t *words)
 {
@@ -224,7 +224,7 @@ static struct sv_top *oldest_top(struct sv_automaton *a)
     return oldest;
 }
 
-/* The top of a state whose only tail is the hole; NULL: out of room. */
+/* The top of a state whose only tail is the unknown one; NULL: out of memory or work. */
 static struct sv_top *top_of(struct sv_automaton *a, uint32_t set)
 {
     struct sv_top *top;
@@ -269,7 +269,7 @@ static int tails_of(const struct sv_automaton *a, uint32_t set, uint32_t tails[M
     return n;
 }
 
-/* The tail of all of a set's items; SV_NO_SET when there are several, or its bottom. */
+/* The tail of all of a set's items; SV_NO_SET: several, or the bottom of the stack. */
 static uint32_t only_tail(const struct sv_automaton *a, uint32_t set)
 {
     const struct sv_set *s = &a->sets[set];
@@ -283,7 +283,7 @@ static uint32_t only_tail(const struct sv_automaton *a, uint32_t set)
     return tail;
 }
 
-/* The items of a set that have this tail, with another in its place. */
+/* The items of a set that have this tail, with it replaced by another. */
 static uint32_t with_tail(struct sv_automaton *a, uint32_t set, uint32_t tail, uint32_t other)
 {
     const struct sv_set *s = &a->sets[set];
@@ -298,7 +298,7 @@ static uint32_t with_tail(struct sv_automaton *a, uint32_t set, uint32_t tail, u
     return sv_sets_unite(a, base);
 }
 
-/* Adds what a top allows, where `tail` is what its hole stands for. */
+/* Adds what a top allows with `tail` as the actual tail. */
 static bool add_top(struct sv_automaton *a, const struct sv_top *top, uint32_t tail,
                     uint32_t *words)
 {
@@ -317,15 +317,16 @@ static bool add_top(struct sv_automaton *a, const struct sv_top *top, uint32_t t
     return true;
 }
 
-/* Whether a top may be used above this tail: it has few enough leaves, and no state on its way
- * comes near the limit on stacks, which the walk with the hole could not see. */
+/* Whether a top may be used with this tail: it has few enough leaves, and none of its states can
+ * exceed the limit on stacks, which a walk with an unknown tail does not check. */
 static bool fits(const struct sv_automaton *a, const struct sv_top *top, uint32_t tail)
 {
     return top->n_leaves <= SV_N_LEAVES && top->reach + a->sets[tail].high <= SV_MAX_STACK;
 }
 
 /* Adds what the items of one tail allow. When nearly all tokens leave the rule (it matches single
- * characters, say) the hole is put one frame further down. *whole: neither will do. */
+ * characters, say) the tail is taken as unknown one frame further down. *whole is set when neither
+ * fits. */
 static bool add_tail(struct sv_automaton *a, uint32_t set, uint32_t tail, uint32_t *words,
                      bool *whole)
 {
@@ -368,7 +369,7 @@ static bool fill(struct sv_automaton *a, uint32_t set, uint32_t *words)
     return true;
 }
 
-/* The slot that was used longest ago, free. */
+/* Frees the least recently used slot and returns it. */
 static struct sv_mask *oldest_mask(struct sv_automaton *a)
 {
     struct sv_mask *mask = &a->masks[0];

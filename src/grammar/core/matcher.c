@@ -1,9 +1,9 @@
 /*
- * matcher.c - one sequence's place in a grammar: advanced by tokens, taken back to a mark, and the
+ * matcher.c - one sequence's position in a grammar: advance by tokens, roll back to a mark, and the
  * tokens allowed next.
  *
- * Called by engine. Places are numbers of states, which the automaton shares; going back is reading
- * an older number. Must not: allocate once it is open.
+ * Called by engine. A position is the number of a state of the shared automaton; a rollback
+ * restores an older number. Must not: allocate once it is open.
  */
 #include "grammar/core/automaton.h"
 
@@ -58,8 +58,8 @@ static bool is_end(const struct sv_vocab *v, int32_t id)
     return v->end_mask[id / 32] >> (id % 32) & 1;
 }
 
-/* Whether a call that ran out of its budget is repeated with empty caches. Not where tokens are
- * only tried: the same place is computed in full if the text gets there. */
+/* Whether a call that exceeded its budget is repeated with empty caches. Not for tokens that are
+ * only tried: if the text gets to the same position, it is computed with the full budget. */
 static bool try_again(struct sv_matcher *m, int attempt)
 {
     if (!m->tries && attempt == 0) {
@@ -106,7 +106,8 @@ bool sv_matcher_advance(struct sv_matcher *m, int32_t id)
 
     if (m->failure || id < 0 || id >= m->a->v->n_tokens)
         return false;
-    if (is_end(m->a->v, id)) { /* no live state is the dead one: it stands for the end */
+    if (is_end(m->a->v,
+               id)) { /* the dead state marks the end here: tokens never lead to it otherwise */
         if (!sv_matcher_may_end(m))
             return false;
         to = SV_SET_DEAD;

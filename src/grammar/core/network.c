@@ -3,8 +3,7 @@
  * empty text, in which order they may call one another before any byte, and which bytes it
  * distinguishes.
  *
- * Called by compile.c. All of it takes time linear in the network, whatever its shape. Must not:
- * recurse.
+ * Called by compile.c. Takes time linear in the size of any network. Must not: recurse.
  */
 #include "grammar/core/rules.h"
 
@@ -14,9 +13,9 @@
 
 /* ---------------------------------------------------------------- the way to the end */
 
-/* For every node the frames that the cheapest way to its rule's end pushes. Nodes are settled in
- * the order of what they cost, from the ends backwards, as Dijkstra does; a call is settled when
- * both the rule and what follows it are. */
+/* For every node the fewest frames pushed on a path to its rule's end. Nodes are settled in the
+ * order of their cost, from the ends backwards (Dijkstra); a call is settled when both the rule and
+ * what follows it are. */
 struct settle {
     struct sv_grammar *g;
     uint16_t *cost;
@@ -82,7 +81,7 @@ static void settle(struct settle *s, uint32_t i, uint16_t cost)
     s->queue[cost % 2][s->n_queue[cost % 2]++] = i;
 }
 
-/* Settles call i when the rule and what follows are. A call at a rule's very end pushes nothing. */
+/* Settles call i if the rule and what follows are settled. A tail call pushes nothing. */
 static void settle_call(struct settle *s, uint32_t i)
 {
     const struct sv_node *node = &s->g->nodes[i];
@@ -96,7 +95,7 @@ static void settle_call(struct settle *s, uint32_t i)
         settle(s, i, (uint16_t)(rule > next ? rule : next));
 }
 
-/* cost[i] of every node; without bytes only ways that take none count. */
+/* cost[i] of every node; without `bytes` only paths that take no byte count. */
 static int settle_all(struct sv_grammar *g, bool bytes, uint16_t *cost)
 {
     struct settle s;
@@ -134,14 +133,14 @@ static int settle_all(struct sv_grammar *g, bool bytes, uint16_t *cost)
 
 struct order {
     struct sv_grammar *g;
-    uint32_t *path;  /* (2 n_rules) rules that are open, and the call each has come to */
+    uint32_t *path;  /* (2 n_rules) rules that are open, and the next call of each */
     uint32_t *first; /* (n_rules + 1) into calls */
     struct sv_list calls;
     uint32_t *todo; /* (n_nodes) */
     bool *seen;     /* (n_nodes) */
 };
 
-/* The rules that rule r may call before it has taken a byte. */
+/* The rules that rule r may call before it takes a byte. */
 static int left_calls(struct order *o, uint32_t r)
 {
     const struct sv_grammar *g = o->g;
@@ -198,7 +197,7 @@ static int left_recursion(const struct order *o, uint32_t depth, uint32_t callee
                    (long long)rule->pos, rule_name(rule), rule_name(caller));
 }
 
-/* Ranks by depth first search: callees are done first and get the higher rank. */
+/* Ranks by depth-first search: callees are finished first and get the higher rank. */
 static int rank_rules(struct order *o, struct sv_err *err)
 {
     enum { NEW, OPEN, DONE };

@@ -1,10 +1,9 @@
 /*
- * pack.c - a grammar as bytes, and back, for an engine in another process, which need not compile
- * it.
+ * pack.c - serializes a compiled grammar, for an engine in another process.
  *
- * Called by serve. Bytes are those of this build on this kind of machine; their sizes are checked,
- * their contents are not. Must not: carry names of rules, which only messages about a text have, or
- * automata, which every engine has of its own.
+ * Called by serve. The format is valid only between processes of the same build on machines of the
+ * same kind; sizes are checked, contents are not. Must not: include names of rules, which only
+ * error messages use, or automata, which every engine builds itself.
  */
 #include "grammar/core/rules.h"
 

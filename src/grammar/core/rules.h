@@ -3,8 +3,8 @@
  * the expressions from which it is made.
  *
  * Private to src/grammar: build.c and chars.c make expressions, compile.c and network.c the
- * network, close.c reads it. Must not: change after sv_build_finish, but for the count of
- * references and the automata that matchers hang on it.
+ * network, close.c reads it. Must not: change after sv_build_finish, except the reference count and
+ * the list of automata.
  */
 #ifndef SV_GRAMMAR_RULES_H
 #define SV_GRAMMAR_RULES_H
@@ -19,20 +19,20 @@
 #define SV_MAX_NODES (1u << 20)
 #define SV_MAX_EXPRS (1u << 20)
 #define SV_MAX_RULES (1u << 16)
-/* Nesting of expressions within one rule: what compile.c's recursion is bounded by. */
+/* Nesting of expressions within one rule, which bounds compile.c's recursion. */
 #define SV_MAX_EXPR_DEPTH 1000
-/* Calls that wait for their return while a text is matched. Texts that nest deeper are not in the
- * language: masks close what is open in time. A level of JSON takes one or two. */
+/* Frames of a matcher's stack. Texts that nest deeper are not in the language: masks allow only
+ * tokens after which the text can still end within the limit. A level of JSON takes one or two. */
 #define SV_MAX_STACK 1024
 
 /* ---------------------------------------------------------------- network */
 
 enum sv_node_kind {
-    SV_NODE_FINAL, /* nodes 0 and 1 alone: the end of the text, the hole of automaton.h */
+    SV_NODE_FINAL, /* nodes 0 and 1 only: the end of the text, the unknown tail of automaton.h */
     SV_NODE_BYTES, /* one of the edges takes the next byte */
-    SV_NODE_SPLIT, /* goes on at every edge's node; edges' bytes mean nothing */
+    SV_NODE_SPLIT, /* continues at every edge's node; the edges' bytes are not used */
     SV_NODE_CALL,  /* rule at, then node n */
-    SV_NODE_END    /* of its rule: goes on where the rule was called */
+    SV_NODE_END    /* of its rule: continues where the rule was called */
 };
 #define SV_NODE_ACCEPT 0u
 #define SV_NODE_HOLE 1u
@@ -41,11 +41,11 @@ enum sv_node_kind {
 struct sv_node {
     uint32_t at; /* BYTES, SPLIT: first edge; CALL: the rule */
     uint32_t n;  /* number of edges; CALL: the node after it */
-    /* For masks: whatever the stack, tokens of at most `same` bytes find at node `like` what they
-     * find here (like.c), which is like itself. SV_ALONE: like is this node. */
+    /* For masks: node `like` is this node's representative (like.c): with any stack, both allow the
+     * same tokens of at most `same` bytes. SV_ALONE: like is this node. */
     uint32_t like;
-    /* Frames that must at least be pushed to get from here to the rule's end; SV_NEVER: no text
-     * leads there. */
+    /* The fewest frames that are pushed on the way to the rule's end; SV_NEVER: no text reaches
+     * it. */
     uint16_t need;
     uint8_t same;
     uint8_t kind;
@@ -60,7 +60,7 @@ struct sv_edge {
 struct sv_rule {
     uint32_t entry;
     uint32_t rank; /* a rule that may call another before any byte has the lower rank */
-    bool nullable; /* the empty text is in it */
+    bool nullable; /* it matches the empty text */
     uint16_t need; /* of its entry */
     int64_t pos;
     char *name; /* NULL: none */
@@ -75,11 +75,11 @@ struct sv_grammar {
     struct sv_rule *rules;
     uint32_t n_nodes, n_edges, n_rules;
     uint32_t start; /* rule */
-    /* Bytes that no edge tells apart are one class. */
+    /* Bytes that no edge distinguishes are one class. */
     uint8_t class_of[256], byte_of[256]; /* byte to class, class to one of its bytes */
     uint32_t n_classes;
-    /* One for each vocabulary, that is for each engine, whose thread alone uses it. Added at the
-     * front, by any thread. */
+    /* One for each vocabulary, that is for each engine, used by its thread only. Any thread may add
+     * one at the front. */
     _Atomic(struct sv_automaton *) automata;
 };
 
@@ -95,7 +95,7 @@ enum sv_expr_kind {
     SV_EXPR_REPEAT, /* n to max times expression at */
     SV_EXPR_RULE,   /* calls rule at */
     SV_EXPR_STATES, /* n states, max arcs: kids[at ..] from, to and label of each */
-    SV_EXPR_UNTIL,  /* bytes[at .. at+n) is the marker; max 1: the text ends with it, 0: lacks it */
+    SV_EXPR_UNTIL,  /* bytes[at .. at+n) is the marker; max 1: up to it, 0: any text without it */
     SV_EXPR_GRAMMAR /* imports[at] */
 };
 
@@ -104,7 +104,7 @@ struct sv_expr_node {
     uint16_t depth; /* of nesting */
     uint32_t at, n;
     int32_t max;
-    uint32_t size; /* nodes it compiles to, about; stops at SV_MAX_NODES */
+    uint32_t size; /* about how many nodes it compiles to, at most SV_MAX_NODES */
 };
 
 /* A growing array; grow doubles it. */
@@ -140,8 +140,8 @@ struct sv_import {
     uint32_t first_node, first_rule; /* of the copy */
 };
 
-/* Makes room for n more items of item_bytes, at most max in all; NULL: failed, the error is
- * recorded. Returns where they go and counts them. */
+/* Appends n items of item_bytes, at most max in all, and returns their address; NULL: failed, the
+ * error is recorded. */
 void *sv_build_grow(struct sv_build *b, struct sv_list *list, uint32_t n, size_t item_bytes,
                     uint32_t max, const char *what);
 static inline struct sv_expr_node *sv_build_expr(const struct sv_build *b, sv_expr x)
@@ -163,11 +163,11 @@ static inline struct sv_edge *sv_build_edge(const struct sv_build *b, uint32_t i
 
 /* ---------------------------------------------------------------- compile.c, chars.c, network.c */
 
-/* A fresh node; 0 on failure, which is a valid index. */
+/* A new node; 0 on failure, which is a valid index. */
 uint32_t sv_build_new_node(struct sv_build *b, enum sv_node_kind kind, uint32_t at, uint32_t n);
-/* A node that takes one byte of lo..hi and goes on at next. */
+/* A node that takes one byte of lo..hi and continues at next. */
 uint32_t sv_build_byte_node(struct sv_build *b, uint8_t lo, uint8_t hi, uint32_t next);
-/* Room for n edges in a row; the index of the first, 0 on failure. */
+/* n new consecutive edges; the index of the first, 0 on failure. */
 uint32_t sv_build_new_edges(struct sv_build *b, uint32_t n);
 /* One code point of sorted disjoint ranges in UTF-8, then next. */
 uint32_t sv_build_utf8(struct sv_build *b, const struct sv_range *ranges, uint32_t n,
@@ -176,11 +176,11 @@ uint32_t sv_build_utf8(struct sv_build *b, const struct sv_range *ranges, uint32
 uint32_t sv_build_marker(struct sv_build *b, const uint8_t *marker, uint32_t n, bool with,
                          uint32_t next);
 
-/* Fills in what follows from the network: need, nullable, rank, classes. Refuses left recursion and
- * a start that matches no text. */
+/* Computes need, nullable, rank and classes. Refuses left recursion and a start that matches no
+ * text. */
 int sv_network_finish(struct sv_grammar *g, struct sv_err *err);
 
-/* like.c. Finds like and same of every node; SV_ENOMEM. */
+/* like.c. Computes like and same of every node; SV_ENOMEM. */
 int sv_network_liken(struct sv_grammar *g);
 
 /* automaton.c */

@@ -1,5 +1,5 @@
 /*
- * sets.c - sets of items: each stored once, united where nodes agree, and dropped when no matcher
+ * sets.c - sets of items: interned, united where nodes are equal, and dropped when no matcher
  * holds them.
  *
  * Called by close.c, mask.c and matcher.c. Must not: allocate.
@@ -31,7 +31,7 @@ static uint32_t hash_items(const uint64_t *items, uint32_t n)
     return (uint32_t)(h >> 20);
 }
 
-/* Where the set is or belongs in the table. */
+/* The set's slot in the table. */
 static uint32_t *table_at(struct sv_automaton *a, const uint64_t *items, uint32_t n, uint32_t hash)
 {
     for (uint32_t i = hash;; i++) {
@@ -43,7 +43,7 @@ static uint32_t *table_at(struct sv_automaton *a, const uint64_t *items, uint32_
     }
 }
 
-/* What follows from a set's items. */
+/* Computes a new set's fields from its items. */
 static void measure(const struct sv_automaton *a, struct sv_set *s)
 {
     uint32_t low = UINT16_MAX, high = 0, reach = 0;
@@ -116,7 +116,7 @@ static void sort_items(uint64_t *x, uint32_t n)
 }
 
 #define APART (SV_NO_SET - 1)
-#define PRUNED (1u << 31) /* in place of a set to unite with: the set, pruned to so many frames */
+#define PRUNED (1u << 31) /* with a number of frames, as `other`: the set pruned to that many */
 
 static struct sv_union *union_at(const struct sv_automaton *a, uint32_t one, uint32_t other)
 {
@@ -131,8 +131,8 @@ void sv_sets_forget_unions(struct sv_automaton *a)
 
 static uint32_t unite_tails(struct sv_automaton *a, uint32_t one, uint32_t other);
 
-/* The next item of two sets that are sorted by node; where both have a node their tails are united
- * in turn, or both are kept. */
+/* The next item of two sets that are sorted by node; if both have the node, their tails are united,
+ * or both items are kept. */
 static bool merge_item(struct sv_automaton *a, const struct sv_set *x, uint32_t *i,
                        const struct sv_set *y, uint32_t *j)
 {
@@ -151,10 +151,9 @@ static bool merge_item(struct sv_automaton *a, const struct sv_set *x, uint32_t 
     return tail != SV_NO_SET && sv_sets_push(a, sv_item(node, tail));
 }
 
-/* One tail for the union of two. The recursion is no deeper than the lower of the stacks; cached
- * unions keep it from repeating where stacks meet again. Very ambiguous grammars would make ever
- * new unions: when a step has made its share, tails stay APART, which is equivalent with more
- * items. */
+/* The union of two tails. The recursion is no deeper than the lower of the stacks; the cache avoids
+ * repeating it where stacks share parts. Very ambiguous grammars would make new unions without end:
+ * after SV_STEP_UNIONS in a step, tails stay APART, which is equivalent but with more items. */
 static uint32_t unite_tails(struct sv_automaton *a, uint32_t one, uint32_t other)
 {
     const struct sv_set *x = &a->sets[one], *y = &a->sets[other];
@@ -260,8 +259,8 @@ uint32_t sv_sets_like(struct sv_automaton *a, uint32_t set)
 
 #define HELD 1u
 
-/* Marks, in the field closed, what matchers hold. Tails are older than the sets that contain them,
- * so one pass from the newest down reaches everything. */
+/* Marks, in the field closed, the sets that matchers hold. Tails are older than the sets that
+ * contain them, so one pass from the newest down marks them all. */
 static void mark_held(struct sv_automaton *a)
 {
     for (uint32_t i = 0; i < a->n_sets; i++)
@@ -277,8 +276,8 @@ static void mark_held(struct sv_automaton *a)
     }
 }
 
-/* Moves held sets together; moved[i] is the new number of set i. It is in the queue's memory,
- * which is not in use now. */
+/* Compacts the held sets; moved[i] is the new number of set i. It is in the queue's memory, which
+ * is not in use now. */
 static uint32_t *compact(struct sv_automaton *a)
 {
     uint32_t *moved = (uint32_t *)(void *)a->queue;
@@ -289,7 +288,7 @@ static uint32_t *compact(struct sv_automaton *a)
         moved[i] = SV_SET_DEAD;
         if (s.closed != HELD)
             continue;
-        moved[i] = n; /* first of all: set 0 holds itself */
+        moved[i] = n; /* before its items: set 0 contains itself */
         for (uint32_t k = 0; k < s.n; k++) {
             uint64_t item = a->items[s.first + k];
             a->items[n_items + k] = sv_item(sv_item_node(item), moved[sv_item_tail(item)]);

@@ -1,8 +1,8 @@
 /*
  * vocab.c - the vocabulary's bytes, by id and as a trie.
  *
- * Called once when an engine opens its model. Masks walk the trie front to back: a subtree is
- * a run of nodes, and its tokens a run of `order`. Must not: change once it is open.
+ * Called once when an engine opens its model. Masks walk the trie's nodes in order: a subtree is a
+ * range of nodes, and its tokens are a range of `order`. Must not: change once it is open.
  */
 #include "grammar/core/automaton.h"
 
@@ -39,7 +39,7 @@ static int read_ends(struct sv_vocab *v, const int32_t *ids, size_t n, struct sv
     return SV_OK;
 }
 
-/* Copies all bytes; ids that end have none. */
+/* Copies all bytes; ids that end a text have none. */
 static int read_text(struct sv_vocab *v, sv_vocab_bytes_fn bytes, void *arg, struct sv_err *err)
 {
     struct sv_buf text;
@@ -81,7 +81,7 @@ static struct word *sorted_words(struct sv_vocab *v)
     return words;
 }
 
-/* Bytes that a word shares with the one before it. */
+/* The length of the prefix that a word shares with the word before it. */
 static uint32_t shared(const struct word *words, uint32_t i)
 {
     uint32_t n = 0;
@@ -95,7 +95,7 @@ static uint32_t shared(const struct word *words, uint32_t i)
 
 uint8_t sv_utf8_next(uint8_t state, uint8_t c)
 {
-    /* What may follow a lead byte: in the first place a range, then states 2 and 1 count down. */
+    /* What may follow a lead byte: for the first byte a range, then states 2 and 1 count down. */
     static const struct {
         uint8_t lo, hi, next;
     } rest[] = {{0, 0, 0},       {0x80, 0xBF, 0}, {0x80, 0xBF, 1}, {0x80, 0xBF, 2},
@@ -155,7 +155,7 @@ static void lay_out(struct sv_vocab *v, const struct word *words, struct open_no
     for (; depth > 0; depth--)
         v->nodes[path[depth - 1].node].end = n;
     v->nodes[n] = (struct sv_trie_node){.end = n, .token = v->n_order};
-    for (uint32_t i = n; i-- > 0;) { /* properties of subtrees go up from the leaves */
+    for (uint32_t i = n; i-- > 0;) { /* subtrees' properties, from the leaves up */
         for (uint32_t k = i + 1; k < v->nodes[i].end; k = v->nodes[k].end) {
             v->kinds[i] |= v->kinds[k];
             if (v->nodes[k].tallest > v->nodes[i].tallest)
