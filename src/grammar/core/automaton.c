@@ -49,7 +49,7 @@ static void share_out(struct sv_automaton *a)
 static void first_sets(struct sv_automaton *a)
 {
     static const uint64_t bottoms[] = {(uint64_t)SV_NODE_ACCEPT << 32,
-                                       (uint64_t)SV_NODE_HOLE << 32};
+                                       (uint64_t)SV_NODE_UNKNOWN << 32};
 
     sv_sets_allow(a);
     for (uint32_t i = 0; i < 2; i++) {

@@ -84,9 +84,9 @@ uint8_t sv_utf8_next(uint8_t state, uint8_t byte);
 #define SV_WORK (1 << 22)
 #define SV_WORK_TRIED (SV_WORK / 8)
 
-#define SV_SET_END 0u  /* the tail of the start: {(ACCEPT, 0)} */
-#define SV_SET_HOLE 1u /* an unknown tail: {(HOLE, 0)} */
-#define SV_SET_DEAD 2u /* no item */
+#define SV_SET_END 0u     /* the tail of the start: {(ACCEPT, 0)} */
+#define SV_SET_UNKNOWN 1u /* an unknown tail: {(UNKNOWN, 0)} */
+#define SV_SET_DEAD 2u    /* no item */
 #define SV_NO_SET UINT32_MAX
 
 struct sv_set {

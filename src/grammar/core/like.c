@@ -22,12 +22,12 @@ struct like {
     uint8_t *met;          /* (n) state of the walk that makes the order */
     uint64_t *sign, *last; /* (n) signatures after a round, and after the round before */
     uint64_t *kept;        /* (N_LEVELS, n) after each level */
-    bool *stands;          /* (n) the node is a representative of others */
+    bool *represents;      /* (n) the node is a representative of others */
     uint32_t *table;       /* (n_table) by signature: node + 1 */
     uint32_t n_order, n_table;
 };
 
-enum { NEW, OPEN, DONE, CIRCLE };
+enum { NEW, OPEN, DONE, CYCLE };
 
 static uint64_t mix(uint64_t h, uint64_t x)
 {
@@ -71,7 +71,7 @@ static void put_in_order(struct like *l, uint32_t start)
             l->path[2 * ++depth] = to;
             l->path[2 * depth + 1] = 0;
         } else if (l->met[to] == OPEN) {
-            l->met[i] = CIRCLE;
+            l->met[i] = CYCLE;
         }
     }
 }
@@ -113,7 +113,7 @@ static void run_round(struct like *l)
     l->sign = swap;
     for (uint32_t k = 0; k < l->n_order; k++) {
         uint32_t i = l->order[k];
-        l->sign[i] = l->met[i] == CIRCLE ? mix(~UINT64_C(0), i) : signature(l, i);
+        l->sign[i] = l->met[i] == CYCLE ? mix(~UINT64_C(0), i) : signature(l, i);
     }
 }
 
@@ -142,17 +142,17 @@ static uint32_t count_signatures(struct like *l, const uint64_t *sign)
 
 /* Gives nodes without a representative one of the same signature, if possible one that represents
  * others already, so that a whole chain shares one. */
-static void liken(struct like *l, const uint64_t *sign, uint8_t same)
+static void set_representatives(struct like *l, const uint64_t *sign, uint8_t same)
 {
     memset(l->table, 0, l->n_table * sizeof *l->table);
     for (uint32_t i = 0; i < l->g->n_nodes; i++) {
-        if (l->stands[i])
+        if (l->represents[i])
             *slot_of(l, sign, i) = i + 1;
     }
     for (uint32_t i = 0; i < l->g->n_nodes; i++) {
         struct sv_node *node = &l->g->nodes[i];
         uint32_t *slot = slot_of(l, sign, i);
-        if (l->stands[i] || node->like != i || node->need == SV_NEVER)
+        if (l->represents[i] || node->like != i || node->need == SV_NEVER)
             continue;
         if (*slot == 0) {
             *slot = i + 1;
@@ -160,12 +160,12 @@ static void liken(struct like *l, const uint64_t *sign, uint8_t same)
         }
         node->like = *slot - 1;
         node->same = same;
-        l->stands[node->like] = true;
+        l->represents[node->like] = true;
     }
 }
 
 /* Refines in rounds, until nothing changes, or all nodes differ, or the limit is reached. */
-static void tell_apart(struct like *l)
+static void refine(struct like *l)
 {
     const uint32_t n = l->g->n_nodes;
     uint32_t round = 0, n_before = 0, n_levels = 0, n_signatures = 0;
@@ -183,7 +183,8 @@ static void tell_apart(struct like *l)
         n_before = n_signatures;
     }
     while (n_levels-- > 0) {
-        liken(l, l->kept + (size_t)n_levels * n, stable ? SV_ALONE - 1 : (uint8_t)levels[n_levels]);
+        set_representatives(l, l->kept + (size_t)n_levels * n,
+                            stable ? SV_ALONE - 1 : (uint8_t)levels[n_levels]);
         stable = false;
     }
 }
@@ -207,19 +208,19 @@ int sv_network_liken(struct sv_grammar *g)
     l.sign = sv_calloc(n, sizeof *l.sign);
     l.last = sv_calloc(n, sizeof *l.last);
     l.kept = sv_alloc(N_LEVELS * n * sizeof *l.kept);
-    l.stands = sv_calloc(n, sizeof *l.stands);
+    l.represents = sv_calloc(n, sizeof *l.represents);
     l.table = sv_alloc(l.n_table * sizeof *l.table);
     const bool have =
-        l.order && l.path && l.met && l.sign && l.last && l.kept && l.stands && l.table;
+        l.order && l.path && l.met && l.sign && l.last && l.kept && l.represents && l.table;
     if (have)
-        tell_apart(&l);
+        refine(&l);
     sv_free(l.order);
     sv_free(l.path);
     sv_free(l.met);
     sv_free(l.sign);
     sv_free(l.last);
     sv_free(l.kept);
-    sv_free(l.stands);
+    sv_free(l.represents);
     sv_free(l.table);
     return have ? SV_OK : SV_ENOMEM;
 }

@@ -2,7 +2,7 @@
  * mask.c - token masks, by walks over the vocabulary's trie with the grammar's states.
  *
  * Called by matcher.c. The items of a state are grouped by tail. The tokens that the items of one
- * tail allow are computed once with an unknown tail in its place (the hole), and cached: they are
+ * tail allow are computed once with an unknown tail in its place, and cached: they are
  * the same at any depth and in any context. Where such a walk reaches the unknown tail, the trie's
  * subtree is kept as a leaf, and is walked with the actual tail each time. So a string's mask costs
  * one walk over the vocabulary for each grammar, and after that the few thousand tokens that close
@@ -119,10 +119,10 @@ static inline bool covers(const struct sv_automaton *a, uint32_t set, uint32_t i
             a->v->nodes[i].tallest - a->v->nodes[i].depth <= s->loops_same);
 }
 
-static bool falls_into_hole(const struct sv_automaton *a, uint32_t set)
+static bool state_is_unknown(const struct sv_automaton *a, uint32_t set)
 {
     const struct sv_set *s = &a->sets[set];
-    return s->n && sv_item_node(a->items[s->first]) == SV_NODE_HOLE;
+    return s->n && sv_item_node(a->items[s->first]) == SV_NODE_UNKNOWN;
 }
 
 /* Records in a top the state at node i. */
@@ -130,7 +130,7 @@ static void note(const struct sv_automaton *a, struct sv_top *top, uint32_t set,
 {
     if (a->sets[set].reach > top->reach)
         top->reach = a->sets[set].reach;
-    if (falls_into_hole(a, set) && a->v->nodes[i].end > i + 1 && top->n_leaves <= SV_N_LEAVES) {
+    if (state_is_unknown(a, set) && a->v->nodes[i].end > i + 1 && top->n_leaves <= SV_N_LEAVES) {
         if (top->n_leaves < SV_N_LEAVES)
             top->leaves[top->n_leaves] = i;
         top->n_leaves++;
@@ -150,7 +150,7 @@ static bool walk(struct sv_automaton *a, uint32_t from, uint32_t i, uint32_t end
     while (i < end) {
         const struct sv_trie_node *node = &v->nodes[i];
         uint32_t depth = node->depth - depth0, before = states[depth], set;
-        if (covers(a, before, i) && !(top && falls_into_hole(a, before))) {
+        if (covers(a, before, i) && !(top && state_is_unknown(a, before))) {
             allow_run(v, words, node->token, v->nodes[node->end].token);
             i = node->end;
             continue;
@@ -330,7 +330,7 @@ static bool fits(const struct sv_automaton *a, const struct sv_top *top, uint32_
 static bool add_tail(struct sv_automaton *a, uint32_t set, uint32_t tail, uint32_t *words,
                      bool *whole)
 {
-    uint32_t key = with_tail(a, set, tail, SV_SET_HOLE), below;
+    uint32_t key = with_tail(a, set, tail, SV_SET_UNKNOWN), below;
     struct sv_top *top = key == SV_NO_SET ? NULL : top_of(a, key);
 
     if (!top)
@@ -339,7 +339,7 @@ static bool add_tail(struct sv_automaton *a, uint32_t set, uint32_t tail, uint32
         return add_top(a, top, tail, words);
     below = only_tail(a, tail);
     if (below != SV_NO_SET) {
-        uint32_t frame = with_tail(a, tail, below, SV_SET_HOLE);
+        uint32_t frame = with_tail(a, tail, below, SV_SET_UNKNOWN);
         key = frame == SV_NO_SET ? SV_NO_SET : with_tail(a, set, tail, frame);
         top = key == SV_NO_SET ? NULL : top_of(a, key);
         if (!top)

@@ -35,7 +35,7 @@ enum sv_node_kind {
     SV_NODE_END    /* of its rule: continues where the rule was called */
 };
 #define SV_NODE_ACCEPT 0u
-#define SV_NODE_HOLE 1u
+#define SV_NODE_UNKNOWN 1u
 #define SV_NEVER UINT16_MAX
 
 struct sv_node {
