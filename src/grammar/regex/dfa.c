@@ -3,8 +3,9 @@
  * nothing else.
  *
  * Called by the schema files through dfa.h. One walk makes them all (products, lengths, words,
- * numbers, regular expressions): a state is a key, a hash table tells known ones, and in the end
- * what cannot reach an end is cut off. Must not: know JSON's escapes or bytes; that is emission's.
+ * numbers, regular expressions): a state is a key, a hash table finds known ones, and finally
+ * states that cannot reach an end are removed. Must not: handle JSON's escapes or bytes;
+ * schema_text.c does.
  */
 #include "grammar/regex/dfa.h"
 
@@ -34,12 +35,12 @@ struct sv_dfa_walk {
     uint32_t n_table;
     struct sv_dfa_edge *edges;
     int32_t n_edges, cap_edges;
-    int32_t from_edge; /* the first edge of the state at hand */
+    int32_t from_edge; /* the first edge of the current state */
     int status;
     struct sv_err *err;
 };
 
-/* Arrays grow in the arena by doubling; what they leave behind goes with it. */
+/* Arrays grow in the arena by doubling; old copies are freed with the arena. */
 static void *grown(struct sv_dfa_walk *w, const void *old, size_t old_bytes, size_t new_bytes)
 {
     void *p = sv_arena_alloc(w->room->arena, new_bytes);
@@ -146,7 +147,7 @@ void sv_dfa_step(struct sv_dfa_walk *w, uint32_t lo, uint32_t hi, const void *to
     s = w->status == SV_OK ? state_of(w, to) : -1;
     if (s < 0)
         return;
-    /* Surrogates are no characters. */
+    /* surrogates are not characters */
     if (lo < 0xD800)
         add_edge(w, lo, hi < 0xD800 ? hi : 0xD7FF, s);
     if (hi > 0xDFFF)
@@ -172,7 +173,7 @@ static int mark_useful(struct sv_dfa_room *room, const struct sv_dfa *d, bool *u
     return status;
 }
 
-/* Takes out states without an end and the edges to them. Numbers keep their order. */
+/* Removes states that cannot reach an end, and the edges to them. Numbers keep their order. */
 static int trim(struct sv_dfa_room *room, struct sv_dfa *d, struct sv_err *err)
 {
     size_t n = (size_t)d->n_states;
@@ -232,7 +233,7 @@ int sv_dfa_walk(struct sv_dfa_room *room, const struct sv_dfa_kind *kind, void *
         if (w.status != SV_OK)
             break;
         d->first[s] = w.from_edge = w.n_edges;
-        /* Keys move when the table grows, so the state at hand is not taken from there. */
+        /* keys move when the table grows, so the current one is copied */
         uint64_t key[64];
         SV_REQUIRE(kind->key_bytes <= sizeof key);
         memcpy(key, w.keys + (size_t)s * w.key_bytes, w.key_bytes);
@@ -292,7 +293,7 @@ struct product {
 };
 
 struct pair {
-    int32_t a, b; /* b -1: b has refused, which only `without` goes on with */
+    int32_t a, b; /* b -1: b has no such string; only `without` continues */
 };
 
 static void product_steps(void *arg, const void *state, struct sv_dfa_walk *w)
@@ -373,7 +374,7 @@ uint32_t sv_dfa_next(const char *text, size_t *at)
     return c;
 }
 
-/* A state is the words that begin alike, of the sorted ones, and how many bytes that is. */
+/* A state: the sorted words with a common prefix, and its length in bytes. */
 struct prefix {
     int32_t first, last; /* last is not included */
     int64_t n_bytes;
@@ -395,7 +396,7 @@ static void word_steps(void *arg, const void *state, struct sv_dfa_walk *w)
     int32_t i = p->first, next;
 
     while (i < p->last && sorted[i].n == begin)
-        i++; /* this word ends here, and so does the same once more */
+        i++; /* this word ends here; duplicates do too */
     for (; i < p->last; i = next) {
         end = begin;
         uint32_t c = sv_dfa_next(sorted[i].text, &end);

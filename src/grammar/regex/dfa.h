@@ -3,15 +3,15 @@
  * needs of them: both, without, lengths, words, regular expressions.
  *
  * Private to src/grammar; the schema files call it. An automaton has no dead ends: every state can
- * reach an end. Everything lives in the arena of its room, and all work is counted there, so that a
- * hostile schema ends in an error instead of in minutes.
+ * reach an end. Memory is in the arena of its room, and all work is counted there, so that a
+ * hostile schema ends with an error and not after minutes.
  */
 #ifndef SV_GRAMMAR_DFA_H
 #define SV_GRAMMAR_DFA_H
 
 #include "grammar/core/build.h"
 
-/* The sets of schemas leave out U+0000: too many readers of JSON end a text there. */
+/* Schemas' sets exclude U+0000: too many JSON parsers end a text there. */
 #define SV_CP_FIRST 1u
 #define SV_CP_LAST 0x10FFFFu
 
@@ -29,7 +29,7 @@ struct sv_dfa {
     bool *final;               /* (n_states) */
 };
 
-/* Where automata live, and how much work is left. nul: U+0000 is a character like any other; else
+/* Memory for automata, and how much work is left. nul: U+0000 is a character like any other; else
  * it is in no set. */
 struct sv_dfa_room {
     struct sv_arena *arena;
@@ -37,7 +37,7 @@ struct sv_dfa_room {
     bool nul;
 };
 
-/* Takes n units of work; an error when there are not so many left. */
+/* Uses n units of work; an error when fewer are left. */
 int sv_dfa_spend(struct sv_dfa_room *room, int64_t n, struct sv_err *err);
 
 /* An automaton found by walking from a start state. States are key_bytes of plain data (padding
@@ -70,12 +70,11 @@ int sv_dfa_words(struct sv_dfa_room *room, const struct sv_word *words, size_t n
 /* The strings of an expression over characters (expr_dfa.c). */
 int sv_dfa_expr(struct sv_dfa_room *room, const struct sv_build *b, sv_expr x,
                 const struct sv_dfa **out, struct sv_err *err);
-/* *d becomes the smallest automaton of its set, unless finding that would take long (dfa_slim.c).
- */
+/* Minimises *d, unless that would take long (dfa_slim.c). */
 int sv_dfa_slim(struct sv_dfa_room *room, const struct sv_dfa **d, struct sv_err *err);
 /* Whether well-formed UTF-8 is in the set. */
 bool sv_dfa_has(const struct sv_dfa *d, const char *text, size_t n);
-/* The code point at text[*at], which is well-formed; *at moves behind it. */
+/* The code point at text[*at], which is well-formed; *at moves past it. */
 uint32_t sv_dfa_next(const char *text, size_t *at);
 
 #endif

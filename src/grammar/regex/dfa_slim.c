@@ -1,10 +1,10 @@
 /*
- * dfa_slim.c - the smallest automaton of a set: states from which the same strings lead to an end
- * become one. Fewer states are fewer masks that a matcher must find.
+ * dfa_slim.c - minimises an automaton: equivalent states become one. Fewer states are fewer masks
+ * for a matcher to compute.
  *
- * Called by schema_leaf.c and schema_string.c for automata that are to be written. States are split
- * into classes until no two of a class lead to different classes (Moore). Must not: take long;
- * where it would, the automaton is left unchanged, which is equivalent.
+ * Called by schema_leaf.c and schema_string.c for automata that become rules. States are split into
+ * classes until all states of a class lead to the same classes (Moore). Must not: take long; where
+ * it would, the automaton stays as it is, which is equivalent.
  */
 #include "grammar/regex/dfa.h"
 
@@ -19,7 +19,7 @@ struct slim {
     uint32_t n_table;
 };
 
-/* The edge at *i, joined with those behind it that lead to the same class; *i moves behind them. */
+/* The edge at *i, merged with the next ones that lead to the same class; *i moves past them. */
 static struct sv_dfa_edge joined(const struct slim *s, int32_t *i, int32_t end)
 {
     struct sv_dfa_edge e = s->d->edges[(*i)++];
@@ -62,8 +62,8 @@ static bool alike(const struct slim *s, int32_t a, int32_t b)
     return i == i_end && j == j_end;
 }
 
-/* Splits classes once; how many there are then. Classes are numbered as their first states come, so
- * that the start stays 0. */
+/* Splits classes once and returns their number. Classes are numbered by their first states, so the
+ * start stays 0. */
 static int32_t split(struct slim *s)
 {
     int32_t n = 0;
@@ -102,7 +102,7 @@ static int rebuild(struct sv_dfa_room *room, const struct slim *s, int32_t n,
         return sv_fail(err, SV_ENOMEM, -1, "out of memory");
     for (int32_t i = 0; i < s->d->n_states; i++) {
         if (s->class_of[i] != n_made)
-            continue; /* of a class that has its state */
+            continue; /* the class has its state already */
         d->final[n_made] = s->d->final[i];
         for (int32_t e = s->d->first[i], end = s->d->first[i + 1]; e < end;)
             d->edges[at++] = joined(s, &e, end);

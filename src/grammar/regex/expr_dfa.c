@@ -1,10 +1,10 @@
 /*
  * expr_dfa.c - an expression over characters, as regex.c reads it, as an automaton.
  *
- * Called by schema_string.c, which takes automata together: a pattern with a length, names that
- * match one pattern and not another. The expression becomes a nondeterministic network, whose sets
- * of places are then walked. Must not: make networks larger than a set of places can hold
- * (MAX_PLACES), or be given expressions over bytes or rules that call themselves.
+ * Called by schema_string.c, which combines automata: a pattern with a length, names that match one
+ * pattern and not another. The expression becomes a nondeterministic automaton of places (its
+ * states), then deterministic by the subset construction. Must not: exceed the size of a set of
+ * places (MAX_PLACES), or be given expressions over bytes or recursive rules.
  */
 #include "grammar/regex/dfa.h"
 #include "grammar/core/rules.h"
@@ -26,7 +26,7 @@ struct link {
     const struct sv_range *ranges;
 };
 
-/* A link that is in reach, as a range of characters and where it leads. */
+/* A link that can be taken, as a range of characters and its target. */
 struct cut {
     uint32_t lo, hi;
     int32_t to;
@@ -107,7 +107,7 @@ static int32_t build_repeat(struct network *n, sv_expr x, int32_t min, int32_t m
     return end;
 }
 
-/* Adds expression x behind place `from`; the place behind it. */
+/* Adds expression x after place `from`; returns the place after x. */
 static int32_t build(struct network *n, sv_expr i, int32_t from)
 {
     const struct sv_expr_node x = *sv_build_expr(n->b, i);
@@ -136,7 +136,7 @@ static int32_t build(struct network *n, sv_expr i, int32_t from)
         return end;
     case SV_EXPR_REPEAT:
         return build_repeat(n, x.at, (int32_t)x.n, x.max, from);
-    case SV_EXPR_RULE: /* a repetition's, never one that calls itself */
+    case SV_EXPR_RULE: /* a repetition's, never recursive */
         return build(n, sv_build_rule_at(n->b, x.at)->body, from);
     case SV_EXPR_BYTES:
         SV_REQUIRE(x.n == 0); /* the empty text */
@@ -153,7 +153,7 @@ static int by_from(const void *a, const void *b)
     return (x->from > y->from) - (x->from < y->from);
 }
 
-/* Places' links in a row, so that a place finds its own. */
+/* Sorts links by place. */
 static int index_links(struct network *n)
 {
     int32_t at = 0;
@@ -206,7 +206,7 @@ static int by_lo(const void *a, const void *b)
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* The ranges that leave a set of places, sorted; -1 after an error. */
+/* The ranges of the links from a set of places, sorted; -1 after an error. */
 static int32_t collect(struct network *n, const struct place_set *s)
 {
     int32_t n_cuts = 0;
@@ -228,8 +228,8 @@ static int32_t collect(struct network *n, const struct place_set *s)
     return n_cuts;
 }
 
-/* Cuts the characters where some range begins or ends; each piece leads to the places of all the
- * ranges that cover it. */
+/* Splits the characters where a range begins or ends; each piece leads to the places of all ranges
+ * that contain it. */
 static void steps(void *arg, const void *state, struct sv_dfa_walk *w)
 {
     struct network *n = arg;

@@ -1,9 +1,9 @@
 /*
- * gbnf.c - GBNF, llama-server's notation of grammars, and the EBNF of SGLang and xgrammar, which
- * differs in details: both are read.
+ * gbnf.c - reads GBNF, llama-server's notation of grammars, and the EBNF of SGLang and xgrammar,
+ * which differs in details.
  *
- * Called for requests. A rule's body may go on over lines: it ends where the next rule's name and
- * ::= stand, or the text. Must not: recurse deeper than SV_MAX_GROUPS.
+ * Called for requests. A rule's body may span lines: it ends at the next rule's name and ::=, or at
+ * the end of the text. Must not: recurse deeper than SV_MAX_GROUPS.
  */
 #include "grammar/regex/scan.h"
 
@@ -21,7 +21,7 @@ struct gbnf {
     struct sv_build *b;
     struct name *names; /* by hash, n_names of cap */
     uint32_t n_names, cap;
-    uint32_t n_probes; /* of names, in all: those of a hostile grammar may all have one hash */
+    uint32_t n_probes; /* of all names; a hostile grammar's may all have one hash */
 };
 
 /* ---------------------------------------------------------------- words */

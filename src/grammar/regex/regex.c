@@ -1,9 +1,9 @@
 /*
  * regex.c - regular expressions: their syntax to expressions over characters.
  *
- * Called for requests (the whole answer matches) and by the schema's patterns (found anywhere).
- * What is not regular, or depends on more than the text, is refused with its position. Must not:
- * recurse deeper than SV_MAX_GROUPS.
+ * Called for requests (the whole answer matches) and for schemas' patterns (found anywhere).
+ * Syntax that is not regular, or depends on more than the text, is refused with its position. Must
+ * not: recurse deeper than SV_MAX_GROUPS.
  */
 #include "grammar/regex/regex.h"
 #include "grammar/regex/scan.h"
@@ -29,7 +29,7 @@ static sv_expr any_text(struct regex *r)
 
 static sv_expr read_alternatives(struct regex *r, bool leading);
 
-/* After "(?": the kinds of groups that only group; all others are refused. */
+/* After "(?": groups without further meaning; all other kinds are refused. */
 static void read_group_kind(struct regex *r, size_t start)
 {
     struct sv_scan *s = &r->s;
@@ -127,7 +127,7 @@ static sv_expr read_repeated(struct regex *r, bool leading)
     return sv_build_repeat(r->b, x, min, max);
 }
 
-/* Goes past ^ or \A, $ or \Z or \z. */
+/* Skips ^ or \A, $ or \Z or \z. */
 static bool skip_anchor(struct sv_scan *s, const char *letters, char sign)
 {
     const char c = sv_scan_peek(s, 1);
@@ -140,8 +140,8 @@ static bool skip_anchor(struct sv_scan *s, const char *letters, char sign)
     return true;
 }
 
-/* A sequence, up to | or ) or the end. leading: nothing comes before it. Anchors may stand where
- * they change nothing but, in a search, what may stand around. */
+/* A sequence, up to | or ) or the end. leading: nothing comes before it. Anchors are allowed only
+ * at the beginning and the end, where they matter only in a search. */
 static sv_expr read_sequence(struct regex *r, bool leading, bool *anchor, bool *ended)
 {
     struct sv_scan *s = &r->s;

@@ -15,8 +15,8 @@ struct sv_regex_style {
     bool search;
     int64_t pos; /* where the expression begins in the source, added to positions of errors */
 };
-/* The expression as part of a larger grammar, or to be made an automaton of (dfa.h). style may be
- * NULL. Errors stick to the builder. */
+/* The expression as part of a larger grammar, or for an automaton (dfa.h). style may be NULL.
+ * Errors are recorded in the builder. */
 sv_expr sv_regex_expr(struct sv_build *b, const char *text, size_t n,
                       const struct sv_regex_style *style);
 

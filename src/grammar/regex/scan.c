@@ -1,7 +1,7 @@
 /*
  * scan.c - the cursor over the text of a grammar (scan.h).
  *
- * Called by gbnf.c and regex.c. Must not: read past n, or go on after an error.
+ * Called by gbnf.c and regex.c. Must not: read past n, or continue after an error.
  */
 #include "grammar/regex/scan.h"
 
@@ -136,7 +136,7 @@ static const struct named_class named[] = {
       {0xFEFF, 0xFEFF}}},
 };
 
-/* Adds \d, \w, \s or, as a capital letter, what is not in it. */
+/* Adds \d, \w, \s or, as a capital letter, its complement. */
 static bool add_named(struct sv_scan *s, char letter)
 {
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
@@ -186,7 +186,7 @@ uint32_t sv_scan_escape(struct sv_scan *s)
 
 /* ---------------------------------------------------------------- classes */
 
-/* One character of a class into the ranges, or a named class. Returns the character, SV_SCAN_END
+/* Adds one character of a class to the ranges, or a named class. Returns the character, SV_SCAN_END
  * for a class. */
 static uint32_t class_char(struct sv_scan *s)
 {

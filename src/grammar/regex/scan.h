@@ -1,9 +1,9 @@
 /*
- * scan.h - what reading GBNF and regular expressions has in common: a cursor over UTF-8, escapes,
+ * scan.h - the scanner shared by GBNF and regular expressions: a cursor over UTF-8, escapes,
  * classes of characters, numbers of repetitions.
  *
- * Private to src/grammar. Errors stick to the builder, with the offset of the character at hand;
- * afterwards the cursor is at the end, so loops end. Must not: read past n.
+ * Private to src/grammar. Errors are recorded in the builder with the current offset; afterwards
+ * the cursor is at the end, so loops end. Must not: read past n.
  */
 #ifndef SV_GRAMMAR_SCAN_H
 #define SV_GRAMMAR_SCAN_H
@@ -13,14 +13,14 @@
 #define SV_SCAN_END UINT32_MAX
 /* More repetitions than this are refused before they are counted. */
 #define SV_MAX_REPEAT 1000000
-#define SV_MAX_GROUPS 200 /* in one another */
+#define SV_MAX_GROUPS 200 /* nested */
 
 struct sv_scan {
     struct sv_build *b;
     const char *text;
     size_t n, at;
     int64_t pos;           /* of the text in the source */
-    struct sv_list ranges; /* of the class at hand */
+    struct sv_list ranges; /* of the current class */
     struct sv_list parts;  /* sv_expr: sequences and alternatives being read, a stack */
     int depth;             /* of groups */
 };
@@ -36,26 +36,26 @@ static inline char sv_scan_peek(const struct sv_scan *s, size_t k)
 {
     return s->n - s->at > k ? s->text[s->at + k] : 0;
 }
-/* Goes past the byte if it is this one. */
+/* Skips the byte if it is this one. */
 bool sv_scan_skip(struct sv_scan *s, char c);
-/* Goes past the next character; SV_SCAN_END when there is none, or it is not UTF-8 (an error). */
+/* Reads the next character; SV_SCAN_END when there is none, or it is not UTF-8 (an error). */
 uint32_t sv_scan_char(struct sv_scan *s);
-/* Goes past an escape, of which the backslash has been read, and adds what it stands for to the
- * ranges: one character, or a class as \d. Returns the character, SV_SCAN_END for a class. */
+/* Reads an escape after its backslash and adds its meaning to the ranges: one character, or a class
+ * such as \d. Returns the character, SV_SCAN_END for a class. */
 uint32_t sv_scan_escape(struct sv_scan *s);
-/* Goes past a class, of which [ has been read; ranges then hold it, tidy. first_bracket: a ] that
- * comes first is a character. */
+/* Reads a class after its [ into the ranges, tidy. first_bracket: a ] that comes first is a
+ * character. */
 void sv_scan_class(struct sv_scan *s, bool first_bracket);
 void sv_scan_add(struct sv_scan *s, uint32_t lo, uint32_t hi);
-/* A part of the sequence or the alternatives at hand; those from `base` (parts.n when it began) on
- * as one expression, taken off the stack. */
+/* Pushes a part of the current sequence or alternatives; pops those from `base` (parts.n when it
+ * began) on, as one expression. */
 void sv_scan_push(struct sv_scan *s, sv_expr x);
 sv_expr sv_scan_seq(struct sv_scan *s, uint32_t base);
 sv_expr sv_scan_alt(struct sv_scan *s, uint32_t base);
 /* Around the body of a group, whose ( is at `start`. */
 void sv_scan_enter(struct sv_scan *s, size_t start);
 void sv_scan_leave(struct sv_scan *s, size_t start);
-/* Goes past *, +, ? or {m}, {m,}, {m,n}, {,n}. false: there is none at the cursor. */
+/* Reads *, +, ? or {m}, {m,}, {m,n}, {,n}. false: there is none at the cursor. */
 bool sv_scan_repeat(struct sv_scan *s, int32_t *min, int32_t *max);
 
 #endif

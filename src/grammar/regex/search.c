@@ -1,9 +1,9 @@
 /*
  * search.c - expressions that are searched for in a text while it grows.
  *
- * Made by serve and through the library, advanced by the engine's sequences. Each expression
- * becomes an automaton of the texts that contain a match, so that a character costs one step
- * however long the text is. Must not: change once it is open; sequences share it.
+ * Opened by serve and library callers, advanced by the engine's sequences. Each expression becomes
+ * an automaton of the texts that contain a match, so a character costs one step however long the
+ * text is. Must not: change once it is open; sequences share it.
  */
 #include "grammar/regex/dfa.h"
 #include "grammar/regex/regex.h"
@@ -22,7 +22,7 @@ struct sv_search {
     const struct sv_dfa **dfa; /* (n) */
 };
 
-/* A copy that holds what is needed, without all that was made on the way. */
+/* A copy without the intermediate results of its construction. */
 static const struct sv_dfa *keep(struct sv_arena *arena, const struct sv_dfa *d)
 {
     const size_t n = (size_t)d->n_states, n_edges = n ? (size_t)d->first[n] : 0;
@@ -63,7 +63,7 @@ static int read_one(struct sv_dfa_room *room, const char *text, const struct sv_
     return status;
 }
 
-/* Its own name for the limit: nothing is generated from these. */
+/* One expression's automaton; the limit's error gets a message for searches. */
 static int one(struct sv_search *s, int64_t *work, const char *text, const struct sv_dfa **out,
                struct sv_err *err)
 {
@@ -116,7 +116,7 @@ int sv_search_open(struct sv_search **out, const char *const *texts, size_t n, s
     return status;
 }
 
-/* Numbers of states and edges, then the arrays, each automaton's behind the one before it. */
+/* Numbers of states and edges, then the arrays, automaton after automaton. */
 void sv_search_pack(const struct sv_search *s, struct sv_buf *b)
 {
     sv_buf_append(b, &s->n, sizeof s->n);
@@ -131,7 +131,7 @@ void sv_search_pack(const struct sv_search *s, struct sv_buf *b)
     }
 }
 
-/* Takes n_bytes from the front of *data; false: they are not there, or memory is out. */
+/* Copies the next n_bytes of *data; false: too few are left, or out of memory. */
 static bool take(struct sv_arena *arena, const char **data, size_t *left, void *to, size_t n_bytes)
 {
     void *own = n_bytes > *left ? NULL : sv_arena_alloc(arena, n_bytes + 1);
@@ -206,7 +206,7 @@ int32_t sv_search_count(const struct sv_search *s)
     return s->n;
 }
 
-/* The state behind a character, or -1: nothing can be found any more. */
+/* The state after a character, or -1: no match is possible any more. */
 static int32_t next_state(const struct sv_dfa *d, int32_t state, uint32_t c)
 {
     int32_t lo = d->first[state], hi = d->first[state + 1];

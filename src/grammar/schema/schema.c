@@ -1,9 +1,9 @@
 /*
- * schema.c - JSON schemas as grammars: the calls of grammar.h, memory and errors of one call.
+ * schema.c - JSON schemas as grammars: the functions of grammar.h, memory and errors of one call.
  *
- * Called by engine's users through grammar.h. The files it drives are listed in schema.h. What a
- * schema may say and what the grammar makes of it: docs/structured-output.md. Must not: let a
- * keyword that changes what is valid pass unread.
+ * Called by engine's users through grammar.h. The other files are listed in schema.h, the supported
+ * keywords in docs/structured-output.md. Must not: ignore a keyword that changes which values are
+ * valid.
  */
 #include "grammar/schema/schema.h"
 
@@ -65,7 +65,7 @@ const char *sv_schema_path(struct sv_schema *s, const char *path, const char *ke
     char *p;
 
     n_key = n_key > 80 ? 80 : n_key;
-    /* Deep places are named by their end. */
+    /* of a long path the message shows the end */
     if (n > 160) {
         path += n - 157;
         n = 157;
@@ -126,7 +126,7 @@ static int from_json(struct sv_grammar **g, const json_t *root, const struct sv_
     return status;
 }
 
-/* The JSON parser wants an object or a list; a schema may also be one of these two words. */
+/* The JSON parser requires an object or an array; a schema may also be `true` or `false`. */
 static json_t *parse(const char *text, size_t n, struct sv_err *err)
 {
     size_t from = 0, to = n;

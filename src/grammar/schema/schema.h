@@ -1,12 +1,12 @@
 /*
- * schema.h - what the files that make grammars of JSON schemas share: sets of subschemas that hold
- * together (nodes), and what such a set says about each type of value.
+ * schema.h - what the files that make grammars of JSON schemas share: sets of subschemas that one
+ * value must satisfy (nodes), and the constraints of such a set on each type of value.
  *
- * Private to src/grammar/schema. The way of a schema: schema_read.c finds
- * subschemas and follows references; schema_node.c makes a node of each set of subschemas that one
- * value must satisfy; schema_leaf.c and schema_keys.c gather what the set says; schema_live.c finds
- * nodes that no value satisfies; schema_emit.c writes the rest as rules. All of it lives in one
- * arena for the duration of one call.
+ * Private to src/grammar/schema. The steps: schema_read.c finds subschemas and follows references;
+ * schema_node.c makes a node of each set of subschemas that one value must satisfy; schema_leaf.c
+ * and schema_keys.c collect the set's constraints; schema_live.c finds nodes that no value
+ * satisfies; schema_emit.c writes the others as rules. Everything is in one arena for the duration
+ * of one call.
  */
 #ifndef SV_GRAMMAR_SCHEMA_H
 #define SV_GRAMMAR_SCHEMA_H
@@ -16,7 +16,7 @@
 
 /* ---------------------------------------------------------------- numbers */
 
-#define SV_NUMBER_DIGITS 15  /* that doubles tell apart */
+#define SV_NUMBER_DIGITS 15  /* that a double represents */
 #define SV_NUMBER_LONGEST 32 /* digits of a part of a number without bounds */
 #define SV_NUMBER_STEP 10000 /* the largest multipleOf, in units of its last decimal */
 
@@ -26,7 +26,7 @@ struct sv_decimal {
     int n_digits, point;
     bool negative;
 };
-/* The shortest text that reads back as this number: what the schema's author wrote. */
+/* The shortest text that parses to this number, as the schema's author wrote it. */
 #define SV_NUMBER_TEXT 40
 void sv_number_text(const json_t *v, char text[SV_NUMBER_TEXT]);
 /* Whether the JSON reader may have lost digits of this number: an integer beyond 64 bits. */
@@ -55,8 +55,8 @@ struct sv_spot {
     const json_t *schema;
     const char *path; /* "schema/properties/a" */
     bool asserts;     /* constrains values itself, beyond $ref and allOf */
-    uint8_t followed; /* enum in schema_read.c: whether what it says of the same value was */
-    int64_t seen_by;  /* the set that last met it */
+    uint8_t followed; /* enum in schema_read.c: whether its $ref, allOf and so on were followed */
+    int64_t seen_by;  /* the set that last contained it */
 };
 
 /* A subschema in a set. Unions that the set has already chosen from are marked. */
@@ -72,14 +72,14 @@ struct sv_set {
     struct sv_part *parts;
     int32_t n, cap;
     bool never;     /* `false` is among them */
-    int64_t serial; /* of this set, once something was added */
+    int64_t serial; /* of this set; 0 while it is empty */
 };
 
 enum sv_types {
     SV_NULL = 1,
     SV_BOOL = 2,
     SV_WHOLE = 4,  /* integers */
-    SV_BROKEN = 8, /* numbers that are no integers; only used with SV_WHOLE */
+    SV_BROKEN = 8, /* numbers that are not integers; only used with SV_WHOLE */
     SV_STRING = 16,
     SV_ARRAY = 32,
     SV_OBJECT = 64,
@@ -93,7 +93,7 @@ struct sv_member {
     bool required;
 };
 
-/* Names that are not declared, and what their values are. */
+/* Names that are not declared, and the node of their values. */
 struct sv_extra {
     const struct sv_dfa *names; /* NULL: any */
     int32_t node;
@@ -111,7 +111,7 @@ struct sv_leaf {
     int64_t min_items, max_items;        /* max -1: none */
     int32_t *prefix;                     /* (n_prefix) nodes */
     int32_t n_prefix;
-    int32_t items; /* node of the items behind the prefix; SV_SCHEMA_NEVER: there are none */
+    int32_t items; /* node of the items after the prefix; SV_SCHEMA_NEVER: there are none */
     struct sv_member *members;
     int32_t n_members;
     struct sv_extra *extras;
@@ -134,7 +134,7 @@ struct sv_schema_node {
     sv_expr rule;
 };
 
-/* Two alternatives of a oneOf, and the set of both, which must be empty. */
+/* Two alternatives of a oneOf, and the node of both, which no value may satisfy. */
 struct sv_apart {
     int32_t both, first, second;
     const char *path;
@@ -163,10 +163,10 @@ struct sv_schema {
 #define SV_SCHEMA_NODES 20000   /* most */
 #define SV_SCHEMA_REPEATS 32768 /* the largest minItems, maxLength and so on */
 
-/* "path: message"; all errors of the schema files come this way. Returns code. */
+/* "path: message", for all errors of the schema files. Returns code. */
 int sv_schema_fail(struct sv_schema *s, int code, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* Puts the path before an error that an automaton gave. */
+/* Adds the path to an automaton's error. */
 int sv_schema_at(struct sv_schema *s, int status, const char *path);
 int sv_schema_no_memory(struct sv_schema *s);
 /* Memory of the call, cleared; NULL after recording the error. */
@@ -192,17 +192,17 @@ int sv_nodes_make(struct sv_schema *s, int32_t *start);
 int sv_ref_target(struct sv_schema *s, const json_t *ref, const char *path, const json_t **target,
                   const char **target_path);
 
-/* schema_leaf.c: the types that a subschema names (0: none, or nothing legal), and those that its
- * keywords are about. */
+/* schema_leaf.c: the types that a subschema names (0: none, or nothing valid), and those that its
+ * other keywords constrain. */
 uint32_t sv_types_said(const json_t *schema);
 uint32_t sv_types_implied(const json_t *schema);
 /* All constraints of a set. */
 int sv_leaf_make(struct sv_schema *s, int32_t node);
-/* A keyword that counts: tightens *bound (-1: no bound yet) when it is there. */
+/* A keyword that is a count: tightens *bound (-1: no bound yet) if present. */
 int sv_schema_count(struct sv_schema *s, const struct sv_spot *spot, const char *key, bool is_max,
                     int64_t *bound);
-/* schema_string.c: the strings that all of these subschemas allow; NULL: any. types: what values
- * can be at all; formats of other types are passed over. */
+/* schema_string.c: the strings that all of these subschemas allow; NULL: any. types: the types that
+ * values can have; formats of other types are ignored. */
 int sv_strings_make(struct sv_schema *s, const struct sv_part *parts, int32_t n, const char *path,
                     uint32_t types, const struct sv_dfa **out);
 /* The same for the names that propertyNames allows. */
@@ -215,21 +215,21 @@ int sv_pattern_dfa(struct sv_schema *s, const char *text, size_t n, const char *
 bool sv_format_find(const char *name, const char **regex);
 /* schema_keys.c: members and extras of an object. */
 int sv_keys_make(struct sv_schema *s, int32_t node, struct sv_leaf *leaf);
-/* schema_values.c: equal as JSON values, numbers by their value. What is looked at is counted as
- * work; false when that has run out. */
+/* schema_values.c: equal as JSON values, numbers by their value. Values visited count as work;
+ * false when none is left. */
 bool sv_values_equal(struct sv_schema *s, const json_t *a, const json_t *b);
-/* Leaves only those values of enums that the node's other keywords allow. */
+/* Removes values of enums that the node's other keywords do not allow. */
 int sv_values_filter(struct sv_schema *s);
-/* schema_apart.c: whether no value satisfies both, seen at once. */
+/* schema_apart.c: whether it is obvious that no value satisfies both. */
 bool sv_plainly_apart(struct sv_schema *s, const json_t *a, const json_t *b);
 /* schema_live.c */
 int sv_nodes_live(struct sv_schema *s);
-/* The error for a schema whose start is not live: that no value satisfies it, or that values do
- * which need more undeclared names than a grammar can tell apart. */
+/* The error for a schema whose start is not live: no value satisfies it, or only values that need
+ * several undeclared names, which a grammar cannot keep different. */
 int sv_schema_dead(struct sv_schema *s);
 /* ---------------------------------------------------------------- emission */
 
-/* Nodes becoming rules of a builder; errors stick to the builder. */
+/* Nodes as rules of a builder, which records errors. */
 struct sv_emit {
     struct sv_schema *s;
     struct sv_build *b;
@@ -239,7 +239,7 @@ struct sv_emit {
     int32_t *waiting;                /* nodes whose rule is called and not defined */
     int32_t n_waiting;
 };
-/* schema_emit.c: the start; all rules are defined behind it. */
+/* schema_emit.c: the start; defines all rules that it needs. */
 sv_expr sv_node_emit(struct sv_schema *s, struct sv_build *b, int32_t node);
 /* schema_text.c: sets what all nodes share. */
 void sv_emit_open(struct sv_emit *e);

@@ -1,6 +1,6 @@
 /*
- * schema_apart.c - detects two subschemas that no value satisfies both, without making nodes of
- * them.
+ * schema_apart.c - detects pairs of subschemas that no value satisfies together, without making
+ * nodes of them.
  *
  * Called by schema_node.c for every two alternatives of a oneOf: most differ by their type or by a
  * property with a const, which is enough. What is not detected here is found by making the set of
@@ -65,7 +65,7 @@ static bool requires(const json_t *schema, const json_t *name)
     return false;
 }
 
-/* Whether a text of this subschema can be an object only. */
+/* Whether this subschema allows objects only. */
 static bool object_only(const json_t *schema)
 {
     uint32_t said = sv_types_said(schema);
@@ -73,7 +73,7 @@ static bool object_only(const json_t *schema)
     return (said ? said : sv_types_implied(schema)) == SV_OBJECT;
 }
 
-/* Objects that both need a property whose value cannot satisfy both. */
+/* Whether both require a property whose value cannot satisfy both. */
 static bool members_apart(struct sv_schema *s, const json_t *a, const json_t *b)
 {
     const json_t *required = json_object_get(a, "required");

@@ -1,10 +1,10 @@
 /*
  * schema_emit.c - nodes as rules: the texts of the values that satisfy them.
  *
- * Called by schema.c when all nodes are known and those without values marked; text of strings and
- * numbers is schema_text.c's. Objects and arrays are small networks: a place between two members
- * is a state, what is written from one to the next an arc, so members that may be left out cost one
- * arc each. Must not: emit a way that leads to a node without values.
+ * Called by schema.c when all nodes are known and those without values marked; schema_text.c emits
+ * strings and numbers. Objects and arrays are small automata: a position between two members is a
+ * state, the text between two positions an arc, so optional members cost one arc each. Must not:
+ * emit a path that leads to a node without values.
  */
 #include "grammar/schema/schema.h"
 
@@ -15,7 +15,7 @@ static bool live(const struct sv_emit *e, int32_t node)
     return e->s->nodes[node].live != 0;
 }
 
-/* Values of the node in one of the rules that all schemas share; false: it needs one of its own. */
+/* The node's values by one of the rules that all schemas share; false: it needs its own rule. */
 static bool shared(const struct sv_emit *e, const struct sv_schema_node *n, sv_expr *rule)
 {
     const struct sv_leaf *leaf = n->leaf;
@@ -33,7 +33,7 @@ static bool shared(const struct sv_emit *e, const struct sv_schema_node *n, sv_e
     return true;
 }
 
-/* Calls the node's rule. A node that is called for the first time waits for its body. */
+/* Calls the node's rule. A node's first call queues its body. */
 static sv_expr call(struct sv_emit *e, int32_t node)
 {
     struct sv_schema_node *n = &e->s->nodes[node];
@@ -47,7 +47,7 @@ static sv_expr call(struct sv_emit *e, int32_t node)
     return n->rule;
 }
 
-/* open, then nothing or the inside, then close, with space where it may be. may_be_empty and
+/* open, then nothing or the inside, then close, with space where it is allowed. may_be_empty and
  * may_be_full: not both false. */
 static sv_expr enclosed(struct sv_emit *e, const char *brackets, bool may_be_empty,
                         bool may_be_full, sv_expr inside)
@@ -68,7 +68,7 @@ static sv_expr emit_array(struct sv_emit *e, const struct sv_leaf *leaf)
     int32_t n = leaf->n_prefix;
     sv_expr rest, inside;
 
-    /* An item that no value satisfies ends the array before it. */
+    /* the array must end before an item that no value satisfies */
     if (!live(e, leaf->items) && (max < 0 || max > n))
         max = n;
     for (int32_t i = n - 1; i >= 0; i--)
@@ -85,7 +85,7 @@ static sv_expr emit_array(struct sv_emit *e, const struct sv_leaf *leaf)
                                (int32_t)(min > begun ? min - begun : 0),
                                (int32_t)(max < 0 ? -1 : max - begun));
     }
-    /* Items by place, from the last: each brings all that may follow it. */
+    /* items by position, from the last: each with all that may follow it */
     for (int32_t i = n - 1; i >= 1; i--) {
         rest = sv_build_seq(b, (sv_expr[]){e->comma, call(e, leaf->prefix[i]), rest}, 3);
         if (i >= min)
@@ -97,9 +97,9 @@ static sv_expr emit_array(struct sv_emit *e, const struct sv_leaf *leaf)
 
 /* ---------------------------------------------------------------- objects */
 
-/* The network of an object. Row i of its states is before member i, row n behind the members, row
- * n + 1 behind another name; in a row a state for each count of members that are written, which
- * goes no further than it matters. */
+/* The automaton of an object. Row i of its states is before member i, row n after the members, row
+ * n + 1 after another name; a row has a state for each number of members so far, up to the largest
+ * that matters. */
 struct object {
     struct sv_emit *e;
     const struct sv_leaf *leaf;
@@ -108,7 +108,7 @@ struct object {
     sv_expr extra; /* "name": value, of the other names; only when has_extra */
     bool has_extra;
     bool *reached;    /* ((n + 2) * n_counts) */
-    int32_t out;      /* the state that leads out */
+    int32_t out;      /* the end state */
     sv_expr close[2]; /* the bracket, and with space before it */
     struct sv_arc *arcs;
     int32_t n_arcs;
@@ -151,7 +151,7 @@ static void set_extra(struct object *o)
     }
 }
 
-/* How far members must be counted. Whether there is one at all always counts: for the comma. */
+/* How far members must be counted. Whether there is one is always distinguished, for the comma. */
 static void set_counts(struct object *o)
 {
     int64_t n_required = 0, n_live = 0;
@@ -167,7 +167,7 @@ static void set_counts(struct object *o)
     o->n_counts = (int32_t)(o->max >= 0 ? o->max + 1 : o->min > 1 ? o->min + 1 : 2);
 }
 
-/* What leaves the states before member i. */
+/* The arcs from the states before member i. */
 static void member_arcs(struct object *o, int32_t i)
 {
     const struct sv_member *m = &o->leaf->members[i];
@@ -186,9 +186,9 @@ static void member_arcs(struct object *o, int32_t i)
     }
 }
 
-/* Behind the members: the end, or other names. These may be the same more than once, so only the
- * first of them counts towards the minimum. There is no space before the bracket when there is no
- * member, since that which follows the opening one may be there already. */
+/* After the members: the end, or other names. These may be repeated, so only the first of them
+ * counts towards the minimum. Without members there is no space before the closing bracket, as the
+ * opening bracket may be followed by space already. */
 static void last_arcs(struct object *o)
 {
     const int32_t n = o->leaf->n_members;

@@ -1,9 +1,8 @@
 /*
  * schema_format.c - the formats that strings may have, as regular expressions.
  *
- * Called by schema_string.c. Each is exact or a part of what the format allows, never more: dates
- * exist (29 February in leap years alone), names of hosts are short. Must not: know how they become
- * automata.
+ * Called by schema_string.c. Each is exact or a subset of what the format allows: dates exist (29
+ * February in leap years only), host names are short. Must not: know how they become automata.
  */
 #include "grammar/schema/schema.h"
 

@@ -1,6 +1,6 @@
 /*
  * schema_keys.c - the names in an object: declared members in the schema's order, and the sets of
- * other names with what their values must be.
+ * other names with the nodes of their values.
  *
  * Called by schema_leaf.c. Names that no subschema declares are split by which patternProperties
  * they match, exactly: every set of names gets its own subschemas. A name that is declared is in
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#define MAX_PATTERNS 16 /* of one object: they are bits of a mask */
+#define MAX_PATTERNS 16 /* of one object, bits of a mask */
 #define MAX_EXTRAS 64   /* sets of names */
 #define MAX_CLOSERS 8   /* subschemas of one object with unevaluatedProperties */
 
@@ -22,11 +22,11 @@ struct pattern {
     const struct sv_dfa *names;
 };
 
-/* A subschema with "unevaluatedProperties": false, which allows only the names that itself or one
- * of those beneath it speaks of. */
+/* A subschema with "unevaluatedProperties": false, which allows only names that it or one of its
+ * subschemas evaluates. */
 struct closer {
     bool *beneath; /* (n_parts) */
-    bool said;     /* of the name at hand */
+    bool said;     /* it evaluates the current name */
 };
 
 struct keys {
@@ -49,7 +49,7 @@ static const struct sv_spot *spot_at(const struct keys *k, int32_t i)
 
 /* ---------------------------------------------------------------- what one name's value must be */
 
-/* A part's say on a name: its properties, the patterns of the mask that are its own, or else its
+/* A part's constraints on a name: its properties, its patterns of the mask, or else its
  * additionalProperties. */
 static int add_part(struct keys *k, struct sv_set *set, int32_t i, const char *name, uint32_t mask,
                     bool *said, const char **at)
@@ -161,7 +161,7 @@ static int read_required(struct keys *k, int32_t i)
     const char *path = spot->path;
     int status = SV_OK;
 
-    /* Drafts before 4 had `required: true` at the member itself, which later ones do not know. */
+    /* Drafts before 4 had `required: true` at the member itself; later ones ignore it. */
     if (required && !json_is_array(required))
         return sv_schema_fail(k->s, SV_EINVAL, path, "'required' must be a list of names");
     for (size_t j = 0; j < json_array_size(required) && status == SV_OK; j++) {
@@ -200,7 +200,7 @@ static int read_patterns(struct keys *k, int32_t i)
     return SV_OK;
 }
 
-/* All propertyNames together; they may not have alternatives. */
+/* All propertyNames combined; they may not have alternatives. */
 static int read_names(struct keys *k)
 {
     struct sv_set set = {0};
@@ -262,7 +262,7 @@ static int split(struct keys *k, const struct sv_dfa *names, int p, uint32_t mas
     return status;
 }
 
-/* Every name but the members'. */
+/* Every name except the members'. */
 static int read_extras(struct keys *k)
 {
     const struct sv_leaf *leaf = k->leaf;
@@ -340,7 +340,7 @@ int sv_keys_make(struct sv_schema *s, int32_t node, struct sv_leaf *leaf)
     k.declares &= leaf->min_members <= n_possible;
     if (status == SV_OK)
         status = read_extras(&k);
-    /* A grammar cannot count names that are different from one another. */
+    /* A grammar cannot count distinct names. */
     if (status == SV_OK && leaf->n_extras && leaf->min_members > leaf->n_members + 1)
         status = sv_schema_fail(s, SV_EUNSUPPORTED, mine.path,
                                 "'minProperties' of %lld: at most one more than are declared",

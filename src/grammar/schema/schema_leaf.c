@@ -1,10 +1,10 @@
 /*
- * schema_leaf.c - what a set of subschemas without open unions says: types, values, numbers,
- * strings, arrays. Bounds of several subschemas are taken together.
+ * schema_leaf.c - the constraints of a set of subschemas without open unions: types, values,
+ * numbers, strings, arrays. Bounds of several subschemas are combined.
  *
- * Called by schema_node.c for each such set; objects' names are schema_keys.c's. Where no subschema
- * names a type, its keywords do: properties make it an object. Must not: decide whether a value
- * exists; that is schema_live.c's.
+ * Called by schema_node.c for each such set; schema_keys.c handles objects' names. Where no
+ * subschema names a type, its keywords imply one: properties make it an object. Must not: decide
+ * whether a value exists; schema_live.c does.
  */
 #include "grammar/schema/schema.h"
 
@@ -20,7 +20,7 @@ static const struct {
                   {"string", SV_STRING}, {"array", SV_ARRAY},
                   {"object", SV_OBJECT}};
 
-/* Keywords that only say something about one type. */
+/* Keywords that constrain one type only. */
 static const struct {
     const char *key;
     uint32_t bits;
@@ -93,7 +93,7 @@ static int read_types(struct sv_schema *s, const struct sv_spot *spot, uint32_t 
 
 /* ---------------------------------------------------------------- values */
 
-/* Takes those of the list that are among the values so far. */
+/* Intersects the values so far with the list. */
 static int read_values(struct sv_schema *s, struct sv_leaf *leaf, const json_t *one,
                        const json_t *list)
 {
@@ -178,8 +178,8 @@ static int read_decimal(struct sv_schema *s, const struct sv_spot *spot, const c
     return SV_OK;
 }
 
-/* exclusiveMinimum and exclusiveMaximum are numbers, or in old schemas say that the other bound is
- * excluded. */
+/* exclusiveMinimum and exclusiveMaximum are numbers, or in old schemas `true`: minimum or maximum
+ * is excluded. */
 static int read_bound(struct sv_schema *s, const struct sv_spot *spot, const char *key,
                       const char *exclusive, struct sv_numbers *n,
                       void (*tighten)(struct sv_numbers *, const struct sv_decimal *, bool))
@@ -285,8 +285,8 @@ int sv_schema_count(struct sv_schema *s, const struct sv_spot *spot, const char 
     return SV_OK;
 }
 
-/* The subschemas by place, and the one for the rest: prefixItems and items, or items and
- * additionalItems as they were called when items could be a list. */
+/* The subschemas by position, and the one for the rest: prefixItems and items, or in older drafts
+ * items (an array) and additionalItems. */
 struct items {
     const json_t *prefix, *rest; /* NULL: not there */
     const char *prefix_key, *rest_key;
@@ -303,7 +303,7 @@ static struct items items_of(const json_t *schema)
     return items;
 }
 
-/* The node of the item at a place; places from n_prefix on are all alike. */
+/* The node of the item at a position; all positions from n_prefix on have the same. */
 static int item_node(struct sv_schema *s, const struct sv_schema_node *node, size_t place,
                      bool *said, int32_t *out)
 {
@@ -361,7 +361,7 @@ static int make_items(struct sv_schema *s, int32_t node, struct sv_leaf *leaf)
         status = item_node(s, &s->nodes[node], i, &said, &leaf->prefix[i]);
     if (status == SV_OK)
         status = item_node(s, &s->nodes[node], n_prefix, &said, &leaf->items);
-    /* As with properties: a list of items that does not mention others has no others. */
+    /* as with properties: prefixItems without items allows no further items */
     if (n_prefix && !said && leaf->min_items <= (int64_t)n_prefix)
         leaf->items = SV_SCHEMA_NEVER;
     return status;

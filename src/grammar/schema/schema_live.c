@@ -1,10 +1,10 @@
 /*
- * schema_live.c - which nodes some value satisfies, type by type, so that the grammar has no way in
- * which a model could not go on.
+ * schema_live.c - finds the nodes that some value satisfies, type by type, so that the grammar has
+ * no dead ends.
  *
- * Called by schema.c after all nodes are made. A least fixed point: a list of lists without end has
- * no value, however often it refers to itself. Also holds the alternatives of a oneOf against each
- * other: two that can hold at the same time are refused, since text cannot be kept from both.
+ * Called by schema.c after all nodes are made. Computes a least fixed point: a schema that requires
+ * endlessly nested lists has no value. Also compares the alternatives of a oneOf: two that one
+ * value can satisfy are refused, since a grammar cannot exclude such values.
  */
 #include "grammar/schema/schema.h"
 
@@ -60,7 +60,7 @@ static uint32_t leaf_live(const struct sv_schema *s, const struct sv_leaf *leaf)
 
     if (leaf->has_values) /* filtered: types are those of the values that stay */
         return types;
-    /* SV_BROKEN: any number will do, and number_text[0] has them all. */
+    /* SV_BROKEN: any number is allowed, and number_text[0] has them all */
     if (types & SV_WHOLE && !text_live(leaf->number_text[types & SV_BROKEN ? 0 : 1]))
         types &= ~(uint32_t)(SV_BROKEN | SV_WHOLE);
     if (!text_live(leaf->strings))
@@ -95,7 +95,7 @@ static int check_apart(struct sv_schema *s)
     return SV_OK;
 }
 
-/* Nodes come behind those that lead to them, so few rounds are needed. */
+/* nodes come after those that lead to them, so few rounds are needed */
 int sv_nodes_live(struct sv_schema *s)
 {
     bool again = true;

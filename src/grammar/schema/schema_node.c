@@ -1,17 +1,17 @@
 /*
- * schema_node.c - sets of subschemas that one value must satisfy, each made once: unions are taken
- * apart into alternatives until a set says everything itself.
+ * schema_node.c - sets of subschemas that one value must satisfy, each made once: unions are
+ * expanded into alternatives until sets have none.
  *
- * Called by schema.c, and by the gathering files for the sets of members and items. A set in which
- * an anyOf or oneOf is open becomes a union: the set with each alternative in turn. Schemas that
- * refer to themselves end because a set that was seen is not made again, hostile ones because
- * their number is bounded. Must not: recurse along a schema; what is found waits in a row.
+ * Called by schema.c, and by schema_leaf.c and schema_keys.c for the sets of members and items. A
+ * set with an open anyOf or oneOf becomes a union: the set with each alternative in turn. Recursive
+ * schemas end because equal sets are one node, hostile ones because the number of nodes is bounded.
+ * Must not: recurse along a schema; new nodes are queued.
  */
 #include "grammar/schema/schema.h"
 
 #include <string.h>
 
-#define MAX_ALTERNATIVES 256 /* of a oneOf: every two are held against each other */
+#define MAX_ALTERNATIVES 256 /* of a oneOf: all pairs are compared */
 
 static uint32_t hash_set(const struct sv_part *parts, int32_t n)
 {
@@ -130,7 +130,7 @@ static int chosen(struct sv_schema *s, int32_t node, int32_t i, uint32_t mark, c
     return status == SV_OK ? sv_node_of(s, &set, at, out) : status;
 }
 
-/* Notes the sets that must be empty for a oneOf: those of any two alternatives. */
+/* Records the nodes that no value may satisfy for a oneOf: those of any two alternatives. */
 static int keep_apart(struct sv_schema *s, int32_t node, int32_t i, const json_t *list,
                       const char *path)
 {

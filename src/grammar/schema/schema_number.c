@@ -2,9 +2,9 @@
  * schema_number.c - JSON numbers within bounds and of multiples, as automata over their text.
  *
  * Called by schema_leaf.c and schema_emit.c. Bounds are decimals, not doubles: digits are compared
- * one by one as the text is read, so integers of any length are exact. A number that has bounds
- * or a step is written without exponent and with at most SV_NUMBER_DIGITS digits before and behind
- * the point together, which double precision tells apart. Must not: do arithmetic in doubles.
+ * one by one as the text is read, so integers of any length are exact. A number with bounds or a
+ * step has no exponent and at most SV_NUMBER_DIGITS digits before and after the point together,
+ * which double precision represents. Must not: do arithmetic in doubles.
  */
 #include "grammar/schema/schema.h"
 
@@ -130,13 +130,13 @@ struct number {
     int step_fraction;
 };
 
-/* How many digits the bound has before the point; 1 for those below 1. */
+/* The bound's digits before the point; 1 for bounds below 1. */
 static int whole_digits(const struct sv_decimal *d)
 {
     return d->point > 0 ? d->point : 1;
 }
 
-/* The comparison when the whole part is over: by length first. */
+/* The comparison at the end of the whole part: by length first. */
 static int settled(int so_far, int n_whole, const struct sv_decimal *bound)
 {
     int n = whole_digits(bound);
@@ -144,7 +144,7 @@ static int settled(int so_far, int n_whole, const struct sv_decimal *bound)
     return n_whole != n ? (n_whole < n ? -1 : 1) : so_far;
 }
 
-/* The comparison when the text ends: what the bound still has makes it larger. */
+/* The comparison at the end of the text: further digits make the bound larger. */
 static int final_order(const struct place *p, int so_far, const struct sv_decimal *bound)
 {
     int order = p->phase == AT_FRACTION ? so_far : settled(so_far, p->n_whole, bound);
@@ -178,8 +178,8 @@ static bool number_final(void *arg, const void *state)
     return rest == 0;
 }
 
-/* The order after one more digit: at counts whole digits, or is the place of a fraction's. What was
- * decided stays, but for a whole part that is longer than the bound's: its length decides. */
+/* The comparison after one more digit; `at` counts whole digits, or is a fraction digit's place. An
+ * earlier difference decides, except when the whole part is longer than the bound's. */
 static int8_t compared(int8_t so_far, int d, const struct sv_decimal *bound, bool whole, int at)
 {
     int other;
@@ -190,8 +190,7 @@ static int8_t compared(int8_t so_far, int d, const struct sv_decimal *bound, boo
     return so_far ? so_far : (int8_t)((d > other) - (d < other));
 }
 
-/* One more digit. Before the point it is held against the bound's digit at the same distance from
- * the bound's first. */
+/* One more digit. Before the point it is compared with the bound's digit of the same index. */
 static bool take_digit(const struct number *n, struct place *p, int d)
 {
     const struct side *s = &n->side[p->negative];
@@ -282,7 +281,7 @@ static bool set_step(struct number *n, const struct sv_decimal *step)
     return units <= SV_NUMBER_STEP;
 }
 
-/* Before and behind the point. */
+/* Digits before and after the point. */
 static int digits_of(const struct sv_decimal *d)
 {
     int behind = d->n_digits - d->point;

@@ -1,15 +1,15 @@
 /*
- * schema_read.c - finds subschemas: what keywords they have, and where $ref and allOf lead.
+ * schema_read.c - finds subschemas: which keywords they have, and where $ref and allOf lead.
  *
  * Called by schema_node.c, schema_leaf.c and schema_keys.c whenever a subschema joins a set. Each
- * one is looked at once. Keywords of the standard that this project does not turn into grammar are
- * refused here by name. Must not: read the values of keywords that belong to a type.
+ * one is read once. Keywords of the standard that are not supported are refused here by name. Must
+ * not: read the values of keywords that belong to a type.
  */
 #include "grammar/schema/schema.h"
 
 #include <string.h>
 
-#define MAX_FOLLOWED 200 /* $ref and allOf within one another */
+#define MAX_FOLLOWED 200 /* nested $ref and allOf */
 
 /* ---------------------------------------------------------------- keywords */
 
@@ -21,7 +21,7 @@ static bool one_of(const char *key, const char *const *list)
     return false;
 }
 
-/* Read by some file of the folder, and saying something about values. */
+/* Keywords that this folder supports and that constrain values. */
 static const char *const asserting[] = {"type",
                                         "enum",
                                         "const",
@@ -100,7 +100,7 @@ static uint32_t hash_address(const json_t *schema)
     return (uint32_t)(x >> 32);
 }
 
-/* Twice as large and more, before the table is half full. */
+/* The table grows before it is half full. */
 static int grow_table(struct sv_schema *s)
 {
     int32_t n = s->n_spot_table ? s->n_spot_table * 4 : 64;
@@ -197,7 +197,7 @@ static const json_t *step_into(const json_t *at, const char *key)
     return json_array_get(at, index);
 }
 
-/* What "#", "#/a/b" or the same behind the root's $id stands for. */
+/* Resolves "#", "#/a/b" or the same after the root's $id. */
 int sv_ref_target(struct sv_schema *s, const json_t *ref, const char *path, const json_t **target,
                   const char **target_path)
 {
@@ -233,8 +233,8 @@ int sv_ref_target(struct sv_schema *s, const json_t *ref, const char *path, cons
 
 enum followed { NOT_YET, ON_THE_WAY, FOLLOWED };
 
-/* Follows $ref, allOf, anyOf and oneOf. A subschema that refers back to itself without entering a
- * member or an item adds no constraint. Each is followed once. */
+/* Follows $ref, allOf, anyOf and oneOf, each once. A subschema that refers to itself without
+ * entering a member or an item is refused. */
 static int follow(struct sv_schema *s, const json_t *schema, const char *path, int depth)
 {
     static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
@@ -272,7 +272,7 @@ static int follow(struct sv_schema *s, const json_t *schema, const char *path, i
 
 /* ---------------------------------------------------------------- sets */
 
-/* A subschema whose spot is known: itself, then what it refers to. */
+/* Adds a subschema with a known spot, then those it refers to. */
 static int add_spot(struct sv_schema *s, struct sv_set *set, int32_t spot)
 {
     const json_t *schema = s->spots[spot].schema, *ref = json_object_get(schema, "$ref");
@@ -326,7 +326,7 @@ int sv_set_add(struct sv_schema *s, struct sv_set *set, const json_t *schema, co
     return add_spot(s, set, spot);
 }
 
-/* How deep is known: the schema was followed when it came into a set. */
+/* the depth is bounded: the schema was followed when it was added to a set */
 int sv_set_beneath(struct sv_schema *s, const json_t *schema, int64_t serial)
 {
     static const char *const lists[] = {"allOf", "anyOf", "oneOf"};

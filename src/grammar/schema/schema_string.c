@@ -1,17 +1,17 @@
 /*
- * schema_string.c - the strings that subschemas allow together: lengths, patterns, formats, and for
- * names of members lists of them.
+ * schema_string.c - the strings that subschemas allow together: lengths, patterns, formats, and
+ * lists of member names.
  *
- * Called by schema_leaf.c and schema_keys.c. Everything becomes automata over characters and is
- * taken together there, so a pattern with a length, or two patterns, are exact. Must not: know how
- * characters are escaped.
+ * Called by schema_leaf.c and schema_keys.c. All constraints become automata over characters, whose
+ * intersection is exact: a pattern with a length, or two patterns. Must not: know how characters
+ * are escaped.
  */
 #include "grammar/regex/regex.h"
 #include "grammar/schema/schema.h"
 
 #include <string.h>
 
-/* *all and also what d says; NULL is any string. */
+/* Intersects *all with d; NULL is any string. */
 static int meet(struct sv_schema *s, const struct sv_dfa **all, const struct sv_dfa *d)
 {
     if (*all)
@@ -20,7 +20,7 @@ static int meet(struct sv_schema *s, const struct sv_dfa **all, const struct sv_
     return SV_OK;
 }
 
-/* The expression is read by a builder of its own, which nothing is compiled of. */
+/* The expression is read into its own builder, which is not compiled. */
 static int regex_dfa(struct sv_schema *s, const char *text, size_t n, bool search,
                      const struct sv_dfa **out)
 {
@@ -53,7 +53,7 @@ static size_t find(const char *text, size_t n, char c)
         } else if (text[i] == '[') {
             in_class = true;
             i += i + 1 < n && text[i + 1] == '^';
-            i += i + 1 < n && text[i + 1] == ']'; /* in front it is a character */
+            i += i + 1 < n && text[i + 1] == ']'; /* a ] that comes first is a character */
         } else if (depth == 0 && text[i] == c) {
             return i;
         } else {
@@ -79,7 +79,7 @@ static int at_beginning(struct sv_schema *s, const char *text, size_t n, const s
     return status;
 }
 
-/* Whether a group that looks ahead begins here, and ends. */
+/* Whether a lookahead group begins here, and ends. */
 static bool looks_ahead(const char *text, size_t n, size_t *length)
 {
     if (n < 4 || memcmp(text, "(?", 2) || (text[2] != '!' && text[2] != '='))
@@ -88,8 +88,8 @@ static bool looks_ahead(const char *text, size_t n, size_t *length)
     return *length <= n;
 }
 
-/* Patterns that zod and pydantic write look ahead right behind their ^. There this is regular: what
- * is seen ahead is another set of strings, to which the text must belong, or must not. */
+/* Patterns of zod and pydantic use lookahead directly after ^. There it is regular: the lookahead
+ * is another set of strings, to which the text must belong, or must not. */
 int sv_pattern_dfa(struct sv_schema *s, const char *text, size_t n, const char *path,
                    const struct sv_dfa **out)
 {
@@ -97,7 +97,7 @@ int sv_pattern_dfa(struct sv_schema *s, const char *text, size_t n, const char *
     size_t length, at = 1;
     int status = SV_OK;
 
-    /* With alternatives, ^ and what is behind it belong to the first alone. */
+    /* with alternatives, ^ and the lookahead belong to the first only */
     if (!n || text[0] != '^' || !looks_ahead(text + 1, n - 1, &length) || find(text, n, '|') < n)
         return sv_schema_at(s, regex_dfa(s, text, n, true, out), path);
     for (; status == SV_OK && looks_ahead(text + at, n - at, &length); at += length) {
@@ -138,7 +138,7 @@ static int meet_format(struct sv_schema *s, const struct sv_spot *spot, const st
     const struct sv_dfa *d;
     int status;
 
-    /* Names that the standard does not have say nothing about values. */
+    /* unknown formats are ignored, as the standard requires */
     if (!name || !sv_format_find(name, &regex))
         return SV_OK;
     if (!regex)
@@ -174,12 +174,12 @@ int sv_strings_make(struct sv_schema *s, const struct sv_part *parts, int32_t n,
         if (status == SV_OK)
             status = meet(s, out, lengths);
     }
-    if (status == SV_OK && *out && *out != lengths) /* lengths alone are as small as can be */
+    if (status == SV_OK && *out && *out != lengths) /* lengths alone are minimal */
         status = sv_dfa_slim(&s->room, out, s->err);
     return sv_schema_at(s, status, path);
 }
 
-/* A list of names, of which only strings are names. */
+/* A list of names; entries that are not strings match no name. */
 static int meet_list(struct sv_schema *s, const json_t *one, const json_t *list,
                      const struct sv_dfa **all)
 {

@@ -1,16 +1,16 @@
 /*
- * schema_text.c - how values are written: space, strings and their escapes, numbers, and values
- * that stand in the schema.
+ * schema_text.c - the text of values: space, strings and their escapes, numbers, and values of the
+ * schema.
  *
- * Called by schema_emit.c. Any string may escape any character as JSON can. A string that is held
- * to something (a pattern, a length with it, a name) writes its characters plainly and escapes only
- * those that must be. Must not: let a model write space, or digits of a number, without end.
+ * Called by schema_emit.c. Unconstrained strings may escape any character as JSON can. Constrained
+ * strings (a pattern, a length with it, a name) escape only characters that must be. Must not:
+ * allow unbounded space or digits.
  */
 #include "grammar/schema/schema.h"
 
 #include <string.h>
 
-/* As deep as a model that indents by two is likely to mean; small ones write space for ever. */
+/* Enough for indentation by two; small models would generate space without end. */
 enum { MAX_SPACES = 20, MAX_TABS = 10 };
 
 sv_expr sv_emit_no_memory(struct sv_emit *e)
@@ -39,7 +39,7 @@ static sv_expr rule(struct sv_emit *e, const char *name, sv_expr body)
 
 /* ---------------------------------------------------------------- what all nodes share */
 
-/* Nothing, a space, or a line break with what it is indented by. */
+/* Nothing, a space, or a line break with indentation. */
 static sv_expr make_space(struct sv_emit *e)
 {
     struct sv_build *b = e->b;
@@ -81,8 +81,8 @@ static sv_expr hex4(struct sv_emit *e, const uint8_t digits[4][2])
     return sv_build_seq(e->b, x, 4);
 }
 
-/* What may stand behind a backslash: a letter, or u and a code other than 0000; two codes where the
- * character takes a pair of surrogates, which do not stand alone. */
+/* What may follow a backslash: a letter, or u and a code other than 0000; two codes for a pair of
+ * surrogates, which are not allowed alone. */
 static sv_expr make_escape(struct sv_emit *e)
 {
     static const uint8_t codes[][4][2] = {
@@ -123,7 +123,7 @@ static sv_expr make_number(struct sv_emit *e)
         sv_build_then(b, bytes(e, "."), sv_build_repeat(b, digit, 1, SV_NUMBER_LONGEST));
     sv_expr sign = sv_build_alt(b, (sv_expr[]){nothing, bytes(e, "+"), bytes(e, "-")}, 3);
     sv_expr mark = sv_build_or(b, bytes(e, "e"), bytes(e, "E"));
-    /* Two digits: no reader takes the number for an infinite one. */
+    /* two digits: no parser reads the number as infinite */
     sv_expr power = sv_build_seq(b, (sv_expr[]){mark, sign, sv_build_repeat(b, digit, 1, 2)}, 3);
 
     return sv_build_seq(b,
@@ -191,7 +191,7 @@ static sv_expr one_of(struct sv_emit *e, const struct sv_range *ranges, size_t n
     if (!plain)
         return sv_emit_no_memory(e);
     if (n == 2 && ranges[0].lo == SV_CP_FIRST && ranges[1].hi == SV_CP_LAST)
-        return e->character; /* all but surrogates, as automata have it */
+        return e->character; /* all except surrogates, as in automata */
     for (size_t i = 0, k = 0; i < n && k < 3;) {
         uint32_t lo = ranges[i].lo > allowed[k].lo ? ranges[i].lo : allowed[k].lo;
         uint32_t hi = ranges[i].hi < allowed[k].hi ? ranges[i].hi : allowed[k].hi;
@@ -213,7 +213,7 @@ static sv_expr one_plainly(struct sv_emit *e, const struct sv_range *ranges, siz
     return sv_build_chars(e->b, ranges, n, false);
 }
 
-/* The automaton as a network whose arcs are sets of characters: one for each pair of states. */
+/* The automaton as states whose arcs are sets of characters, one for each pair of states. */
 static sv_expr emit_dfa(struct sv_emit *e, const struct sv_dfa *d,
                         sv_expr (*label)(struct sv_emit *, const struct sv_range *, size_t))
 {
@@ -254,7 +254,7 @@ sv_expr sv_emit_number(struct sv_emit *e, const struct sv_dfa *text)
     return emit_dfa(e, text, one_plainly);
 }
 
-/* ---------------------------------------------------------------- values of the schema */
+/* ---------------------------------------------------------------- enum and const */
 
 sv_expr sv_emit_name(struct sv_emit *e, const char *name, size_t n)
 {

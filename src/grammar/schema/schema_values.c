@@ -1,9 +1,9 @@
 /*
- * schema_values.c - values that stand in a schema: enum and const. Which of them are equal, and
- * which the other keywords beside them allow.
+ * schema_values.c - the values of enum and const: which of them are equal, and which the other
+ * keywords allow.
  *
- * Called by schema_leaf.c and, once all nodes are made, by schema.c. Must not: be asked about text
- * that a model writes; grammars are for that.
+ * Called by schema_leaf.c and, once all nodes are made, by schema.c. Must not: check generated
+ * text; the grammar does.
  */
 #include "grammar/schema/schema.h"
 
@@ -22,7 +22,7 @@ static bool equal_numbers(const json_t *a, const json_t *b)
                : json_number_value(a) == json_number_value(b);
 }
 
-/* Units of work, of some 100 ns, that looking at a value takes without what is in it. */
+/* Units of work, some 100 ns each, to visit a value without its members. */
 static int64_t look(const json_t *v)
 {
     if (json_is_string(v))
@@ -94,7 +94,7 @@ static uint32_t type_of(const json_t *v)
     return 0;
 }
 
-/* The digits of the value, without point and exponent, as the automaton reads numbers. */
+/* The digits of the value, without point and exponent, as the automaton takes numbers. */
 static bool number_allowed(const struct sv_leaf *leaf, const json_t *v)
 {
     const bool whole = type_of(v) == SV_WHOLE;
@@ -171,7 +171,7 @@ static bool object_allowed(struct sv_schema *s, const struct sv_leaf *leaf, cons
     return true;
 }
 
-/* But for the list of values. */
+/* Except the list of values. */
 static bool leaf_allows(struct sv_schema *s, const struct sv_leaf *leaf, const json_t *v, int depth)
 {
     uint32_t type = type_of(v);
@@ -211,7 +211,7 @@ static bool allows(struct sv_schema *s, int32_t node, const json_t *v, int depth
     return false;
 }
 
-/* Each node's list loses what its own other keywords refuse. */
+/* Removes from each node's list the values that its other keywords refuse. */
 int sv_values_filter(struct sv_schema *s)
 {
     for (int32_t i = 0; i < s->n_nodes; i++) {
@@ -221,7 +221,7 @@ int sv_values_filter(struct sv_schema *s)
             continue;
         for (size_t v = 0; v < leaf->n_values; v++) {
             bool kept = leaf_allows(s, leaf, leaf->values[v], 0);
-            /* Afterwards, because it returns false when the work has run out. */
+            /* afterwards, as it returns false when no work is left */
             int status = sv_dfa_spend(&s->room, 1, s->err);
             if (status != SV_OK)
                 return sv_schema_at(s, status, s->nodes[i].path);
