@@ -8,12 +8,12 @@
  * gemm_cuda ways [CSV]: ways to go about it, side by side; gemm_cuda trace (in a build with
  * SV_GEMM_TRACE): when thread blocks pass their marks;
  * check-portable, rows-portable [CSV]: the portable kernels alone;
- * gemm_cuda hot [CSV [MS [ROWS...]]]: many rows on a card that is as warm as it may be: energy and
- * clock; gemm_cuda cold CSV PAUSE_S BUSY_MS ROWS...: layers on a card at rest, beside the vendor's
- * library, and busy for BUSY_MS; gemm_cuda once - ROWS...: the products of one layer, then the
- * vendor's, for a profiler; gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many
- * rows. Weights of the timed runs are all different (14 GB), so caches do not help. The share of
- * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
+ * gemm_cuda hot [CSV [MS [ROWS...]]]: many rows on a card at its highest temperature: energy and
+ * clock; gemm_cuda cold CSV PAUSE_S BUSY_MS ROWS...: layers on an idle card, compared with the
+ * vendor's library, and busy for BUSY_MS; gemm_cuda once - ROWS...: the products of one layer, then
+ * the vendor's, for a profiler; gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for
+ * many rows. Weights of the timed runs are all different (14 GB), so caches do not help. The share
+ * of bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
  * not: compare figures of different runs.
  */
 #include "backend/gpu/fp8.cuh"
@@ -569,8 +569,7 @@ enum { N_COLUMNS = sizeof columns / sizeof *columns };
 
 #include "bench/gemm_cuda_hot.h"
 
-/* Layers at rest and, if ms > 0, on a busy card: so many milliseconds of warming and of
- * measuring. */
+/* Layers on an idle and, if ms > 0, on a busy card: ms of warming up and ms of measuring. */
 static void cold(struct stack *s, double pause_s, double ms, int n_rows, char **rows)
 {
     static const struct cold_arm {

@@ -236,7 +236,7 @@ struct sv_request_stats {
 };
 int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_request_stats *out);
 
-/* Why a sequence got its width, and the steps whose cost is told; "plain", "draft", ... */
+/* Why a sequence got its width, and the steps whose cost is reported; "plain", "draft", ... */
 #define SV_WIDTH_REASONS 8
 #define SV_STEP_COSTS 5
 const char *sv_width_reason_name(int reason);

@@ -8,9 +8,8 @@
 
 #include "backend/device.h"
 
-/* A traced device's table is replaced until the trace ends: every op goes
- * through the trace first, which counts it, times it or leaves it out. Ops are told apart by kind,
- * shape and pass. */
+/* A traced device's table is replaced until the trace ends: every op goes through the trace first,
+ * which counts it, times it or leaves it out. Ops are distinguished by kind, shape and pass. */
 struct sv_trace;
 struct sv_trace_class {
     char name[40];

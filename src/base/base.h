@@ -127,8 +127,8 @@ void sv_map_close(struct sv_map *m);
  * nothing of it is read any more (copy false), given up. */
 int sv_map_detach(struct sv_map *m, bool copy, struct sv_err *err);
 /* Compares every file that is mapped in this process with what it was when it was mapped, and calls
- * fn for each one that changed: changed, the mapped bytes may be other ones now; else another file
- * has taken its name (or none), which harms no mapping and is told once. From any thread. */
+ * fn for each one that changed. changed: the mapped bytes may be different now; else the file was
+ * replaced or deleted, which affects no mapping and is reported once. From any thread. */
 typedef void (*sv_map_changed_fn)(void *user, const char *path, bool changed);
 void sv_map_compare(sv_map_changed_fn fn, void *user);
 /* From now on the process ends with a message and exit code 1 when the bytes of a mapped file
@@ -184,7 +184,7 @@ bool sv_queue_pop(struct sv_queue *q, void *item, int64_t wait_us);
  * posted, in order. Buffers are swapped, not copied, when the reader keeps up. A post makes the
  * descriptor readable when it is urgent or the quiet time is over; what is posted before gathers,
  * but waits at most hold_us. The reader sets these times (on sv_clock_us; at first it is never
- * quiet), and one when it must be woken in any case (INT64_MAX = none). take makes it
+ * quiet), and a time at which it must wake in any case (INT64_MAX = none). take makes it
  * unreadable. */
 struct sv_mail;
 int sv_mail_open(struct sv_mail **m, struct sv_err *err);

@@ -59,7 +59,7 @@ int sv_file_open(const char *path, bool only_regular, struct stat *st, struct sv
     return fd;
 }
 
-/* Reads fd to its end; the size that fstat told is only a hint, since pipes and /proc say 0. */
+/* Reads fd to its end; fstat's size is only a hint, since it is 0 for pipes and /proc. */
 static int read_all(struct sv_buf *buf, int fd, const char *path, size_t max_bytes,
                     struct sv_err *err)
 {

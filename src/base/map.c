@@ -29,7 +29,7 @@ struct slot {
     _Atomic size_t n_bytes;
     _Atomic(const char *) path; /* the sv_map's */
     struct stat was;            /* the file as it was mapped */
-    bool replaced;              /* another one has its name, which was told */
+    bool replaced;              /* another file has its name; reported already */
 };
 
 static struct slot table[N_SLOTS];

@@ -164,7 +164,7 @@ void sv_cli_clear_interrupt(void);
  * line was entered, and the next Ctrl-C is a first one again. */
 void sv_cli_idle(bool idle);
 /* After a Ctrl-C at the prompt, on an empty line or one that is dropped: the second one in a row on
- * an empty line tells the conversation to end. */
+ * an empty line ends the conversation. */
 void sv_cli_interrupted_at_prompt(bool empty);
 /* SIGINT and SIGTERM stop this server (sv_serve_stop), and end the process if its loop does not
  * respond. After leave, which is called before sv_serve_close, the next one ends the process. */

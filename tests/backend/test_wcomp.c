@@ -1,10 +1,9 @@
 /*
- * test_wcomp.c - the CPU's bf16 weights in fewer bits: the format expanded by plain C as wcomp.h
- * tells it, and products, head and rows of compressed weights against those of the same weights
- * kept whole, bit for bit.
+ * test_wcomp.c - the CPU's compressed bf16 weights: the format decoded by plain C as wcomp.h
+ * describes it, and products, head and rows of compressed weights compared with those of the
+ * uncompressed weights, bit for bit.
  *
- * Needs AVX512-VBMI2; a machine without it says so and tests only that nothing becomes compressed
- * there.
+ * Needs AVX512-VBMI2; without it only tests that nothing is compressed.
  */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 

@@ -1,6 +1,6 @@
 /*
- * test_map.c - mapped files that change: what a look at them tells, copies that do not change, and
- * the end of a process that reads behind a file's end.
+ * test_map.c - mapped files that change: how changes are reported, copies that do not change, and
+ * the exit of a process that reads beyond a file's end.
  *
  * Run by the test runner.
  */

@@ -1,8 +1,7 @@
 /*
- * test_watch.cu - a kernel that does not end: whatever waits for the device gives up after the time
- * it was given and says what was launched, everything afterwards fails at once, closing returns,
- * the engine tells its requests, and the process can end. A queue that is long but moves is waited
- * for.
+ * test_watch.cu - a kernel that does not end: waits for the device time out and name the last
+ * launches, every later call fails at once, closing returns, the engine fails its requests, and the
+ * process can exit. A long queue that makes progress does not time out.
  *
  * Built with CUDA=1; skips without a GPU. tests/gpu.sh runs it alone, because it is about time. The
  * kernel that stalls is this program's own and ends by itself after half a minute. Must not: leave

@@ -328,8 +328,8 @@ static struct run_case *draws(void)
     return c;
 }
 
-/* A mask draws what a list of allowed tokens draws, seed for seed, and with the model's own
- * probabilities, which are told as they are. */
+/* A mask samples what a list of allowed tokens samples, seed for seed; reported probabilities are
+ * the model's own. */
 static void drawn_as_the_model_has_it(void **state)
 {
     (void)state;

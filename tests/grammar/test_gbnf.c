@@ -192,9 +192,8 @@ static void gives_up_loudly(void **state)
     assert_in_range(walk("root ::= (\"a\"?){50000}", 40), 1, 39);
 }
 
-/* A token that is too expensive is only tried after a mark: rolling back undoes it, however
- * often, and whoever goes there for good is told so, at the same place whatever was asked before.
- */
+/* A token that is too expensive: when it is only tried, a rollback undoes the failure, however
+ * often; when it is taken, the matcher fails, at the same position whatever was tried before. */
 static void tries_what_is_too_dear(void **state)
 {
     static const char text[] = "root ::= [a-z]* | \"#!\" (\"a\"?){70000}";

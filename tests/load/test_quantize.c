@@ -1,7 +1,7 @@
 /*
- * test_quantize.c - models written in fewer bits, as directories and as GGUF files: each code is
- * the nearest of its scale, what is no projection stays as it is, the errors told are those of the
- * values read, and nothing is left of what failed.
+ * test_quantize.c - quantized models, as directories and as GGUF files: each code is the nearest of
+ * its scale, tensors that are not projections are unchanged, the reported errors are those of the
+ * values read, and a failed conversion leaves no files.
  *
  * timeout: 180
  */

@@ -522,8 +522,8 @@ static int32_t padded(int32_t n)
 }
 
 /* Tokens per us with rows cut once drafted. trip_us >= 0: where steps run ahead, counts are padded
- * and a cut takes so long. confidence_us: where the drafter tells how sure it is only when asked,
- * for so much a draft. *cut: confidence of the steps with rows cut. */
+ * and a cut takes so long. confidence_us: the cost per draft of the drafter's confidence, if it is
+ * computed only on request. *cut: confidence of the steps with rows cut. */
 static double run_cutting(const struct machine *m, const struct sv_accept_profile *prof, int32_t n,
                           float noise, double trip_us, double confidence_us, uint64_t seed,
                           double *cut)

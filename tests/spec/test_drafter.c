@@ -1,7 +1,7 @@
 /*
- * test_drafter.c - drafters are called alike, whatever they are: one that writes ids on the host,
- * one that writes them in a pass of its own, and none. Each describes itself, and a pass is told
- * how the target will choose.
+ * test_drafter.c - all drafters have one interface: one that writes ids on the host, one that
+ * writes them in a pass of its own, and none. Each describes itself, and a pass is given the
+ * target's sampling.
  */
 #include "testing.h"
 

@@ -2,8 +2,8 @@
  * fim.c - fill-in-the-middle prompts of /infill and of completions with a suffix: the text before
  * and after a cursor, between the model's own tokens for that.
  *
- * Called by prompt.c. The vocabulary tells which tokens there are, under the names that model
- * families use. Must not: take such tokens from the client's text.
+ * Called by prompt.c. The tokens are looked up in the vocabulary by the names that model families
+ * use. Must not: take such tokens from the client's text.
  */
 #include "serve/core/prompt.h"
 #include "serve/core/server.h"

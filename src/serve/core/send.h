@@ -14,10 +14,10 @@ void sv_call_free(struct sv_call *c);
 /* c->grammar is compiled, or rc and e say why not. */
 void sv_call_grammar_ready(struct sv_call *c, int rc, struct sv_api_err *e);
 
-/* pacing.c. After a batch of the worker's reports, flush sends what they brought, with one write to
- * each client. First chunks and ends are sent at once. All streams are written to at the same time,
- * if `all` is set: after the step that ends nearest to a gap since the last such time, or once
- * something has waited for that long. streams_due tells whether that time has come. */
+/* pacing.c. After a batch of the worker's reports, flush sends their output with one write to each
+ * client. First chunks and ends are sent at once. With `all` every stream is written to: after the
+ * step that ends nearest to one gap since the last such flush, or when output has waited for that
+ * long. streams_due: whether that time has come. */
 bool sv_call_streams_due(const struct sv_serve *s);
 void sv_call_flush(struct sv_serve *s, bool all);
 

@@ -49,7 +49,7 @@ struct sv_worker {
     struct sv_snapshot snap;
     int64_t snap_us;
     bool ended;  /* a request has ended since the last report */
-    bool urgent; /* the loop must be woken for the batch */
+    bool urgent; /* the batch must wake the loop */
     char
         reason[400]; /* the reason given to sv_worker_fail: written once by the loop, before FAIL */
 };

@@ -195,8 +195,8 @@ static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b)
 {
     return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)};
 }
-/* Rounded once: the sum of two is exact in double, and the last bit of a float that is not
- * remembers it. */
+/* Rounded once: the sum of two is exact in double; where it is not exact in float, the last bit of
+ * the float is set (round to odd). */
 static inline __nv_bfloat16 __hadd(__nv_bfloat16 a, __nv_bfloat16 b)
 {
     const double sum = (double)__bfloat162float(a) + (double)__bfloat162float(b);
