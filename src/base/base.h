@@ -3,10 +3,9 @@
  * buffers, files, the thread pool, log, clock, environment, random numbers, code points and
  * JSON access.
  *
- * Called by every other folder; includes nothing of theirs. This is the only folder that calls
- * malloc, getenv, mmap or pthread_create. Process-wide state lives here and nowhere else: the log
- * level and the fault-injection counters, both for tests and for start-up, never for the step, and
- * the table of mapped files (map.c).
+ * Called by every other folder; includes none of them. Only this folder calls malloc, getenv, mmap
+ * or pthread_create. It has all process-wide state: the log level and the fault-injection counters,
+ * for tests and start-up and never for the step, and the table of mapped files (map.c).
  */
 #ifndef SV_BASE_H
 #define SV_BASE_H
@@ -54,10 +53,10 @@ const char *sv_status_name(int code);
 /* Fills err (which may be NULL) and returns code, so that callers can `return sv_fail(...)`. */
 int sv_fail(struct sv_err *err, int code, int64_t pos, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* Puts "prefix: " before a message that is already there; keeps code and pos. Returns the code. */
+/* Adds "prefix: " to the message; keeps code and pos. Returns the code. */
 int sv_err_prefix(struct sv_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* A broken invariant: prints the message with file and line, then aborts. Never for outside
- * data. */
+/* A broken invariant: prints the message with file and line, then aborts. Never for invalid
+ * input. */
 void sv_panic_at(const char *file, int line, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 3, 4)));
 #define sv_panic(...) sv_panic_at(__FILE__, __LINE__, __VA_ARGS__)
@@ -73,7 +72,7 @@ void *sv_alloc(size_t n_bytes);
 void *sv_calloc(size_t count, size_t size); /* checks the product for overflow */
 void *sv_realloc(void *p, size_t old_bytes, size_t new_bytes);
 void sv_free(void *p);
-void sv_alloc_trim(void); /* gives freed memory that the C library keeps back to the system */
+void sv_alloc_trim(void); /* returns freed memory that the C library holds to the system */
 char *sv_strdup(const char *s);
 char *sv_strndup(const char *s, size_t n);
 
@@ -82,11 +81,11 @@ char *sv_strndup(const char *s, size_t n);
 void sv_fault_arm(int64_t nth);
 bool sv_fault_hit(void);      /* counts one fallible call; true when this one must fail */
 int64_t sv_fault_calls(void); /* calls counted since the last sv_fault_arm */
-/* While the guard is up, any allocation on this thread aborts: the step must not allocate. */
+/* While the guard is set, any allocation on this thread aborts: the step must not allocate. */
 void sv_alloc_guard(bool up);
 int64_t sv_alloc_live(void); /* blocks allocated and not freed; 0 at the end of a clean run */
 
-/* Bump allocator with one owner and one life time (model, engine, step). */
+/* Bump allocator with one owner and one lifetime (model, engine, step). */
 struct sv_arena {
     struct sv_arena_block *blocks;
     size_t n_bytes; /* handed out so far */
@@ -123,8 +122,8 @@ struct sv_map {
 };
 int sv_map_open(struct sv_map *m, const char *path, struct sv_err *err);
 void sv_map_close(struct sv_map *m);
-/* From now on the file may change: its pages are replaced by a copy at the same address, or, when
- * nothing of it is read any more (copy false), given up. */
+/* From now on the file may change: its pages are replaced by a copy at the same address, or, if
+ * they will not be read any more (copy false), unmapped. */
 int sv_map_detach(struct sv_map *m, bool copy, struct sv_err *err);
 /* Compares every file that is mapped in this process with what it was when it was mapped, and calls
  * fn for each one that changed. changed: the mapped bytes may be different now; else the file was
@@ -137,55 +136,53 @@ void sv_map_compare(sv_map_changed_fn fn, void *user);
 void sv_map_catch_faults(void);
 /* Reads a whole regular file of at most max_bytes into buf (appended). */
 int sv_file_read(struct sv_buf *buf, const char *path, size_t max_bytes, struct sv_err *err);
-/* The same, also of a pipe or device: only for a name that the user gave for this very file, such
- * as /dev/stdin. */
+/* The same, also for a pipe or device: only for a path that the user gave, such as /dev/stdin. */
 int sv_file_read_stream(struct sv_buf *buf, const char *path, size_t max_bytes, struct sv_err *err);
-/* Reads the regular file DIR/rest. No part of rest may be "..", nor a symbolic link, so that the
- * file lies below the directory whatever its tree has. Messages name rest. */
+/* Reads the regular file DIR/rest. No part of rest may be ".." or a symbolic link, so the file is
+ * below the directory. Messages name rest. */
 int sv_file_read_below(struct sv_buf *buf, const char *dir, const char *rest, size_t max_bytes,
                        struct sv_err *err);
-/* Writes to path.tmp, syncs, renames; straight into a pipe or device. */
+/* Writes to path.tmp, syncs, renames; writes directly to a pipe or device. */
 int sv_file_write(const char *path, const void *data, size_t n, struct sv_err *err);
 /* Whether the name exists, even as something that cannot be opened or read. */
 bool sv_file_exists(const char *path);
 bool sv_dir_exists(const char *path);
-/* "dir/name" in a fresh sv_alloc string; NULL when memory is out. */
+/* "dir/name" in a new sv_alloc string; NULL: out of memory. */
 char *sv_path_join(const char *dir, const char *name);
 
 /* ---------------------------------------------------------------- threads */
 
 /* A pool of n threads counting the caller as thread 0. run calls fn(arg, i, n) once for each i and
- * returns when all are done. The split of work over i is the callee's and must depend only on
- * (i, n), never on timing. Which thread does share i may change from run to run: the caller takes
- * what a worker has not begun. Workers spin briefly and then sleep. One run at a time. */
+ * returns when all are done. The callee divides the work over i, and must do so by (i, n) only,
+ * never by timing. Which thread runs part i may change from run to run: the caller runs parts that
+ * no worker has begun. Workers spin briefly and then sleep. One run at a time. */
 struct sv_pool;
 typedef void (*sv_pool_fn)(void *arg, int thread, int n_threads);
 int sv_pool_open(struct sv_pool **pool, int n_threads, struct sv_err *err);
 void sv_pool_close(struct sv_pool *pool);
 void sv_pool_run(struct sv_pool *pool, sv_pool_fn fn, void *arg);
-/* Barrier inside fn: all n threads of the current run meet. */
+/* Barrier inside fn, for all n threads of the current run. */
 void sv_pool_barrier(struct sv_pool *pool, int thread);
 int sv_cpu_count(void); /* processors this process may use */
 
-/* A plain thread, mutex and condition for the server's queues (pthreads behind it). */
+/* A pthread. */
 struct sv_thread;
 int sv_thread_start(struct sv_thread **t, void *(*fn)(void *), void *arg, struct sv_err *err);
 void *sv_thread_join(struct sv_thread *t);
 
-/* What two threads hand over (channel.c). A queue of at most `capacity` items of item_bytes; pop
+/* Communication between threads (channel.c). A queue of at most `capacity` items of item_bytes; pop
  * waits for at most wait_us (0: not at all). Any number of threads may push and pop. */
 struct sv_queue;
 int sv_queue_open(struct sv_queue **q, int32_t capacity, size_t item_bytes, struct sv_err *err);
 void sv_queue_close(struct sv_queue *q);
 bool sv_queue_push(struct sv_queue *q, const void *item); /* false: full */
 bool sv_queue_pop(struct sv_queue *q, void *item, int64_t wait_us);
-/* Batches of bytes for an event loop. post takes the batch's bytes and leaves it empty (on failure,
- * only when memory is out, the batch stays as it is); take replaces what `out` held by all that was
- * posted, in order. Buffers are swapped, not copied, when the reader keeps up. A post makes the
- * descriptor readable when it is urgent or the quiet time is over; what is posted before gathers,
- * but waits at most hold_us. The reader sets these times (on sv_clock_us; at first it is never
- * quiet), and a time at which it must wake in any case (INT64_MAX = none). take makes it
- * unreadable. */
+/* Batches of bytes for an event loop. post moves the batch's bytes and empties it (on failure,
+ * which is out of memory only, the batch is unchanged); take replaces the contents of `out` by all
+ * posted bytes, in order (buffers are swapped when the reader keeps up). A post makes the
+ * descriptor readable when it is urgent or the quiet time is over; earlier posts wait, for at most
+ * hold_us. The reader sets these times (on sv_clock_us; at first it is never quiet), and a time at
+ * which it must wake in any case (INT64_MAX = none). take makes the descriptor unreadable. */
 struct sv_mail;
 int sv_mail_open(struct sv_mail **m, struct sv_err *err);
 void sv_mail_close(struct sv_mail *m);
@@ -193,7 +190,7 @@ int sv_mail_fd(const struct sv_mail *m);
 int sv_mail_post(struct sv_mail *m, struct sv_buf *batch, bool urgent);
 void sv_mail_take(struct sv_mail *m, struct sv_buf *out);
 void sv_mail_quiet(struct sv_mail *m, int64_t until_us, int64_t hold_us, int64_t wake_us);
-/* A lock around what threads share and a cell cannot hold. Short work only. */
+/* A mutex for shared data that does not fit a cell. For short critical sections only. */
 struct sv_lock;
 int sv_lock_open(struct sv_lock **l, struct sv_err *err);
 void sv_lock_close(struct sv_lock *l);
@@ -237,7 +234,7 @@ void sv_opt_help(const struct sv_opt *table, const char *usage, FILE *out);
 /* ---------------------------------------------------------------- random numbers */
 
 /* Philox4x32-10 (Salmon et al., SC'11): a pure function of key and counter, so a draw depends on
- * (seed, position, stream) and on nothing that ran before. */
+ * (seed, position, stream) only. */
 void sv_philox(uint64_t key, uint64_t counter_lo, uint64_t counter_hi, uint32_t out[4]);
 /* Uniform in [0, 1) with 24 random bits from one 32-bit word. */
 static inline float sv_unit_float(uint32_t x)
@@ -263,7 +260,7 @@ json_t *sv_json_parse(const char *text, size_t n, struct sv_err *err);
 /* Parses a file of at most max_bytes; err names file and byte. */
 json_t *sv_json_load(const char *path, size_t max_bytes, struct sv_err *err);
 /* Field access with a clear error: "field 'x' is missing", "... must be an integer in [lo, hi]".
- * The _opt forms leave *out alone when the field is absent or null. */
+ * The _opt forms leave *out unchanged when the field is absent or null. */
 int sv_json_int(const json_t *obj, const char *key, int64_t lo, int64_t hi, int64_t *out,
                 struct sv_err *err);
 int sv_json_int_opt(const json_t *obj, const char *key, int64_t lo, int64_t hi, int64_t *out,
