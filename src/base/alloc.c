@@ -1,8 +1,8 @@
 /*
  * alloc.c - the project's only malloc: counted blocks, the fault countdown, the allocation guard.
  *
- * Called by everything that needs memory, jansson included (json.c hands it over). Every block is a
- * block of its own, so that AddressSanitizer sees each overrun. Must not: cache or pool blocks.
+ * Called by everything that needs memory, including jansson (set by json.c). Every allocation is a
+ * malloc of its own, so that AddressSanitizer detects each overrun. Must not: cache or pool blocks.
  */
 /* posix_memalign, which takes sizes that are no multiple of the alignment */
 #define _POSIX_C_SOURCE 200809L
@@ -49,8 +49,8 @@ int64_t sv_alloc_live(void)
     return atomic_load(&live_blocks);
 }
 
-/* Common to all allocations: true when this one may go ahead. Sizes above PTRDIFF_MAX break pointer
- * subtraction, so they count as exhausted memory. */
+/* For all allocations: whether this one is allowed. Sizes above PTRDIFF_MAX break pointer
+ * subtraction, so they count as out of memory. */
 static bool may_allocate(size_t n_bytes)
 {
     if (guard_up) {

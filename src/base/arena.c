@@ -1,9 +1,8 @@
 /*
  * arena.c - bump allocation for everything that is freed together (a model, an engine, a step).
  *
- * Called by the owners of those life times. Blocks are cleared when they are made and never handed
- * out twice, so arena memory starts as zeros. Must not: free single objects, or be shared by
- * threads.
+ * Called by the owners of those lifetimes. Blocks are cleared when allocated and never reused, so
+ * arena memory starts as zeros. Must not: free single objects, or be shared by threads.
  */
 #include "base/base.h"
 
@@ -34,7 +33,7 @@ void sv_arena_fini(struct sv_arena *a)
     a->n_bytes = 0;
 }
 
-/* A block with room for n_bytes goes to the front; what an old block still had free is given up. */
+/* Adds a block with room for n_bytes in front; free space of older blocks is not used any more. */
 static struct sv_arena_block *add_block(struct sv_arena *a, size_t n_bytes)
 {
     size_t cap = FIRST_BLOCK_BYTES;

@@ -1,7 +1,7 @@
 /*
  * buf.c - the growing byte buffer that writers of text and files use.
  *
- * Called by everything that builds output. A failure is remembered, not returned at each call. Must
+ * Called by everything that builds output. A failure is recorded, not returned by each call. Must
  * not: lose the terminating NUL, or grow by less than half (appending a byte at a time stays
  * linear).
  */

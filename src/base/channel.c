@@ -1,10 +1,9 @@
 /*
- * channel.c - how two threads hand things over: a bounded queue of items, batches of bytes with a
- * descriptor that an event loop can watch and that goes off only when it should, a cell that holds
- * the latest value of something, and a lock.
+ * channel.c - communication between threads: a bounded queue of items, batches of bytes with a
+ * descriptor for an event loop (mail), a cell with the latest value of something, and a lock.
  *
  * Called by the server's two threads. A queue and a cell never allocate after open; mail grows to
- * the largest batch seen and swaps buffers from then on. Must not: know what is carried.
+ * the largest batch seen and swaps buffers from then on. Must not: interpret the contents.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -76,7 +75,7 @@ bool sv_queue_push(struct sv_queue *q, const void *item)
     return room;
 }
 
-/* With the lock held, until something is there or the time is up. */
+/* Waits, with the lock held, until there is an item or the time is over. */
 static void await(struct sv_queue *q, int64_t wait_us)
 {
     struct timespec until;
@@ -113,9 +112,9 @@ bool sv_queue_pop(struct sv_queue *q, void *item, int64_t wait_us)
 struct sv_mail {
     pthread_mutex_t lock;
     struct sv_buf box; /* posted and not yet taken */
-    int fd;            /* timerfd; when it goes off the reader should look */
-    int64_t armed_us;  /* when that will be; INT64_MAX = never */
-    int64_t quiet_us;  /* what is posted before then waits for a later post, ... */
+    int fd;            /* timerfd; readable when the reader should take */
+    int64_t armed_us;  /* when it becomes readable; INT64_MAX = never */
+    int64_t quiet_us;  /* posts before then wait for a later post, ... */
     int64_t hold_us;   /* ... but no longer than this */
 };
 
@@ -153,7 +152,7 @@ int sv_mail_fd(const struct sv_mail *m)
     return m->fd;
 }
 
-/* With the lock held. A time that is past goes off at once; zero would switch it off. */
+/* With the lock held. A time in the past fires at once; zero would disarm the timer. */
 static void arm(struct sv_mail *m, int64_t at_us)
 {
     struct itimerspec t = {.it_value = {(time_t)(at_us / 1000000), (long)(at_us % 1000000) * 1000}};
@@ -179,7 +178,7 @@ int sv_mail_post(struct sv_mail *m, struct sv_buf *batch, bool urgent)
         m->box = *batch;
         *batch = empty;
     } else {
-        rc = sv_buf_reserve(&m->box, batch->len); /* a failed append would spoil the box */
+        rc = sv_buf_reserve(&m->box, batch->len); /* a failed append would set box.failed */
         if (!rc)
             sv_buf_append(&m->box, batch->data, batch->len);
     }

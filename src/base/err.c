@@ -1,7 +1,7 @@
 /*
- * err.c - status names, error records and the end of the road for broken invariants.
+ * err.c - status names, error records and the abort for broken invariants.
  *
- * Called by everything. Must not allocate: an error has to be reportable when memory is out.
+ * Called by everything. Must not allocate: errors must be reportable when memory is exhausted.
  */
 #include "base/internal.h"
 
@@ -46,7 +46,7 @@ int sv_err_prefix(struct sv_err *err, const char *fmt, ...)
     vsnprintf(prefix, sizeof prefix, fmt, ap);
     va_end(ap);
     snprintf(whole, sizeof whole, "%s: %s", prefix, err->msg);
-    /* If both are long, the tail is cut: the head, which has the place, is more useful. */
+    /* If both are long, the end is cut: the beginning names the place. */
     memcpy(err->msg, whole, sizeof err->msg - 1);
     err->msg[sizeof err->msg - 1] = 0;
     return err->code;

@@ -39,12 +39,12 @@ int sv_file_open(const char *path, bool only_regular, struct stat *st, struct sv
 {
     int fd, status = SV_OK;
 
-    /* Opening a device can have effects, and a pipe is waited for: neither is opened. O_NONBLOCK is
-     * for what takes the name's place after stat. */
+    /* Devices and pipes are not opened: opening one can have effects or block. O_NONBLOCK is for
+     * a file that is replaced by one after stat. */
     if (only_regular && stat(path, st) == 0 && !S_ISREG(st->st_mode))
         return not_regular(path, st, err);
     fd = sv_file_fault() ? -1 : open(path, O_RDONLY | O_CLOEXEC | (only_regular ? O_NONBLOCK : 0));
-    if (fd < 0 && errno == EWOULDBLOCK) /* a lease: its holder, a file server, gives it up */
+    if (fd < 0 && errno == EWOULDBLOCK) /* a lease, which its holder, a file server, will release */
         fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return sv_fail_errno(err, path, "cannot open", errno);
@@ -138,7 +138,7 @@ static int step_below(int at, const char *name, bool last, const char *rest, str
 int sv_file_read_below(struct sv_buf *buf, const char *dir, const char *rest, size_t max_bytes,
                        struct sv_err *err)
 {
-    char name[NAME_MAX + 2]; /* one that is too long stays too long */
+    char name[NAME_MAX + 2]; /* a name that is too long stays too long */
     struct stat st = {.st_mode = S_IFDIR};
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -192,7 +192,7 @@ int sv_file_write(const char *path, const void *data, size_t n, struct sv_err *e
     struct sv_buf tmp;
     struct stat st;
     int status, fd;
-    /* /dev/null is not to be renamed over */
+    /* a rename must not replace /dev/null */
     bool in_place = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
 
     sv_buf_init(&tmp);
@@ -225,7 +225,7 @@ bool sv_file_exists(const char *path)
 
     if (stat(path, &st) == 0)
         return true;
-    /* A link to nowhere, as an interrupted download leaves it, or no right to look: opening it must
+    /* A dangling link, as an interrupted download leaves it, or no permission: opening it must
      * say so. */
     return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }

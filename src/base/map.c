@@ -1,6 +1,6 @@
 /*
- * map.c - whole files as memory: mapping, copies in their place, files that change while they are
- * mapped.
+ * map.c - memory-mapped files: mapping, replacing a mapping by a copy, files that change while they
+ * are mapped.
  *
  * Called by load and text (open, close, detach), by the server, which compares, and by cli, which
  * has the SIGBUS handler installed. All mappings of files are in one table of the process: a
@@ -125,9 +125,8 @@ static bool same_time(const struct timespec *a, const struct timespec *b)
     return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-/* Whether the bytes of a file may have changed between two looks. The time of modification can be
- * put back (rsync --times); the time of change cannot, but new rights, owners and links change it
- * too. */
+/* Whether the bytes of a file may have changed between two stats. mtime can be set back (rsync
+ * --times); ctime cannot, but new permissions, owners and links change it too. */
 static bool content_changed(const struct stat *a, const struct stat *b)
 {
     return a->st_size != b->st_size || !same_time(&a->st_mtim, &b->st_mtim) ||
@@ -213,8 +212,8 @@ static size_t put(char *to, size_t at, size_t cap, const char *text)
     return at;
 }
 
-/* What the kernel raises for a page of a mapping that lies behind the file's end, or that cannot be
- * read. All else takes its usual way. */
+/* The kernel raises SIGBUS for a page of a mapping that is beyond the file's end, or that cannot be
+ * read. Any other SIGBUS gets the default action. */
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
     const uint8_t *at = info->si_addr;

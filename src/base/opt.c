@@ -1,8 +1,8 @@
 /*
  * opt.c - command lines: one table drives parsing and --help.
  *
- * Called by src/cli, the benches and the training tools' helpers. Must not: print anything but
- * --help, or exit; the caller decides what an error costs.
+ * Called by src/cli, the benches and the training tools' helpers. Must not: print anything except
+ * --help, or exit.
  */
 #include "base/base.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A number, but none that fits; else the word is no number at all. */
+/* A number that is out of range; else the word is not a number. */
 static int bad_number(const struct sv_opt *o, const char *text, bool too_large, int at,
                       struct sv_err *err)
 {
@@ -68,7 +68,7 @@ static const struct sv_opt *find_letter(const struct sv_opt *table, char letter)
     return NULL;
 }
 
-/* The words still to read. */
+/* The remaining words. */
 struct words {
     char **argv;
     int argc, at;

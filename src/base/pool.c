@@ -5,10 +5,10 @@
  * and end of a section are two atomic words that waiters first watch for a bounded time and then
  * sleep on (futex). Must not: allocate or take a lock in sv_pool_run, or change how work is split.
  *
- * A share of a run is done by whoever claims it first. Worker i only ever claims share i; the
- * caller, done with share 0, takes shares that are not claimed yet. So a worker that is still
- * asleep, or whose processor is busy with another process, causes no delay. Shares that meet at a
- * barrier are safe: when the caller returns from its own, all others have been claimed.
+ * The first thread that claims a share of a run executes it. Worker i only claims share i; the
+ * caller, after share 0, claims shares that are not claimed yet. So a worker that is still asleep,
+ * or whose processor runs another process, causes no delay. Shares with a barrier are safe: when
+ * the caller returns from its own, all others have been claimed.
  *
  * Sleeping without lost wake-ups: a waiter announces itself in `sleepers`, then reads the word
  * again; a waker changes the word, then reads `sleepers`. All four are sequentially
@@ -30,16 +30,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* How long a waiter watches before it sleeps. Long enough for the gap between two sections of a
- * pass, short enough not to starve other processes of a shared machine. With more threads than
- * processors watching keeps the others from working, so it ends almost at once. */
+/* How long a waiter spins before it sleeps. Long enough for the gap between two sections of a pass,
+ * short enough not to starve other processes of a shared machine. With more threads than processors
+ * spinning keeps the others from working, so it ends almost at once. */
 #ifndef SPIN_NS
 #define SPIN_NS 40000
 #endif
 #define SPIN_CROWDED_NS 500
 #define PAUSES_PER_LOOK 16 /* between two reads of the clock */
 
-/* A counter that threads wait on. A cache line of its own: it is watched while others write. */
+/* A counter that threads wait on, in a cache line of its own, as waiters poll it. */
 struct event {
     _Alignas(SV_ALIGN) _Atomic uint32_t word;
     _Atomic uint32_t sleepers;
@@ -113,8 +113,8 @@ static void event_wake(struct event *e)
         syscall(SYS_futex, &e->word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* True for one caller of each (worker, run). Whoever gets it may read fn and arg: the run cannot
- * end, and so the next not begin, before this share is done. */
+/* True for one caller of each (worker, run), which may then read fn and arg: the run cannot end,
+ * and the next not begin, before this share is done. */
 static bool claim(struct worker *w, uint32_t run)
 {
     uint32_t before = run - 1;
@@ -137,7 +137,7 @@ static void *worker_main(void *arg)
 
     for (;;) {
         event_wait(&pool->start, run, false, pool->spin_ns);
-        /* may have passed over runs that went on without this one */
+        /* other threads may have run this worker's shares of runs in between */
         run = event_read(&pool->start);
         if (atomic_load_explicit(&pool->stop, memory_order_relaxed))
             return NULL;

@@ -1,11 +1,10 @@
 /*
  * shared.c - counters that threads and processes wait for, and memory that processes share.
  *
- * A waiter watches the counter for a while and then sleeps (futex), for a few milliseconds at a
- * time: who stops everybody does not know where they sleep. A waiter announces itself in n_asleep
- * and reads the value again, a writer changes the value and then reads n_asleep; all four are
- * sequentially consistent, so that one of the two sees the other. Must not: allocate, or wait
- * without end.
+ * A waiter polls the counter for a while and then sleeps (futex), for a few milliseconds at a time,
+ * because setting the stop word wakes no one. A waiter announces itself in n_asleep and reads the
+ * value again, a writer changes the value and then reads n_asleep; all four are sequentially
+ * consistent, so that one of the two sees the other. Must not: allocate, or wait without end.
  */
 #define _GNU_SOURCE /* syscall, memfd_create */
 
@@ -81,7 +80,7 @@ enum sv_wait sv_count_wait(struct sv_count *c, uint32_t value, const uint32_t *s
             return SV_WAIT_TIMEOUT;
         if (now - begin >= spin_us) {
             nap(c, value);
-            i = PAUSES_PER_LOOK - 1; /* the next look is at the clock as well */
+            i = PAUSES_PER_LOOK - 1; /* the next iteration reads the clock too */
         }
     }
     return SV_WAIT_OK;
@@ -98,8 +97,8 @@ static int map(void **memory, size_t n_bytes, int fd, const char *name, struct s
     return SV_OK;
 }
 
-/* A file without a name: others find it by the descriptor. Its pages are there from the start, so
- * that there is no SIGBUS later. */
+/* A memfd: others open it by its descriptor. Its pages are allocated at the start, so that there is
+ * no SIGBUS later. */
 int sv_shared_open(struct sv_shared *s, size_t n_bytes, struct sv_err *err)
 {
     *s = (struct sv_shared){.n_bytes = n_bytes, .fd = -1};

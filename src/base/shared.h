@@ -3,8 +3,7 @@
  * memory that processes share.
  *
  * Part of base.h, which includes it. Called by the CPU backend (parts of sums) and dist (plans).
- * Every wait ends: with the count, with the stop word or with the time. Must not: know what is
- * counted.
+ * Every wait ends: by the count, the stop word or the timeout. Must not: interpret the counts.
  */
 #ifndef SV_BASE_SHARED_H
 #define SV_BASE_SHARED_H
@@ -16,7 +15,7 @@
 struct sv_err;
 
 /* One thread counts up, any number wait, also in other processes that map the same memory. All
- * bytes 0: nothing was counted. A cache line of its own, as it is watched while others write. */
+ * bytes 0: count 0. In a cache line of its own, as waiters poll it. */
 struct sv_count {
     uint32_t value;
     uint32_t n_asleep;
@@ -31,14 +30,13 @@ enum sv_wait {
 uint32_t sv_count_read(const struct sv_count *c);
 void sv_count_set(struct sv_count *c, uint32_t value);
 void sv_count_add(struct sv_count *c); /* one more; from any thread */
-/* Waits until the count has reached `value`, counting modulo 2^32. Watches it for spin_us, then
- * sleeps; looks at *stop (NULL: there is none) every few milliseconds at least. timeout_us < 0: no
- * limit. */
+/* Waits until the count has reached `value`, counting modulo 2^32. Polls for spin_us, then sleeps;
+ * reads *stop (NULL: none) at least every few milliseconds. timeout_us < 0: no limit. */
 enum sv_wait sv_count_wait(struct sv_count *c, uint32_t value, const uint32_t *stop,
                            int64_t spin_us, int64_t timeout_us);
 
 /* Cleared memory that other processes of this user on this machine can map by its name for as long
- * as it is open here. Nothing is left behind when processes end. */
+ * as it is open here. It disappears when the processes end. */
 struct sv_shared {
     void *memory;
     size_t n_bytes;
