@@ -26,6 +26,7 @@ struct tile {
     int32_t cols;         /* from one quad of k to the next */
     int32_t rows;         /* of them that count */
     int32_t n0, m;
+    struct soon soon; /* whole: the unit after this one */
 };
 
 /* Integer sums are added to the group's sum: they share weights' scales. */
@@ -55,8 +56,7 @@ UNCHECKED MUST_INLINE void add_quads(const int bits, const int nr, vi *sum, cons
 }
 
 /* whole: codes and scales are expanded. */
-UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const bool whole,
-                                const struct tile *t)
+UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const bool whole, struct tile *t)
 {
     const struct sv_codes *c = t->c;
     const int32_t k = c->q.cols,
@@ -94,6 +94,8 @@ UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const bool whole,
             const int32_t end = n - s < GROUP / SV_CODES_STEP ? n : s + GROUP / SV_CODES_STEP;
             for (; s < end; s++, at += bits * 64, x += QUADS * cols) {
                 const int32_t e = s * SV_CODES_STEP / group * UNIT;
+                if (whole)
+                    ask_soon(&t->soon);
                 for (int i = 0; i < bits && !whole; i++)
                     __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)i * 64 + AHEAD), 0,
                                        2);
@@ -126,9 +128,9 @@ UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const bool whole,
     emit(t->s, t->n0, t->m, t->rows, done);
 }
 
-typedef void tile_fn(const struct tile *t);
+typedef void tile_fn(struct tile *t);
 #define TILE(bits, nr)                                                                             \
-    UNCHECKED static void tile_##bits##x##nr(const struct tile *t)                                 \
+    UNCHECKED static void tile_##bits##x##nr(struct tile *t)                                       \
     {                                                                                              \
         tile(bits, nr, false, t);                                                                  \
     }
@@ -146,7 +148,7 @@ TILES(4)
 TILES(5)
 TILES(6)
 TILES(8)
-UNCHECKED static void tile_whole(const struct tile *t)
+UNCHECKED static void tile_whole(struct tile *t)
 {
     tile(8, TALL, true, t);
 }
@@ -162,7 +164,8 @@ UNCHECKED static void expand(struct tile *t, uint8_t *to)
     t->codes = to;
     t->scales = scales;
     for (int32_t k0 = 0; k0 < c->q.cols; k0 += SV_CODES_CHUNK) {
-        at = expand_chunk(c, at, steps_at(c, k0), to + (size_t)k0 * UNIT, scales);
+        at =
+            expand_chunk(c, at, steps_at(c, k0), t->n0 == t->s->n0, to + (size_t)k0 * UNIT, scales);
         scales += 2 * c->n_scales * UNIT;
     }
 }
@@ -177,8 +180,12 @@ static void run(const struct sv_gemm_span *s)
     const int bits = bits_of(t.c);
     for (t.n0 = s->n0; t.n0 < s->n1; t.n0 += UNIT) {
         t.head = sv_codes_unit(t.c, s->item->w, t.n0 / UNIT);
-        if (rows > TALL)
+        if (rows > TALL) {
             expand(&t, s->thread->unit_w);
+            t.soon = soon_of((uintptr_t)t.head + t.c->unit_bytes,
+                             t.n0 + UNIT < s->n1 ? t.c->unit_bytes : 0,
+                             (rows + TALL - 1) / TALL * (c->k / SV_CODES_STEP));
+        }
         for (int32_t m = 0; m < rows; m += TALL) {
             t.m = c->m0 + m;
             t.rows = rows - m < TALL ? rows - m : TALL;

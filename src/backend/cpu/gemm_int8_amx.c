@@ -53,6 +53,7 @@ struct job {
     int32_t n0, k0, k1; /* two units, a block of k */
     int32_t k, rows;    /* all */
     size_t block_words; /* of packed input */
+    struct soon *soon;  /* the two units after these */
 };
 
 /* GCC's tile loads do not declare that they read memory. */
@@ -172,6 +173,7 @@ UNCHECKED MUST_INLINE void scale(const struct job *j, const int32_t each, int32_
             part[u][r] = f_set(0);
     for (; k < end; k += each, sum++, sums += 16, by += UNIT) {
         vf b[2], minus[2];
+        ask_soon(j->soon);
 #pragma GCC unroll 2
         for (int u = 0; u < 2; u++) {
             const float *at = by + u * (2 * SV_CODES_SCALES * UNIT);
@@ -254,7 +256,7 @@ PASS(128)
 UNCHECKED static void expand(const struct job *j, int u, const uint8_t **from)
 {
     const int n = steps_at(j->c, j->k0);
-    *from = expand_chunk(j->c, *from, n, j->to->codes[u], j->to->scales[u]);
+    *from = expand_chunk(j->c, *from, n, j->n0 == j->s->n0, j->to->codes[u], j->to->scales[u]);
     if (n % 2) /* a tile may reach so far, with input of something else */
         memset(j->to->codes[u] + n * SV_CODES_STEP * UNIT, 0, SV_CODES_STEP * UNIT);
 }
@@ -269,13 +271,18 @@ static void run_tiles(const struct sv_gemm_span *s)
                     .k = c->k,
                     .rows = c->m1 - c->m0,
                     .block_words = sums_at(c->k, LENGTHS) * 16};
-    const int32_t each = each_of(j.c);
+    const int32_t each = each_of(j.c), left = s->n1 - 2 * UNIT;
+    struct soon soon;
+    j.soon = &soon;
     configure(each);
     for (j.n0 = s->n0; j.n0 < s->n1; j.n0 += 2 * UNIT) {
         const uint8_t *from[2];
         for (int u = 0; u < 2; u++) /* a single one twice */
             from[u] =
                 sv_codes_unit(j.c, s->item->w, j.n0 / UNIT + (j.n0 + u * UNIT < s->n1 ? u : 0));
+        const size_t more = j.n0 + UNIT < left ? 2 : j.n0 < left ? 1 : 0;
+        soon = soon_of((uintptr_t)from[0] + 2 * j.c->unit_bytes, more * j.c->unit_bytes,
+                       (j.rows + HALF - 1) / HALF * (int32_t)n_of(j.k, each));
         for (j.k0 = 0; j.k0 < j.k; j.k0 = j.k1) {
             j.k1 = j.k - j.k0 < BLOCK_K ? j.k : j.k0 + BLOCK_K;
             for (int u = 0; u < 2; u++)

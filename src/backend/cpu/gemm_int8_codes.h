@@ -13,6 +13,28 @@
 #define QUADS (SV_CODES_STEP / 4)
 #define AHEAD 4096 /* prefetch distance in bytes */
 
+/* ---------------------------------------------------------------- the next units */
+
+/* Their lines, prefetched a few at a time while others are multiplied: all at once they would wait
+ * for one another, and the products for them. */
+struct soon {
+    uintptr_t at;
+    int32_t left, each;
+};
+
+/* Of n bytes, in so many calls of ask_soon. */
+static struct soon soon_of(uintptr_t at, size_t n, int32_t calls)
+{
+    const int32_t lines = (int32_t)((n + 63) / 64);
+    return (struct soon){at, lines, (lines + calls - 1) / calls};
+}
+
+UNCHECKED MUST_INLINE void ask_soon(struct soon *q)
+{
+    for (int32_t i = 0; i < q->each && q->left > 0; i++, q->left--, q->at += 64)
+        __builtin_prefetch((const void *)q->at, 0, 2);
+}
+
 /* ---------------------------------------------------------------- scales of weights */
 
 UNCHECKED MUST_INLINE vf scale_at(enum sv_codes_scale as, const uint8_t *head, int e)
@@ -88,16 +110,16 @@ MUST_INLINE int32_t steps_at(const struct sv_codes *c, int32_t k0)
 }
 
 /* A chunk of n steps at `at`: its codes as bytes, [step][quad], and [n_scales] multipliers and as
- * many subtrahends. Returns the next chunk. */
+ * many subtrahends. first: nothing was prefetched. Returns the next chunk. */
 UNCHECKED static const uint8_t *expand_chunk(const struct sv_codes *c, const uint8_t *at, int n,
-                                             uint8_t *code, float *scales)
+                                             bool first, uint8_t *code, float *scales)
 {
     const int bits = bits_of(c);
     scales_of(c, at, (n * SV_CODES_STEP + c->group - 1) / c->group, scales,
               scales + c->n_scales * UNIT);
     at += c->head_bytes;
     for (int s = 0; s < n; s++, at += c->step_bytes) {
-        for (int i = 0; i < c->step_bytes; i += 64)
+        for (int i = 0; i < c->step_bytes && first; i += 64)
             __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)i + AHEAD), 0, 2);
 #pragma GCC unroll 8
         for (int q = 0; q < QUADS; q++, code += 64)
