@@ -12,7 +12,9 @@
 #include "backend/cpu/gemm_int8_input.h"
 #include "backend/cpu/gemm_int8_codes.h"
 
-#define TALL INT8_TALL /* rows of the largest tile: 1, 4 or 8 */
+#define TALL INT8_TALL /* rows of the largest tile: 1, 4 or 16 */
+/* of one of expanded codes: more sums than registers would take longer */
+#define WHOLE (TALL < 8 ? TALL : 8)
 
 /* ---------------------------------------------------------------- one tile */
 
@@ -34,7 +36,7 @@ UNCHECKED MUST_INLINE void close_sums(const int nr, vi *sum, vf *part, const flo
                                       const float *minus, const float *sums)
 {
     const vf b = f_load(by), m = f_load(minus);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < nr; r++) {
         part[r] = f_fma(b, f_of(sum[r]), part[r]);
         part[r] = f_fma(m, f_set(sums[r]), part[r]);
@@ -49,7 +51,7 @@ UNCHECKED MUST_INLINE void add_quads(const int bits, const int nr, vi *sum, cons
     for (int q = q0; q < q0 + QUADS / 2; q++) {
         __asm__ volatile("" ::: "memory"); /* x is not loaded ahead: too few registers */
         const vi w = quad_of(bits, step, q);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int r = 0; r < nr; r++)
             sum[r] = i_dot(bits, sum[r], w, x[q * cols + r]);
     }
@@ -60,9 +62,9 @@ UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const bool whole, 
 {
     const struct sv_codes *c = t->c;
     const int32_t k = c->q.cols,
-                  cols = !whole      ? nr
-                         : TALL == 8 ? 16
-                                     : t->cols,
+                  cols = !whole       ? nr
+                         : TALL == 16 ? 16
+                                      : t->cols,
                   group = c->group, n_scales = c->n_scales;
     const int32_t *x = t->x;
     const float *scale = (const float *)x + (size_t)k / 4 * (size_t)cols;
@@ -72,7 +74,7 @@ UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const bool whole, 
     float own[2 * SV_CODES_SCALES * UNIT];
     vf acc[TALL], part[TALL];
     vi sum[TALL];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < nr; r++)
         acc[r] = f_set(0);
     for (int32_t k0 = 0; k0 < k; k0 += SV_CODES_CHUNK) {
@@ -86,7 +88,7 @@ UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const bool whole, 
         }
         const float *minus = by + n_scales * UNIT;
         for (int32_t s = 0; s < n; scale += cols) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (int r = 0; r < nr; r++) {
                 part[r] = f_set(0);
                 sum[r] = i_zero();
@@ -115,14 +117,14 @@ UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const bool whole, 
                     sums += cols;
                 }
             }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (int r = 0; r < nr; r++)
                 acc[r] = f_fma(f_set(scale[r]), part[r], acc[r]);
         }
         by += whole ? 2 * n_scales * UNIT : 0;
     }
     vf done[TALL];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < TALL; r++)
         done[r] = acc[r < nr ? r : 0];
     emit(t->s, t->n0, t->m, t->rows, done);
@@ -141,8 +143,9 @@ typedef void tile_fn(struct tile *t);
 #define TILES(bits) TILE(bits, 1) TILE(bits, 2) TILE(bits, 4)
 #define ENTRY(bits) [bits] = {tile_##bits##x1, tile_##bits##x2, tile_##bits##x4}
 #else
-#define TILES(bits) TILE(bits, 1) TILE(bits, 2) TILE(bits, 4) TILE(bits, 8)
-#define ENTRY(bits) [bits] = {tile_##bits##x1, tile_##bits##x2, tile_##bits##x4, tile_##bits##x8}
+#define TILES(bits) TILE(bits, 1) TILE(bits, 2) TILE(bits, 4) TILE(bits, 8) TILE(bits, 16)
+#define ENTRY(bits)                                                                                \
+    [bits] = {tile_##bits##x1, tile_##bits##x2, tile_##bits##x4, tile_##bits##x8, tile_##bits##x16}
 #endif
 TILES(4)
 TILES(5)
@@ -150,7 +153,7 @@ TILES(6)
 TILES(8)
 UNCHECKED static void tile_whole(struct tile *t)
 {
-    tile(8, TALL, true, t);
+    tile(8, WHOLE, true, t);
 }
 
 /* ---------------------------------------------------------------- all of a span */
@@ -172,25 +175,30 @@ UNCHECKED static void expand(struct tile *t, uint8_t *to)
 
 static void run(const struct sv_gemm_span *s)
 {
-    static tile_fn *const fns[9][4] = {ENTRY(4), ENTRY(5), ENTRY(6), ENTRY(8)};
+    static tile_fn *const fns[9][5] = {ENTRY(4), ENTRY(5), ENTRY(6), ENTRY(8)};
     const struct sv_gemm_call *c = s->call;
     const int32_t rows = c->m1 - c->m0;
     struct tile t = {.s = s, .c = s->item->codes, .cols = sv_gemm_tile_cols(rows)};
     const size_t block = sums_at(c->k, LENGTHS) * (size_t)t.cols;
-    const int bits = bits_of(t.c);
+    const int bits = bits_of(t.c), height = rows > 8 ? 4 : rows > 4 ? 3 : rows > 2 ? 2 : rows - 1;
     for (t.n0 = s->n0; t.n0 < s->n1; t.n0 += UNIT) {
         t.head = sv_codes_unit(t.c, s->item->w, t.n0 / UNIT);
-        if (rows > TALL) {
-            expand(&t, s->thread->unit_w);
-            t.soon = soon_of((uintptr_t)t.head + t.c->unit_bytes,
-                             t.n0 + UNIT < s->n1 ? t.c->unit_bytes : 0,
-                             (rows + TALL - 1) / TALL * (c->k / SV_CODES_STEP));
+        t.m = c->m0;
+        t.rows = rows;
+        t.x = s->xp;
+        if (rows <= TALL) {
+            fns[bits][height](&t);
+            continue;
         }
-        for (int32_t m = 0; m < rows; m += TALL) {
+        expand(&t, s->thread->unit_w);
+        t.soon =
+            soon_of((uintptr_t)t.head + t.c->unit_bytes, t.n0 + UNIT < s->n1 ? t.c->unit_bytes : 0,
+                    (rows + WHOLE - 1) / WHOLE * (c->k / SV_CODES_STEP));
+        for (int32_t m = 0; m < rows; m += WHOLE) {
             t.m = c->m0 + m;
-            t.rows = rows - m < TALL ? rows - m : TALL;
+            t.rows = rows - m < WHOLE ? rows - m : WHOLE;
             t.x = (const int32_t *)s->xp + (size_t)(m / 16) * block + m % 16;
-            (rows > TALL ? tile_whole : fns[bits][rows > 4 ? 3 : rows > 2 ? 2 : rows - 1])(&t);
+            tile_whole(&t);
         }
     }
 }

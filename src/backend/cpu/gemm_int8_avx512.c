@@ -25,7 +25,7 @@ ALWAYS vi i_dot(const int bits, vi sum, vi w, int32_t x)
 }
 
 #define INT8_NAME "avx512 int8"
-#define INT8_TALL 8
+#define INT8_TALL 16
 #define INT8_KERN sv_gemm_kern_int8_avx512
 #include "backend/cpu/gemm_int8.h"
 
