@@ -28,7 +28,7 @@
 #include "backend/cpu/gemm_int8_codes.h"
 
 #ifndef INT8_AMX_FROM
-#define INT8_AMX_FROM 9 /* rows, with groups of 128; with shorter ones twice as many */
+#define INT8_AMX_FROM 17 /* rows */
 #endif
 #define SHORTEST 32 /* of a group */
 #define HALF 8      /* rows whose scales are added up at a time */
@@ -296,16 +296,10 @@ static void run_tiles(const struct sv_gemm_span *s)
 /* Whether tiles take less time than VNNI. Parts of a call share their input's form. */
 static bool on_tiles(const struct sv_gemm_call *c)
 {
-    int32_t from = INT8_AMX_FROM;
-    for (int32_t i = 0; i < c->n_parts; i++) {
-        if (c->item[i].kern->form != SV_GEMM_X_INT8)
-            continue;
-        if (c->item[i].codes->group < SHORTEST)
+    for (int32_t i = 0; i < c->n_parts; i++)
+        if (c->item[i].kern->form == SV_GEMM_X_INT8 && c->item[i].codes->group < SHORTEST)
             return false;
-        if (c->item[i].codes->group < GROUP)
-            from = 2 * INT8_AMX_FROM - 1;
-    }
-    return c->m1 - c->m0 >= from;
+    return c->m1 - c->m0 >= INT8_AMX_FROM;
 }
 
 static void pack_either(const struct sv_gemm_call *c, void *xp, int i, int n)
