@@ -36,7 +36,8 @@ def tensors(c):
             ("self_attn.k_norm", [hd]), ("post_attention_layernorm", [h]), ("mlp.gate_proj", [inter, h]),
             ("mlp.up_proj", [inter, h]), ("mlp.down_proj", [h, inter]),
         ):
-            yield f"{pre}layers.{i}.{name}.weight", shape
+            if c["model_type"] != "llama" or name[-6:] not in ("q_norm", "k_norm"):
+                yield f"{pre}layers.{i}.{name}.weight", shape
     yield pre + "norm.weight", [h]
     if draft:
         yield "fc.weight", [h, len(c["dflash_config"]["target_layer_ids"]) * h]
@@ -245,7 +246,8 @@ def main():
     if "dflash_config" not in c:
         here = os.path.dirname(os.path.abspath(__file__))
         tok = args[2] if len(args) == 3 else os.path.join(here, "..", "..", "models", "demo", "target")
-        write_tokenizer(tok, out, c["vocab_size"], [c["bos_token_id"], c["eos_token_id"]])
+        eos = c["eos_token_id"]
+        write_tokenizer(tok, out, c["vocab_size"], [c["bos_token_id"]] + (eos if isinstance(eos, list) else [eos]))
     if any(os.waitpid(pid, 0)[1] for pid in writers):
         sys.exit(f"{out}: a shard is not whole")
 
