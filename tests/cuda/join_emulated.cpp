@@ -443,7 +443,7 @@ int main(int argc, char **)
             for (int kind = few ? 2 : 0; kind < (n > 2 ? 4 : 2) && !failed; kind++) {
                 static const int rows[] = {1, ROWS, 0, 2};
                 run r = {n, rows[(n + half + 2 * kind) % 4], half == 1, kind % 2 == 0, kind % 2 == 1, kind > 1};
-                r.n_sms = 1;
+                r.n_sms = 1 + (n + kind) % 2;
                 r.gone_at = r.fault_at = -1;
                 r.timeout_us = 60000000;
                 if (r.two) { /* in one kernel, in two */

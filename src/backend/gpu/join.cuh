@@ -170,18 +170,22 @@ template <typename T> static __device__ __forceinline__ uint4 sv_join_part(const
     return row ? ((const uint4 *)row)[g] : sv_join_identity(row);
 }
 
-/* The rank that adds up place g of a row for all; in one shot each does so for itself. */
+/* The rank that adds up place g of a row for all; in one shot each does so for itself. TWO: it may
+ * be in two shots, which takes longer to find out than one shot has to spare. */
+template <bool TWO>
 static __device__ __forceinline__ int32_t sv_join_adder(const struct sv_join_site &s, int32_t g)
 {
-    return s.share ? g / s.share : s.rank;
+    return TWO && s.share ? g / s.share : s.rank;
 }
 
 /* To the rank that adds it up: place g of a row that begins at place `at`. */
+template <bool TWO = true>
 static __device__ __forceinline__ void sv_join_send_part(const struct sv_join_site &s, int32_t at,
                                                          int32_t g, uint4 v)
 {
-    const int32_t adder = sv_join_adder(s, g);
-    sv_join_send_to(s, s.share ? adder : 0, s.share ? adder + 1 : s.n, at + g, v);
+    const int32_t adder = sv_join_adder<TWO>(s, g);
+    const bool share = TWO && s.share;
+    sv_join_send_to(s, share ? adder : 0, share ? adder + 1 : s.n, at + g, v);
 }
 
 /* Waits for place `at` of those of ranks first, first + 1, ... up to end that are not in `seen`
@@ -223,13 +227,13 @@ static __device__ __forceinline__ void sv_join_look(uint4 seen[LOOKS], const str
 /* The sum of all parts of place g of a row that begins at place `at`, rounded once: added up here,
  * and sent to the others where they wait for it, or taken from the rank that does, as a part that
  * nothing is added to. own: this rank's part. */
-template <typename T>
+template <typename T, bool TWO = true>
 static __device__ __forceinline__ uint4 sv_join_sum(const struct sv_join_site &s, int32_t at,
                                                     int32_t g, int32_t row, uint4 own)
 {
     enum { N = sizeof(uint4) / sizeof(T), LOOKS = sizeof(T) == 2 ? GPU_LOOKS : 1 };
-    const int32_t adder = sv_join_adder(s, g);
-    const bool adds = adder == s.rank && !(s.share && s.ahead);
+    const int32_t adder = sv_join_adder<TWO>(s, g);
+    const bool adds = !TWO || (adder == s.rank && !(s.share && s.ahead));
     const int32_t begin = adds ? 0 : adder, end = adds ? s.n : adder + 1, here = adds ? s.rank : -1;
     float sum[N];
     at += g;
@@ -257,7 +261,7 @@ static __device__ __forceinline__ uint4 sv_join_sum(const struct sv_join_site &s
         }
     }
     const uint4 all = sv_join_pack(sum, (const T *)NULL);
-    if (s.share && adds)
+    if (TWO && s.share && adds)
         sv_join_send(s, at, all);
     sv_jitter();
     return all;

@@ -207,23 +207,6 @@ template <typename T> static __device__ __forceinline__ void norm_nothing(struct
         ((uint4 *)&e)[k] = sv_join_identity((const T *)NULL);
 }
 
-/* The sum over ranks of the eight at i of this block's row, rounded once. */
-template <typename T>
-static __device__ __forceinline__ void
-norm_joined(struct sv_eight<T> &e, const struct sv_join_site &s, int32_t d, int32_t i)
-{
-    enum { N = sizeof(uint4) / sizeof(T) }; /* numbers in 16 bytes */
-    const int32_t at = (int32_t)blockIdx.x * (d / N);
-    uint4 *v = (uint4 *)&e;
-#pragma unroll
-    for (int k = 0; k < 8 / N; k++)
-        if (!s.ahead)
-            sv_join_send_part(s, at, i / N + k, v[k]);
-#pragma unroll
-    for (int k = 0; k < 8 / N; k++)
-        v[k] = sv_join_sum<T>(s, at, i / N + k, blockIdx.x, v[k]);
-}
-
 /* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in
  * less code, which few rows run through once before the wait, so that instructions and weights are
  * at hand when the row is there: fetching them takes longer than the row does. No more than 32
@@ -231,10 +214,38 @@ norm_joined(struct sv_eight<T> &e, const struct sv_join_site &s, int32_t d, int3
  * leave room for the next one, which begins by filling its ring. */
 enum scaled { AS_IT_IS, BY_ROWS, BY_GROUPS };
 
-template <typename T, enum scaled BYTES, bool JOIN>
-static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, const T *delta,
-                                             T *out, T *tap, const struct sv_join_site *s)
+/* Without ranks; joined, a thread block for each row, in one shot or maybe in two; or in one, a
+ * block for many of n_rows rows, which are sent and not rehearsed before. */
+enum joined { ALONE, ONE_SHOT, TWO_SHOTS, MANY_ROWS };
+
+template <enum joined HOW> static __device__ __forceinline__ uint32_t block_row(int pass)
 {
+    return HOW == MANY_ROWS ? blockIdx.x + (pass - 1) * gridDim.x : blockIdx.x;
+}
+
+/* The sum over ranks of the eight at i of the part's row b, rounded once. */
+template <enum joined HOW, typename T>
+static __device__ __forceinline__ void
+norm_joined(struct sv_eight<T> &e, const struct sv_join_site &s, int32_t b, int32_t d, int32_t i)
+{
+    enum { N = sizeof(uint4) / sizeof(T) }; /* numbers in 16 bytes */
+    const int32_t at = b * (d / N);
+    uint4 *v = (uint4 *)&e;
+#pragma unroll
+    for (int k = 0; k < 8 / N; k++)
+        if (HOW == ONE_SHOT || (HOW == TWO_SHOTS && !s.ahead))
+            sv_join_send_part<HOW == TWO_SHOTS>(s, at, i / N + k, v[k]);
+#pragma unroll
+    for (int k = 0; k < 8 / N; k++)
+        v[k] = sv_join_sum<T, HOW == TWO_SHOTS>(s, at, i / N + k, b, v[k]);
+}
+
+template <typename T, enum scaled BYTES, enum joined HOW>
+static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, const T *delta,
+                                             T *out, T *tap, const struct sv_join_site *s,
+                                             int32_t n_rows)
+{
+    constexpr bool JOIN = HOW != ALONE, MANY = HOW == MANY_ROWS;
     __shared__ float4 scratch[8];
     __shared__ uint32_t found[BYTES == BY_ROWS ? 32 : 1];
     const int32_t i = 8 * threadIdx.x;
@@ -249,14 +260,16 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
         found[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll 1
-    for (int pass = a.rehearse ? 0 : 1; pass < 2; pass++) {
-        const bool real = pass == 1;
+    for (int pass = !MANY && a.rehearse ? 0 : 1;
+         MANY ? (int32_t)block_row<HOW>(pass) < n_rows : pass < 2; pass++) {
+        const bool real = MANY || pass == 1;
         struct sv_eight<T> v = {
         };
         float f[8], w[8], sum = 0;
-        if (real)
+        if (real && !MANY)
             sv_pdl_wait();
-        const int64_t row = !real || !a.row_index ? blockIdx.x : max(a.row_index[blockIdx.x], 0);
+        const int64_t row = !real || !a.row_index ? block_row<HOW>(pass)
+                                                  : max(a.row_index[block_row<HOW>(pass)], 0);
         if (real && inside) {
             v = *(const struct sv_eight<T> *)(x + row * a.d + i);
             if (JOIN || delta) {
@@ -269,7 +282,7 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
                 else
                     add = *(const struct sv_eight<T> *)(part + i);
                 if (JOIN)
-                    norm_joined(add, *s, a.d, i);
+                    norm_joined<HOW>(add, *s, block_row<HOW>(pass), a.d, i);
                 sv_add8(v, add);
                 if (!a.row_index)
                     *(struct sv_eight<T> *)(x + row * a.d + i) = v;
@@ -290,16 +303,21 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
         for (int j = 0; j < 8; j++)
             f[j] = f[j] * inv * w[j];
         if (real && inside)
-            sv_store8(out + (BYTES ? (int64_t)blockIdx.x : norm_place(a, blockIdx.x)) * a.d + i, f);
+            sv_store8(
+                out +
+                    (BYTES ? (int64_t)block_row<HOW>(pass) : norm_place(a, block_row<HOW>(pass))) *
+                        a.d +
+                    i,
+                f);
         if constexpr (BYTES == BY_GROUPS) {
             const uint4 rounded = inside ? sv_pack8(f) : make_uint4(0, 0, 0, 0);
             const float scale =
                 sv_fp8_group_scale(sv_fp8_largest_in_group(sv_fp8_largest(rounded, 0)));
             const uint2 bytes = sv_fp8_group_eight(rounded, sv_fp8_group_inverse(scale));
             if (real && inside)
-                *(uint2 *)(a.bytes + blockIdx.x * a.byte_stride + i) = bytes;
+                *(uint2 *)(a.bytes + block_row<HOW>(pass) * a.byte_stride + i) = bytes;
             if (real && inside && threadIdx.x % 16 == 0)
-                a.scales[(int64_t)(threadIdx.x / 16) * a.scales_ld + blockIdx.x] = scale;
+                a.scales[(int64_t)(threadIdx.x / 16) * a.scales_ld + block_row<HOW>(pass)] = scale;
         }
         if constexpr (BYTES == BY_ROWS) {
             const uint4 rounded = inside ? sv_pack8(f) : make_uint4(0, 0, 0, 0);
@@ -307,11 +325,11 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
                 sv_fp8_scale(sv_fp8_largest_in_block(sv_fp8_largest(rounded, 0), found));
             const uint2 bytes = sv_fp8_eight(rounded, sv_fp8_inverse(scale));
             if (real && inside)
-                *(uint2 *)(a.bytes + blockIdx.x * a.byte_stride + i) = bytes;
+                *(uint2 *)(a.bytes + block_row<HOW>(pass) * a.byte_stride + i) = bytes;
             if (real && threadIdx.x == 0)
-                a.scales[blockIdx.x] = scale;
+                a.scales[block_row<HOW>(pass)] = scale;
         }
-        if (!real)
+        if (!real || MANY)
             __syncthreads();
     }
 }
@@ -320,16 +338,35 @@ template <typename T, enum scaled BYTES>
 static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
     norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
 {
-    norm8<T, BYTES, false>(a, x, delta, out, tap, NULL);
+    norm8<T, BYTES, ALONE>(a, x, delta, out, tap, NULL, 0);
 }
 
-/* Likewise of a sum over ranks. */
-template <typename T, enum scaled BYTES>
+/* Likewise of a sum over ranks. Where all rows are not resident at once, a thread block sends all
+ * of its own before it waits. */
+template <typename T, enum scaled BYTES, enum joined HOW>
 static __global__ void __launch_bounds__(MAX_NORM_THREADS, 1)
     norm8_join_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out,
-                      T *tap, const __grid_constant__ struct sv_join_site s)
+                      T *tap, const __grid_constant__ struct sv_join_site s, int32_t n_rows)
 {
-    norm8<T, BYTES, true>(a, x, delta, out, tap, &s);
+    if constexpr (HOW == MANY_ROWS) {
+        const int32_t n = a.d / (int32_t)(sizeof(uint4) / sizeof(T));
+        sv_pdl_wait();
+        for (int32_t b = blockIdx.x; b < n_rows; b += (int32_t)gridDim.x) {
+            const T *part = sv_join_row(s, delta, !a.row_index ? b : max(a.row_index[b], 0), a.d);
+            for (int32_t g = threadIdx.x; g < n; g += (int32_t)blockDim.x)
+                sv_join_send_part<false>(s, b * n, g, sv_join_part(part, g));
+        }
+    }
+    norm8<T, BYTES, HOW>(a, x, delta, out, tap, &s, n_rows);
+}
+
+template <typename T, enum joined HOW> static auto join_kernel(const struct norm_args &a)
+{
+    if constexpr (sizeof(T) == 2)
+        if (a.bytes)
+            return a.scales_ld ? norm8_join_kernel<T, BY_GROUPS, HOW>
+                               : norm8_join_kernel<T, BY_ROWS, HOW>;
+    return norm8_join_kernel<T, AS_IT_IS, HOW>;
 }
 
 /* Rows whose thread blocks are all resident at once, so that they may wait for those of others. */
@@ -348,16 +385,17 @@ static void norm_join_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm 
 {
     struct sv_join_site s = sv_cuda_join_rows(
         cu, p->join, p->join == SV_JOIN_MIXER ? p->own_rows : NULL, p->n_rows, p->d);
-    void (*kernel)(struct norm_args, T *, const T *, T *, T *, struct sv_join_site) =
-        norm8_join_kernel<T, AS_IT_IS>;
-    if constexpr (sizeof(T) == 2)
-        if (a.bytes)
-            kernel = a.scales_ld ? norm8_join_kernel<T, BY_GROUPS> : norm8_join_kernel<T, BY_ROWS>;
-    if (p->n_rows > cu->n_sms)
-        sv_cuda_join_ahead(cu, &s, p->delta, p->row_index, p->n_rows, p->d,
-                           s.share ? cu->n_sms : resident(cu, kernel, threads));
-    sv_cuda_launch_in_pass(cu, "add_rms_norm of ranks", kernel, p->n_rows, threads, 0, a, (T *)p->x,
-                           (const T *)p->delta, (T *)p->out, (T *)p->tap, s);
+    auto kernel = s.share ? join_kernel<T, TWO_SHOTS>(a) : join_kernel<T, ONE_SHOT>(a);
+    int32_t blocks = p->n_rows;
+    if (s.share) {
+        sv_cuda_join_ahead(cu, &s, p->delta, p->row_index, p->n_rows, p->d, cu->n_sms);
+    } else if (p->n_rows > cu->n_sms && p->n_rows > resident(cu, kernel, threads)) {
+        kernel = join_kernel<T, MANY_ROWS>(a);
+        blocks = resident(cu, kernel, threads);
+        blocks = blocks < p->n_rows ? blocks : p->n_rows;
+    }
+    sv_cuda_launch_in_pass(cu, "add_rms_norm of ranks", kernel, blocks, threads, 0, a, (T *)p->x,
+                           (const T *)p->delta, (T *)p->out, (T *)p->tap, s, p->n_rows);
 }
 
 template <typename T> static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
