@@ -19,6 +19,9 @@
 enum { LOOK_US = 10000, BEAT_US = 200000, LINE = 64 };
 enum { TELL_BEAT, TELL_STATE, TELL_LINES, TELL_FAILURE };
 
+/* Rank and text, which do not change any more. */
+#define FAILURE_BYTES (sizeof(struct sv_failure) - offsetof(struct sv_failure, rank))
+
 /* Of a rank, in the order in which others may see it. */
 struct state {
     uint64_t passes_joins;
@@ -100,7 +103,7 @@ static bool send_changes(struct sv_relay *x)
         ok = !goes_out(x, r) || send_state(x, r);
     if (ok && !x->failure_sent && __atomic_load_n(&f->stop, __ATOMIC_ACQUIRE)) {
         x->failure_sent = true;
-        ok = send_one(x, TELL_FAILURE, f, sizeof *f);
+        ok = send_one(x, TELL_FAILURE, &f->rank, FAILURE_BYTES);
     }
     if (ok && sv_clock_us() - x->sent_us >= BEAT_US)
         ok = send_one(x, TELL_BEAT, NULL, 0);
@@ -170,9 +173,9 @@ static bool take(struct sv_relay *x, uint32_t kind)
     case TELL_LINES:
         return take_lines(x, x->in.len);
     case TELL_FAILURE:
-        if (x->in.len != sizeof f)
+        if (x->in.len != FAILURE_BYTES)
             return false;
-        memcpy(&f, x->in.data, sizeof f);
+        memcpy(&f.rank, x->in.data, FAILURE_BYTES);
         f.text[sizeof f.text - 1] = 0;
         sv_failure_tell(&x->world.shared->failure, f.rank, f.text);
         return true;
