@@ -174,7 +174,7 @@ int sv_world_spawn(struct sv_world *w, void (*fn)(struct sv_world *world, void *
     for (int32_t r = 1; r < w->ranks.n && !rc; r++) {
         struct sv_follower *f = &w->follower[r];
         *f = (struct sv_follower){.world = *w, .fn = fn, .user = user};
-        f->world.ranks.rank = r;
+        f->world.ranks.rank = f->world.here.rank = r;
         f->world.follower = NULL;
         rc = sv_thread_start(&f->thread, follower_main, f, err);
     }
