@@ -217,19 +217,19 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     stage(t, "device", 0);
     if (!rc)
         rc = check_dp_attention(o, &cfg, err);
-    const int64_t whole = sv_config_n_params(&cfg) * (int64_t)sv_dtype_bytes(cfg.stored_dtype);
+    const bool made = r->tuning->random_weights;
+    const struct sv_quant q = {.code = SV_CODE_MXFP4};
+    const bool expanded =
+        !rc && cfg.mxfp4_experts && !sv_dev_takes_codes(e->dev, &q, SV_ROLE_EXPERT_DOWN);
+    const int64_t least = sv_memory_least_weights(&cfg, o->target_dir, made, expanded);
     if (!rc)
-        rc = sv_memory_check_weights(e->dev, o->target_dir, whole, err);
+        rc = sv_memory_check_weights(e->dev, o->target_dir, least, err);
     if (!rc && e->on_progress) {
-        const struct sv_quant q = {.code = SV_CODE_MXFP4};
-        const bool expanded =
-            cfg.mxfp4_experts && !sv_dev_takes_codes(e->dev, &q, SV_ROLE_EXPERT_DOWN);
-        e->n_to_load = (expanded ? whole : sv_ckpt_dir_bytes(o->target_dir)) +
+        e->n_to_load = (expanded ? least : sv_ckpt_dir_bytes(o->target_dir)) +
                        (o->draft_dir ? sv_ckpt_dir_bytes(o->draft_dir) : 0);
         e->n_to_load /= sv_dev_ranks(e->dev).n;
         sv_dev_on_upload(e->dev, on_upload, e);
     }
-    const bool made = r->tuning->random_weights;
     const int32_t n_positions = r->context + SLACK;
     if (!rc)
         rc = (made ? sv_model_open_random : sv_model_open)(&e->model, e->dev, o->target_dir,

@@ -177,6 +177,14 @@ int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
     return SV_OK;
 }
 
+int64_t sv_memory_least_weights(const struct sv_config *cfg, const char *dir, bool made,
+                                bool expanded)
+{
+    const int64_t whole = sv_config_n_params(cfg) * (int64_t)sv_dtype_bytes(cfg->stored_dtype),
+                  kept = made ? sv_config_n_bytes(cfg) : sv_ckpt_dir_bytes(dir);
+    return expanded || kept > whole ? whole : kept;
+}
+
 int sv_memory_check_weights(struct sv_dev *dev, const char *what, int64_t n_bytes,
                             struct sv_err *err)
 {

@@ -32,6 +32,10 @@ struct sv_memory_ask {
  * of as many sequences, states the slots' and a share for snapshots. Refuses, with the context that
  * would fit, when one full sequence does not. */
 int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err);
+/* What the weights of all ranks take at least: of a directory kept as they are there, made up or
+ * expanded to their stored type. */
+int64_t sv_memory_least_weights(const struct sv_config *cfg, const char *dir, bool made,
+                                bool expanded);
 /* Before weights of n_bytes, those of all ranks, are loaded onto a device with memory of its own:
  * does its rank's part fit at all? */
 int sv_memory_check_weights(struct sv_dev *dev, const char *what, int64_t n_bytes,

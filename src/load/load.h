@@ -180,6 +180,8 @@ float sv_cache_scale_of(const struct sv_host_tensor *t);
 /* Number of parameters of these tensors. */
 int64_t sv_config_n_params(const struct sv_config *cfg);
 int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg);
+/* A target's bytes in its stored type, experts in MXFP4 as such. */
+int64_t sv_config_n_bytes(const struct sv_config *cfg);
 /* Sets in cfg the layout of experts, separate, packed or transposed, where the family has several.
  * Checks that every expected tensor is there with its shape, and no other; of a described tower all
  * or none. Allowed extras: what the architecture skips by name (mtp., and visual. where no tower is

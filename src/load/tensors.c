@@ -275,26 +275,40 @@ int sv_config_each_tensor(const struct sv_config *cfg, int32_t n_taps, sv_tensor
     return rc;
 }
 
+struct count {
+    int64_t n_params, n_mxfp4; /* of those in blocks */
+};
+
 static int count_one(void *user, const struct sv_tensor_spec *s)
 {
-    if (s->pack != SV_PACK_MXFP4_SCALES)
-        *(int64_t *)user +=
-            s->rows * (s->cols ? s->cols : 1) * (s->n_experts && s->expert < 0 ? s->n_experts : 1);
+    struct count *c = user;
+    const int64_t n =
+        s->rows * (s->cols ? s->cols : 1) * (s->n_experts && s->expert < 0 ? s->n_experts : 1);
+    c->n_params += s->pack != SV_PACK_MXFP4_SCALES ? n : 0;
+    c->n_mxfp4 += s->pack == SV_PACK_MXFP4 ? n : 0;
     return SV_OK;
 }
 
 int64_t sv_config_n_params(const struct sv_config *cfg)
 {
-    int64_t n = 0;
-    sv_config_each_tensor(cfg, 0, count_one, &n);
-    return n;
+    struct count c = {0};
+    sv_config_each_tensor(cfg, 0, count_one, &c);
+    return c.n_params;
+}
+
+int64_t sv_config_n_bytes(const struct sv_config *cfg)
+{
+    struct count c = {0};
+    sv_config_each_tensor(cfg, 0, count_one, &c);
+    return (c.n_params - c.n_mxfp4) * (int64_t)sv_dtype_bytes(cfg->stored_dtype) +
+           c.n_mxfp4 / 32 * 17; /* a scale and 32 codes */
 }
 
 int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg)
 {
-    int64_t n = 0;
-    sv_config_each_tensor(&cfg->base, cfg->n_taps, count_one, &n);
-    return n;
+    struct count c = {0};
+    sv_config_each_tensor(&cfg->base, cfg->n_taps, count_one, &c);
+    return c.n_params;
 }
 
 /* ---------------------------------------------------------------- comparing */

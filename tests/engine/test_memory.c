@@ -436,9 +436,31 @@ static void weights_of_all_ranks(void **state)
     assert_non_null(strstr(err.msg, "a rank's part of the weights takes"));
 }
 
+/* Experts kept in MXFP4 take 17 bytes for 32 numbers, random ones too. */
+static void weights_in_codes(void **state)
+{
+    (void)state;
+    const char *dir = sv_test_path("bench/shapes/gpt-oss-120b");
+    struct sv_config cfg;
+    struct sv_err err = {0};
+    assert_int_equal(sv_config_load(&cfg, dir, &err), SV_OK);
+    const int64_t n = sv_config_n_params(&cfg), experts = (int64_t)36 * 128 * 3 * 2880 * 2880;
+    assert_int_equal(n, 116829156672);
+    assert_int_equal(sv_memory_least_weights(&cfg, dir, true, true), 2 * n);
+    assert_int_equal(sv_memory_least_weights(&cfg, dir, true, false),
+                     2 * (n - experts) + experts / 32 * 17);
+    /* A file's bytes; never more than the numbers it stands for. */
+    dir = sv_test_path("models/demo/target");
+    assert_int_equal(sv_config_load(&cfg, dir, &err), SV_OK);
+    assert_int_equal(sv_memory_least_weights(&cfg, dir, false, false),
+                     2 * sv_config_n_params(&cfg));
+    cfg.stored_dtype = SV_F32;
+    assert_int_equal(sv_memory_least_weights(&cfg, dir, false, false), sv_ckpt_dir_bytes(dir));
+}
+
 SV_TEST_MAIN(cmocka_unit_test(shared_with_the_host), cmocka_unit_test(memory_of_its_own),
              cmocka_unit_test(windows_take_less), cmocka_unit_test(states_and_snapshots),
              cmocka_unit_test(parts_share_what_there_is),
              cmocka_unit_test(quantized_weights_count_as_kept), cmocka_unit_test(rows_add_up),
              cmocka_unit_test(ledger), cmocka_unit_test(share_of_a_gpu),
-             cmocka_unit_test(weights_of_all_ranks))
+             cmocka_unit_test(weights_of_all_ranks), cmocka_unit_test(weights_in_codes))
