@@ -7,7 +7,7 @@
  * gemm_plain.cu. Must not: choose by the number of rows, or allocate outside reserve.
  */
 #include "backend/gpu/fp8.cuh"
-#include "backend/cuda/gemm.h"
+#include "backend/cuda/gemm_one.h"
 #include "backend/cuda/peers.h"
 
 static int32_t block_rows(const struct sv_cuda *cu)
@@ -75,15 +75,18 @@ static int reserve_codes(struct sv_cuda *cu, struct sv_err *err)
     return sv_cuda_alloc((struct sv_dev *)cu, (void **)&g->expanded, g->expanded_bytes, err);
 }
 
-/* The tuned kernels of codes of 4 bits, K-quants of 5 to 7 with their scales, and of 8 bits. */
+/* The tuned kernels of codes of 4 bits, K-quants of 5 to 7 with their scales, and of 8 bits; and
+ * those of one row. */
 static const struct {
     sv_gemm_open_fn *open;
     sv_gemm_run_fn *run;
-} codes_sets[] = {{sv_gemm_codes4_open, sv_gemm_codes4},
-                  {sv_gemm_codes5_open, sv_gemm_codes5},
-                  {sv_gemm_codes6_open, sv_gemm_codes6},
-                  {sv_gemm_codes7_open, sv_gemm_codes7},
-                  {sv_gemm_codes_open, sv_gemm_codes}};
+    sv_gemm_one_open_fn *one_open;
+    sv_gemm_one_fn *one;
+} codes_sets[] = {{sv_gemm_codes4_open, sv_gemm_codes4, sv_gemm_one4_open, sv_gemm_one4},
+                  {sv_gemm_codes5_open, sv_gemm_codes5, NULL, NULL},
+                  {sv_gemm_codes6_open, sv_gemm_codes6, NULL, NULL},
+                  {sv_gemm_codes7_open, sv_gemm_codes7, NULL, NULL},
+                  {sv_gemm_codes_open, sv_gemm_codes, sv_gemm_one_open, sv_gemm_one}};
 
 int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
 {
@@ -108,6 +111,10 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
                (int)cu->n_fp8, (int)cu->n_exact);
     for (int32_t bits = 4; bits <= 8 && cu->set == SV_CUDA_SM90 && !rc; bits++)
         rc = codes_sets[bits - 4].open(cu, err);
+    for (int32_t bits = 4; bits <= 8 && cu->set == SV_CUDA_SM90 && !rc; bits += 4)
+        rc = codes_sets[bits - 4].one_open(err);
+    if (!rc && cu->set == SV_CUDA_SM90)
+        rc = sv_gemm_one12_open(err);
     if (!rc && cu->codes_packed && most > (int32_t)SV_GEMM_CODES_ROWS)
         rc = reserve_codes(cu, err);
     const size_t bands = (size_t)block_rows(cu) / SV_TILE, units = (size_t)max_units(cu);
@@ -157,11 +164,26 @@ static bool takes_tensor_cores(const struct sv_cuda *cu, const struct sv_weight 
     return cu->act == SV_BF16 && sv_cuda_is_packed(w) && w->cols % 8 == 0;
 }
 
+/* One row by itself, where a kernel takes it; false: nothing done. */
+static bool run_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_gemm_args *a)
+{
+    if (a->n_rows != 1)
+        return false;
+    if (a->codes)
+        return codes_sets[a->codes - 4].one && codes_sets[a->codes - 4].one(cu, x, k, a);
+    bool wcomp = !a->bytes && !a->co_resident && sv_gemm_wcomp_rows(cu) > 0;
+    for (int32_t p = 0; p < a->n_parts; p++)
+        wcomp = wcomp && a->part[p].wcomp;
+    return wcomp && sv_gemm_one12(cu, x, k, a);
+}
+
 static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                      struct sv_gemm_args *a)
 {
     if (cu->set != SV_CUDA_SM90)
         sv_gemm_portable(cu, x, ldx, k, a);
+    else if (run_one(cu, x, k, a))
+        return;
     else if (a->groups)
         sv_gemm_w8a8(cu, x, ldx, k, a);
     else if (a->bytes)

@@ -17,7 +17,7 @@
  * take a tile's words from the ring, expand them to bf16 in registers while the tensor cores work
  * on the tile before, and use them as the instruction's first operand. Expanding takes longer than
  * multiplying; a unit's first tiles are expanded before x is there. The fewest rows of codes go
- * through mma.sync instead (gemm_few.cuh), one by itself (gemm_one_sm90.cuh). gemm_fp8_sm90.cu and
+ * through mma.sync instead (gemm_few.cuh). gemm_fp8_sm90.cu and
  * gemm_w8a8_sm90.cu build it for numbers of 8 bits, the latter with sums of groups
  * (gemm_groups.cuh). Must not: let anything but the weight's shape decide the order of a sum;
  * n_rows only picks the width N, the way and the instruction, which do not change an element's
@@ -66,11 +66,6 @@ enum { MAX_STAGES = WCOMP ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
 #include "backend/cuda/gemm_whole.cuh"
 #if !SV_GEMM_GROUPS
 #include "backend/cuda/gemm_halves.cuh"
-#endif
-/* Of codes of 5 to 7 bits strips lie in another way. */
-#define SV_GEMM_ONE (SV_GEMM_CODES == 4 || SV_GEMM_CODES == 8)
-#if SV_GEMM_ONE
-#include "backend/cuda/gemm_one_sm90.cuh"
 #endif
 
 /* ---------------------------------------------------------------- kernels */
@@ -485,21 +480,12 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
 
 int sv_gemm_codes_open(struct sv_cuda *cu, struct sv_err *err)
 {
-    int rc = let_shared(widths, N_WIDTHS, err);
-#if SV_GEMM_ONE
-    if (!rc)
-        rc = one_open(err);
-#endif
-    return rc;
+    return let_shared(widths, N_WIDTHS, err);
 }
 
 void sv_gemm_codes(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a)
 {
-#if SV_GEMM_ONE
-    if (one_run(cu, x, k, a))
-        return;
-#endif
     const int32_t early = cu->gemm->tune_early;
     a->n_early = early > 0 ? early : early < 0 ? 0 : (int32_t)MAX_EARLY;
     SV_REQUIRE(run(cu, x, ldx, k, a));

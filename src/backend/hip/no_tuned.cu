@@ -7,7 +7,7 @@
  * rest aborts. Must not: compute anything.
  */
 #include "backend/cuda/attention.h"
-#include "backend/cuda/gemm.h"
+#include "backend/cuda/gemm_one.h"
 #include "backend/cuda/moe.h"
 
 static void never(void)
@@ -118,6 +118,20 @@ NEVER(sv_gemm_codes4)
 NEVER(sv_gemm_codes5)
 NEVER(sv_gemm_codes6)
 NEVER(sv_gemm_codes7)
+
+#define NEVER_ONE(run)                                                                             \
+    int run##_open(struct sv_err *)                                                                \
+    {                                                                                              \
+        never();                                                                                   \
+        return SV_EDEVICE;                                                                         \
+    }                                                                                              \
+    bool run(struct sv_cuda *, const void *, int32_t, const struct sv_gemm_args *)                 \
+    {                                                                                              \
+        return false;                                                                              \
+    }
+NEVER_ONE(sv_gemm_one)
+NEVER_ONE(sv_gemm_one4)
+NEVER_ONE(sv_gemm_one12)
 
 bool sv_cuda_norm_route_sm90(struct sv_cuda *, const struct sv_p_router_topk *,
                              const struct route *)

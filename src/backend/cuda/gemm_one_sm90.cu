@@ -1,19 +1,45 @@
 /*
- * gemm_one_sm90.cuh - one row of x by weights in codes: each warp sums up a piece of 16 weight rows
+ * gemm_one_sm90.cu - one row of x by weights in codes: each warp sums up a piece of 16 weight rows
  * by itself, and a thread block has all pieces of its rows.
  *
- * Included by gemm_sm90.cu where it is built for codes. No warp waits for another but at the two
- * ends: a warp copies its own strips of tiles to a ring of its own, x lies in shared memory as a
- * whole, and pieces of a cut sum are added up there, in the order of gemm_pair.cuh. The bits are
- * those of gemm_few.cuh. Must not: add tiles or pieces in any other order.
+ * Called by gemm.cu; gemm_one4_sm90.cu builds it once more, for codes of 4 bits, and
+ * gemm_one12_sm90.cu for compressed weights (SV_GEMM_CODES 0, wcomp.cuh). No warp waits for
+ * another but at the two ends: a warp copies its own strips of tiles to a ring of its own, x lies
+ * in shared memory as a whole, and pieces of a cut sum are added up there, in the order of
+ * gemm_pair.cuh or gemm_out.cuh. The bits are those of the kernels for more rows. Must not: add
+ * tiles or pieces in any other order.
  */
-#ifndef SV_CUDA_GEMM_ONE_SM90_CUH
-#define SV_CUDA_GEMM_ONE_SM90_CUH
+#ifndef SV_GEMM_CODES
+#define SV_GEMM_CODES 8
+#endif
+
+#include "backend/cuda/barrier.cuh"
+#if SV_GEMM_CODES
+#include "backend/cuda/gemm_codes.cuh"
+#else
+#include "backend/gpu/gemm_expand.cuh"
+#endif
+#include "backend/cuda/gemm_one.h"
+#include "backend/gpu/silu.cuh"
 
 /* Tiles are copied by twos. A ring's twos: no more than keep memory busy, as x comes behind all
  * that has been asked for before it. ONE_ALONE: so much shared memory that no two thread blocks are
  * on a multiprocessor; else two of one launch are, now and then, and all wait for them. */
 enum {
+#if SV_GEMM_CODES
+    W_BYTES = SV_CODES_TILE_BYTES(SV_GEMM_CODES),
+    STRIP_BYTES = SV_CODES_STRIP_BYTES(SV_GEMM_CODES),
+    WORDS_AT = SV_CODES_SCALES_AT(SV_GEMM_CODES), /* of scales, or patches */
+    W_HEAD_BYTES = 0,
+#else
+    W_BYTES = SV_WCOMP_TILE_BYTES,
+    STRIP_BYTES = SV_WCOMP_STRIP_BYTES,
+    WORDS_AT = SV_WCOMP_SLOTS_AT,
+    W_HEAD_BYTES = SV_WCOMP_HEAD_BYTES,
+#endif
+    ONE_WORDS = (STRIP_BYTES - WORDS_AT) / 4,
+    X_TILE_BYTES = SV_TILE * 2,
+    SMEM_MAX = 232448,
     ONE_TWO = 2 * STRIP_BYTES,
     ONE_RING = SV_GEMM_CODES == 4 ? 5 : 4,
     ONE_GATED_RING = SV_GEMM_CODES == 4 ? 4 : 3,
@@ -27,6 +53,7 @@ enum {
  * pieces of each; gated, gate and up. */
 struct one_plan {
     int32_t n_strips, strips, pieces, k;
+    bool by_twos; /* four pieces are added up two and two */
 };
 
 /* A warp's piece of a strip. */
@@ -61,17 +88,17 @@ static __device__ __forceinline__ struct one_chain one_chain_of(const struct sv_
         c.n = sv_split_start(&a.split, unit + 1) - c.k0;
         c.k0 -= block * n_k;
     }
-    c.from =
-        weights_of(*c.it) + ((size_t)(strip / 4) * n_k + c.k0) * W_BYTES + strip % 4 * STRIP_BYTES;
+    c.from = c.it->wcomp + W_HEAD_BYTES + ((size_t)(strip / 4) * n_k + c.k0) * W_BYTES +
+             strip % 4 * STRIP_BYTES;
     return c;
 }
 
-/* The ring of a warp: where the next two tiles come from, this lane's part of codes and scales, and
+/* The ring of a warp: where the next two tiles come from, this lane's part of codes and words, and
  * go to, and how many there are. */
 struct one_ring {
     uint32_t first, fill, end;
     int32_t left;
-    const uint8_t *from, *scales;
+    const uint8_t *from, *words;
     uint64_t once;
 };
 
@@ -92,19 +119,19 @@ static __device__ __forceinline__ void one_copy(uint32_t to, const void *from, i
 /* Asks for two tiles, as far as there are, or for nothing. */
 static __device__ __forceinline__ void one_fill(struct one_ring &r)
 {
-    constexpr int SCALES = SV_CODES_SCALES_AT(SV_GEMM_CODES);
-    const uint32_t lane = threadIdx.x & 31, upper = lane / 16;
+    const uint32_t lane = threadIdx.x & 31, upper = lane / ONE_WORDS;
 #pragma unroll
     for (int j = 0; j < 2; j++)
 #pragma unroll
-        for (int b = 0; b < SCALES; b += 512)
+        for (int b = 0; b < WORDS_AT; b += 512)
             one_copy<16>(r.fill + lane * 16 + j * STRIP_BYTES + b, r.from + j * W_BYTES + b,
                          j < r.left ? 16 : 0, r.once);
-    one_copy<4>(r.fill + lane * 4 + SCALES + upper * (STRIP_BYTES - 64), r.scales,
-                (int)upper < r.left ? 4 : 0, r.once);
+    if (upper < 2)
+        one_copy<4>(r.fill + lane * 4 + WORDS_AT + upper * WORDS_AT, r.words,
+                    (int)upper < r.left ? 4 : 0, r.once);
     r.left -= 2;
     r.from += 2 * W_BYTES;
-    r.scales += 2 * W_BYTES;
+    r.words += 2 * W_BYTES;
     r.fill += ONE_TWO;
     if (r.fill == r.end)
         r.fill = r.first;
@@ -119,21 +146,44 @@ static __device__ __forceinline__ void one_x(uint32_t (&x)[2][4], uint32_t x_at)
     gpu_load_a(x[1], own + 64);
 }
 
+/* at: the tile's strip, whose patches are still there. kk: the tile's number. */
 template <int CODE>
-static __device__ __forceinline__ void one_tile(float (&acc)[4], const struct coded &c,
-                                                uint32_t x_at, const struct expansion &e)
+static __device__ __forceinline__ void one_tile(float (&acc)[4], const struct coded &c, uint32_t at,
+                                                int32_t strip, int32_t kk, uint32_t x_at,
+                                                struct expansion &e)
 {
+    uint32_t x[2][4];
+#if SV_GEMM_CODES
     const struct sv_codes_scale s[2] = {sv_codes_scale_of<CODE>(c.scale[0]),
                                         sv_codes_scale_of<CODE>(c.scale[1])};
-    uint32_t x[2][4];
+#else
+    uint32_t pair[SV_WCOMP_PAIRS];
+    const uint32_t patch = first_patch(at);
+    expand_half<0>(pair, c, e);
+    expand_half<1>(pair, c, e);
+    patch_all(pair, patch, at, (uint32_t)strip, (uint32_t)kk, e);
+#endif
     one_x(x, x_at);
 #pragma unroll
     for (int step = 0; step < 4; step++) {
         uint32_t four[4];
+#if SV_GEMM_CODES
         sv_codes_step<CODE>(four, c.word + step * (SV_GEMM_CODES / 4), step, s, e.factor);
+#else
+        for (int i = 0; i < 4; i++)
+            four[i] = pair[4 * step + i];
+#endif
         gpu_mma_16x8(acc, four, x[step / 2][step % 2 * 2], x[step / 2][step % 2 * 2 + 1]);
     }
 }
+
+#if !SV_GEMM_CODES
+#define FOR_CODE(e, call)                                                                          \
+    do {                                                                                           \
+        constexpr int CODE = 0;                                                                    \
+        call;                                                                                      \
+    } while (0)
+#endif
 
 /* Waits for the tiles at `at`, behind which AHEAD twos may be under way, and fetches them. */
 template <int AHEAD>
@@ -150,14 +200,17 @@ template <int CODE, int RING>
 static __device__ __forceinline__ void one_turn(float (&acc)[4], const struct coded (&own)[2],
                                                 struct coded (&next)[2], int32_t i, uint32_t &at,
                                                 struct one_ring &r, const struct one_chain &c,
-                                                uint32_t x_at, const struct expansion &e)
+                                                uint32_t x_at, struct expansion &e)
 {
+    const uint32_t own_at = at;
     at += ONE_TWO;
     if (at == r.end)
         at = r.first;
     one_take<RING - 2>(next, at);
-    one_tile<CODE>(acc, own[0], x_at + i * X_ROW_BYTES, e);
-    one_tile<CODE>(acc, own[1], x_at + (i + 1) * X_ROW_BYTES, e);
+    const int32_t strip = c.row0 / 16 % 4, kk = c.k0 + i;
+    one_tile<CODE>(acc, own[0], own_at, strip, kk, x_at + i * X_TILE_BYTES, e);
+    one_tile<CODE>(acc, own[1], own_at + STRIP_BYTES, strip, kk + 1, x_at + (i + 1) * X_TILE_BYTES,
+                   e);
     __syncwarp();
     one_fill(r);
 }
@@ -165,7 +218,7 @@ static __device__ __forceinline__ void one_turn(float (&acc)[4], const struct co
 template <int CODE, int RING>
 static __device__ __forceinline__ void one_sum(float (&acc)[4], struct one_ring &r,
                                                const struct one_chain &c, uint32_t x_at,
-                                               const struct expansion &e)
+                                               struct expansion &e)
 {
     uint32_t at = r.first;
     struct coded even[2], odd[2];
@@ -182,14 +235,19 @@ static __device__ __forceinline__ void one_sum(float (&acc)[4], struct one_ring 
         i += 2;
     }
     if (i < c.n)
-        one_tile<CODE>(acc, even[0], x_at + i * X_ROW_BYTES, e);
+        one_tile<CODE>(acc, even[0], at, c.row0 / 16 % 4, c.k0 + i, x_at + i * X_TILE_BYTES, e);
 }
 
-/* Pieces of 16 rows, and what they add up to. */
-static __device__ __forceinline__ float one_pieces(const float *v, int32_t pieces, int32_t apart)
+/* What the pieces of 16 rows add up to. */
+static __device__ __forceinline__ float one_pieces(const float *v, const struct one_plan &p)
 {
-    const float low = v[0] + v[apart];
-    return pieces == 2 ? low : low + (v[2 * apart] + v[3 * apart]);
+    const int32_t apart = p.strips * 16;
+    float sum = v[0];
+    if (p.by_twos)
+        return (v[0] + v[apart]) + (v[2 * apart] + v[3 * apart]);
+    for (int32_t i = 1; i < p.pieces; i++)
+        sum += v[i * apart];
+    return sum;
 }
 
 static __device__ __forceinline__ void
@@ -215,9 +273,9 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
     constexpr int RING = GATED ? ONE_GATED_RING : ONE_RING;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31, n_x = a.split.n_k * SV_TILE;
     const struct one_chain c = one_chain_of<GATED>(a, p);
-    const uint32_t smem = smem_u32(smem_bytes), x_at = smem;
+    const uint32_t smem = gpu_shared_at(smem_bytes), x_at = smem;
     if (threadIdx.x == 0) {
-        bar_init(smem_u32(&x_there), 1);
+        bar_init(gpu_shared_at(&x_there), 1);
         bar_made();
     }
     struct one_ring r;
@@ -225,33 +283,30 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
     r.end = r.first + RING * ONE_TWO;
     r.left = c.n;
     r.from = c.from + lane * 16;
-    r.scales = c.from + SV_CODES_SCALES_AT(SV_GEMM_CODES) + lane * 4 +
-               lane / 16 * (W_BYTES - SV_CODES_SCALE_BYTES);
-    r.once = stream_policy();
-#pragma unroll
-    for (int i = 0; i < RING; i++)
-        one_fill(r);
+    r.words = c.from + WORDS_AT + lane * 4 + lane / ONE_WORDS * (W_BYTES - ONE_WORDS * 4);
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(r.once));
     struct expansion e = {};
-    if (c.n)
+    if (c.n) {
+#pragma unroll
+        for (int i = 0; i < RING; i++)
+            one_fill(r);
         e = expansion_of(*c.it, c.row0, a.split.n_k);
+    }
+    for (int32_t i = p.k + threadIdx.x; i < n_x; i += blockDim.x)
+        ((__nv_bfloat16 *)smem_bytes)[i] = __float2bfloat16_rn(0.0f);
     __syncthreads();
     sv_pdl_launch();
     sv_pdl_wait();
     if (threadIdx.x == 0) { /* by the copy engine: it would wait behind the warps' own copies */
         uint64_t keep;
         asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
-        bar_expect(smem_u32(&x_there), (uint32_t)p.k * 2);
-        copy_tile(x_at, x, (uint32_t)p.k * 2, smem_u32(&x_there), keep);
+        bar_expect(gpu_shared_at(&x_there), (uint32_t)p.k * 2);
+        copy_tile(x_at, x, (uint32_t)p.k * 2, gpu_shared_at(&x_there), keep);
     }
-    if (p.k < n_x) {
-        if (threadIdx.x < n_x - p.k)
-            ((__nv_bfloat16 *)smem_bytes)[p.k + threadIdx.x] = __float2bfloat16_rn(0.0f);
-        __syncthreads();
-    }
-    bar_wait(smem_u32(&x_there), 0);
+    bar_wait(gpu_shared_at(&x_there), 0);
     if (c.n) {
         float acc[4] = {};
-        FOR_CODE(e, (one_sum<CODE, RING>(acc, r, c, x_at + c.k0 * X_ROW_BYTES, e)));
+        FOR_CODE(e, (one_sum<CODE, RING>(acc, r, c, x_at + c.k0 * X_TILE_BYTES, e)));
         if (lane % 4 == 0) {
             sums[warp][lane / 4] = acc[0];
             sums[warp][lane / 4 + 8] = acc[2];
@@ -271,12 +326,12 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
             __bfloat162float(__float2bfloat16_rn(g)), __bfloat162float(__float2bfloat16_rn(u))));
         return;
     }
-    one_store(a, *c.it, c.row0 + lane, one_pieces(&sums[warp][lane], p.pieces, p.strips * 16));
+    one_store(a, *c.it, c.row0 + lane, one_pieces(&sums[warp][lane], p));
 }
 
 /* ---------------------------------------------------------------- host */
 
-static int one_open(struct sv_err *err)
+int sv_gemm_one_open(struct sv_err *err)
 {
     const void *fn[] = {(const void *)one_kernel<false>, (const void *)one_kernel<true>};
     int rc = SV_OK;
@@ -287,13 +342,15 @@ static int one_open(struct sv_err *err)
     return rc;
 }
 
-/* One row of x; false where sums are cut in another way. */
-static bool one_run(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_gemm_args *a)
+bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_gemm_args *a)
 {
     const bool gated = a->mode == SV_GEMM_GATED;
-    struct one_plan p = {0, ONE_GATED_WARPS / 2, a->tall ? 2 : sv_split_paired(&a->split), k};
-    if (a->n_rows != 1 || a->mode == SV_GEMM_ARGMAX || gated != (bool)a->tall ||
-        (!gated && (!p.pieces || a->split.n_units != p.pieces * a->split.n_blocks)))
+    const int32_t n_units = a->split.n_units, n_row_blocks = a->split.n_blocks,
+                  pieces = n_units % n_row_blocks == 0 ? n_units / n_row_blocks : 0;
+    struct one_plan p = {0, ONE_GATED_WARPS / 2, gated ? 2 : pieces, k,
+                         !gated && sv_split_paired(&a->split) == 4};
+    if (a->mode == SV_GEMM_ARGMAX || gated != (bool)a->tall ||
+        (!gated && (!pieces || pieces != sv_split_paired(&a->split))))
         return false;
     for (int32_t i = 0; i < (gated ? 1 : a->n_parts); i++)
         p.n_strips += a->part[i].n_bands * 4;
@@ -306,7 +363,7 @@ static bool one_run(struct sv_cuda *cu, const void *x, int32_t k, const struct s
                                                       : cu->n_sms;
     p.strips = (p.n_strips + n_blocks - 1) / n_blocks;
     const int32_t n_warps = p.strips * p.pieces;
-    const size_t smem = (size_t)a->split.n_k * X_ROW_BYTES +
+    const size_t smem = (size_t)a->split.n_k * X_TILE_BYTES +
                         (size_t)n_warps * ONE_TWO * (gated ? ONE_GATED_RING : ONE_RING);
     if (smem > ONE_SMEM)
         return false;
@@ -328,5 +385,3 @@ static bool one_run(struct sv_cuda *cu, const void *x, int32_t k, const struct s
                   "a matrix product");
     return true;
 }
-
-#endif

@@ -1,0 +1,18 @@
+/*
+ * gemm_one.h - products of one row of x, as gemm.cu calls them.
+ */
+#ifndef SV_CUDA_GEMM_ONE_H
+#define SV_CUDA_GEMM_ONE_H
+
+#include "backend/cuda/gemm.h"
+
+/* gemm_one_sm90.cu, gemm_one4_sm90.cu and gemm_one12_sm90.cu, of codes of 8 and 4 bits and
+ * compressed weights. False, and nothing done, where sums are cut in another way. The bits of the
+ * kernels for more rows. */
+typedef int sv_gemm_one_open_fn(struct sv_err *err);
+typedef bool sv_gemm_one_fn(struct sv_cuda *cu, const void *x, int32_t k,
+                            const struct sv_gemm_args *a);
+sv_gemm_one_open_fn sv_gemm_one_open, sv_gemm_one4_open, sv_gemm_one12_open;
+sv_gemm_one_fn sv_gemm_one, sv_gemm_one4, sv_gemm_one12;
+
+#endif
