@@ -95,6 +95,9 @@ struct shape {
 static const struct shape shapes[] = {
     {"moe_qkv", 2048, 3, {4096, 512, 512}, false, false, true, false},
     {"moe_o", 4096, 1, {2048}, false, false, false, false},
+    {"moe_qkv_45", 2880, 3, {4096, 512, 512}, true, false, false, false},
+    {"moe_o_45", 4096, 1, {2880}, true, false, false, false},
+    {"moe_odd", 136, 2, {77, 131}, true, false, false, false},
     {"qkv", 4096, 3, {4096, 1024, 1024}, true, false, true, true},
     {"o", 4096, 1, {4096}, false, false, false, true},
     {"gate_up", 4096, 2, {12288, 12288}, false, false, false, true},
@@ -157,6 +160,8 @@ static void make_shape(struct sv_cuda *cu, const struct shape *s, struct made *m
     /* make_random stays below 3.46 times its scale. */
     const float largest = ldexpf(3.5f, -(int)floorf(log2f(sqrtf((float)s->k))));
     memset(m, 0, sizeof *m);
+    /* Where there are experts, few rows leave room for other launches. */
+    cu->lim.max_experts = !strncmp(s->name, "moe_", 4);
     for (int i = 0; i < s->n_parts; i++) {
         const size_t n = (size_t)s->n_out[i] * (size_t)s->k;
         m->w[i] = make_random(n, (uint64_t)(100 + i + s->k), 1.0f / sqrtf((float)s->k));
@@ -164,6 +169,7 @@ static void make_shape(struct sv_cuda *cu, const struct shape *s, struct made *m
         m->part[i].w.fmt.elem = SV_BF16;
         m->part[i].w.rows = s->n_out[i];
         m->part[i].w.cols = s->k;
+        m->part[i].w.role = cu->lim.max_experts ? SV_ROLE_O : SV_ROLE_NONE;
         if (sv_cuda_is_packed(&m->part[i].w)) {
             const size_t bytes =
                 cu->bytes ? sv_fp8_bytes(s->n_out[i], s->k) : sv_packed_bytes(s->n_out[i], s->k);

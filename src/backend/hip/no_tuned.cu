@@ -89,6 +89,15 @@ bool sv_gemm_w8a8_whole(struct sv_cuda *, const void *, int64_t, int32_t, struct
 {
     return false;
 }
+int sv_gemm_row_open(struct sv_err *)
+{
+    never();
+    return SV_EDEVICE;
+}
+bool sv_gemm_row(struct sv_cuda *, const void *, int32_t, const struct sv_gemm_args *)
+{
+    return false;
+}
 int sv_gemm_wcomp_open(struct sv_cuda *, struct sv_err *)
 {
     never();
