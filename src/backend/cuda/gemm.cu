@@ -101,7 +101,7 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     void *p = NULL;
     int rc = cu->set == SV_CUDA_SM90 ? sv_gemm_sm90_open(cu, err) : sv_gemm_portable_open(cu, err);
     if (!rc && cu->set == SV_CUDA_SM90)
-        rc = sv_gemm_row_open(err);
+        rc = sv_gemm_beside_open(err);
     if (!rc && cu->set == SV_CUDA_SM90)
         rc = sv_gemm_wcomp_open(cu, err);
     if (!rc && cu->bytes_k)
@@ -192,7 +192,7 @@ static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
         sv_gemm_fp8(cu, x, ldx, k, a);
     else if (a->codes)
         codes_sets[a->codes - 4].run(cu, x, ldx, k, a);
-    else if (!sv_gemm_row(cu, x, k, a) && !sv_gemm_wcomp(cu, x, ldx, k, a))
+    else if (!sv_gemm_beside(cu, x, ldx, k, a) && !sv_gemm_wcomp(cu, x, ldx, k, a))
         sv_gemm_sm90(cu, x, ldx, k, a);
 }
 

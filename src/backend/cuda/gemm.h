@@ -207,10 +207,11 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
 /* Describes x, of bf16 or bytes, to the copy engine; out: a CUtensorMap. A failure is latched. */
 bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx, int32_t k,
                       int32_t n_rows, int box_rows, bool bytes);
-/* ---- gemm_row_sm90.cu: one row, of products that leave room; false: nothing done. The bits of
+/* ---- gemm_beside_sm90.cu: few rows, of co-resident products; false: nothing done. The bits of
  * sv_gemm_sm90. */
-int sv_gemm_row_open(struct sv_err *err);
-bool sv_gemm_row(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_gemm_args *a);
+int sv_gemm_beside_open(struct sv_err *err);
+bool sv_gemm_beside(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                    const struct sv_gemm_args *a);
 /* ---- gemm_wcomp_sm90.cu: few rows, where all parts have compressed weights; false: nothing done.
  * The same bits as sv_gemm_sm90. */
 int sv_gemm_wcomp_open(struct sv_cuda *cu, struct sv_err *err);

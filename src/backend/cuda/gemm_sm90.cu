@@ -296,10 +296,6 @@ enum { N_HALVES = sizeof halves / sizeof *halves };
 #endif
 enum { N_WIDTHS = sizeof widths / sizeof *widths, WCOMP_ROWS = 128 };
 
-/* Of co-resident products: a ring beside which two thread blocks of experts fit, but none of the
- * same launch. */
-enum { CO_RESIDENT_STAGES = 6, CO_RESIDENT_SMEM = 115 * 1024 };
-
 /* cut: whether sums of whole products are. */
 static size_t smem_of(int n, enum way way, int stages, bool cut)
 {
@@ -425,8 +421,6 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int clu
     config.gridDim = dim3((unsigned)n_blocks);
     config.blockDim = dim3((unsigned)threads_of(n, way));
     config.dynamicSmemBytes = smem_of(n, way, a->n_stages, a->split.n_units != a->split.n_blocks);
-    if (a->co_resident && config.dynamicSmemBytes < CO_RESIDENT_SMEM)
-        config.dynamicSmemBytes = CO_RESIDENT_SMEM;
     config.stream = cu->stream;
     config.attrs = attr;
     if (cluster > 1) {
@@ -460,8 +454,6 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
     a->n_sharers = a->tall ? 0 : sv_split_paired(&a->split);
     const enum way way = a->tall ? TALL : a->n_sharers && g->tune_pair >= 0 ? PAIRED : ALONE;
     a->n_stages = g->tune_stages ? g->tune_stages : way == TALL ? w->tall_stages : w->stages;
-    if (a->co_resident && way != TALL && a->n_stages > CO_RESIDENT_STAGES)
-        a->n_stages = CO_RESIDENT_STAGES;
     while (a->n_stages > MAX_STAGES || smem_of(w->n, way, a->n_stages, true) > SMEM_MAX)
         a->n_stages--;
     /* Rows that are not there take the copy longer than rows that are. */
@@ -507,7 +499,7 @@ bool sv_gemm_wcomp(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a)
 {
     const struct sv_cuda_gemm_state *g = cu->gemm;
-    if (a->n_rows > sv_gemm_wcomp_rows(cu) || a->co_resident)
+    if (a->n_rows > sv_gemm_wcomp_rows(cu))
         return false;
     for (int32_t p = 0; p < a->n_parts; p++)
         if (!a->part[p].wcomp)

@@ -89,12 +89,12 @@ bool sv_gemm_w8a8_whole(struct sv_cuda *, const void *, int64_t, int32_t, struct
 {
     return false;
 }
-int sv_gemm_row_open(struct sv_err *)
+int sv_gemm_beside_open(struct sv_err *)
 {
     never();
     return SV_EDEVICE;
 }
-bool sv_gemm_row(struct sv_cuda *, const void *, int32_t, const struct sv_gemm_args *)
+bool sv_gemm_beside(struct sv_cuda *, const void *, int64_t, int32_t, const struct sv_gemm_args *)
 {
     return false;
 }
