@@ -43,7 +43,7 @@ static __device__ __forceinline__ float bias_of(const struct sv_moe_matrices &m,
 /* The row of x for the entry at a place. */
 static __device__ __forceinline__ int32_t source_row(const struct sv_moe &a, int32_t place)
 {
-    return a.by_place ? place : a.r.list[place] / a.r.k;
+    return a.by_place ? place : a.r.n_rows == 1 ? 0 : a.r.list[place] / a.r.k;
 }
 
 /* ---------------------------------------------------------------- copies */
@@ -215,6 +215,15 @@ static __device__ __forceinline__ struct unit unit_of_few(const struct sv_moe &a
     return unit{i < n_active ? expert : -1, 0, 0};
 }
 
+/* Its entries; a single row has one for each expert. */
+static __device__ __forceinline__ void entries_of_few(const struct sv_moe &a, int32_t i,
+                                                      struct unit &u)
+{
+    const bool one = a.r.n_rows == 1;
+    u.place = one ? i : look(a.r.first + u.expert);
+    u.end = one ? i + 1 : look(a.r.first + u.expert + 1);
+}
+
 /* Unit i of all experts' entries, N at a time, expert by expert. Each warp looks for itself. */
 template <int N>
 static __device__ __forceinline__ struct unit unit_of_many(const struct sv_moe &a, int32_t i)
@@ -276,10 +285,8 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, GROUPS)
             load_weights(s, kk, own + kk * STAGE, once);
         gpu_copy_commit();
     }
-    if (few) {
-        u.place = look(a.r.first + u.expert);
-        u.end = look(a.r.first + u.expert + 1);
-    }
+    if (few)
+        entries_of_few(a, (int32_t)blockIdx.y, u);
     if (!GATED)
         sv_pdl_wait();
     float acc[gpu_sums(N)];

@@ -138,10 +138,8 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, (coded<N, GROU
     const struct strip s = strip_of<GATED, GROUPS>(a, u.expert, band, each);
     const struct kind kind = kind_of<FORM>(a, s);
     codes.begin(s.there ? s.w : s.matrix, n_k);
-    if (few) {
-        u.place = look(a.r.first + u.expert);
-        u.end = look(a.r.first + u.expert + 1);
-    }
+    if (few)
+        entries_of_few(a, (int32_t)blockIdx.y, u);
     if (!GATED)
         sv_pdl_wait();
     const int32_t n = min(u.end - u.place, (int32_t)N);
