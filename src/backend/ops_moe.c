@@ -158,13 +158,7 @@ void sv_op_moe_down(struct sv_dev *dev, const struct sv_p_moe_down *p)
     if (p->routes.n_rows == 0)
         return;
     SV_REQUIRE(routes_ok(&p->routes) && p->x && p->out && experts_ok(&p->down, &p->routes));
+    SV_REQUIRE(!p->then || (p->then->x == p->out && p->then->hidden == p->down.rows &&
+                            p->then->routes.place == p->routes.place && p->then->out));
     dev->be->moe->down(dev, p);
-}
-
-void sv_op_moe_combine(struct sv_dev *dev, const struct sv_p_moe_combine *p)
-{
-    if (p->routes.n_rows == 0)
-        return;
-    SV_REQUIRE(routes_ok(&p->routes) && p->hidden > 0 && p->x && p->out);
-    dev->be->moe->combine(dev, p);
 }

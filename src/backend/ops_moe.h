@@ -120,14 +120,6 @@ struct sv_p_moe_gate_up {
     void *out; /* (n_rows * k, intermediate) act */
 };
 
-/* out[p] = x[p] W_down^T + bias of the expert of place p. */
-struct sv_p_moe_down {
-    const void *x;          /* (n_rows * k, down.cols) act, by place */
-    struct sv_experts down; /* (hidden, intermediate) each */
-    struct sv_routes routes;
-    float *out; /* (n_rows * k, hidden) f32, by place */
-};
-
 /* out[r] = sum over j = 0 .. k - 1, in this order and in f32, of weight[r, j] * x[place[r, j]]
  * where there is a place; rounded to act once. Rows without one get 0, those of padding too, so
  * that what follows meets real numbers. */
@@ -136,6 +128,16 @@ struct sv_p_moe_combine {
     const float *x; /* (n_rows * k, hidden) f32, by place */
     struct sv_routes routes;
     void *out; /* (n_rows, hidden) act */
+};
+
+/* out[p] = x[p] W_down^T + bias of the expert of place p. */
+struct sv_p_moe_down {
+    const void *x;          /* (n_rows * k, down.cols) act, by place */
+    struct sv_experts down; /* (hidden, intermediate) each */
+    struct sv_routes routes;
+    float *out; /* (n_rows * k, hidden) f32, by place */
+    /* NULL, or what adds these up: done in the same op, which then need not write out */
+    const struct sv_p_moe_combine *then;
 };
 
 /* ---------------------------------------------------------------- the backend's part */
@@ -152,7 +154,6 @@ struct sv_moe_ops {
     void (*router_topk)(struct sv_dev *, const struct sv_p_router_topk *);
     void (*gate_up)(struct sv_dev *, const struct sv_p_moe_gate_up *);
     void (*down)(struct sv_dev *, const struct sv_p_moe_down *);
-    void (*combine)(struct sv_dev *, const struct sv_p_moe_combine *);
 };
 
 /* SV_EUNSUPPORTED where the device has no mixture of experts: before a model that needs it is
@@ -173,6 +174,5 @@ void sv_dev_free_experts(struct sv_dev *dev,
 void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p);
 void sv_op_moe_gate_up(struct sv_dev *dev, const struct sv_p_moe_gate_up *p);
 void sv_op_moe_down(struct sv_dev *dev, const struct sv_p_moe_down *p);
-void sv_op_moe_combine(struct sv_dev *dev, const struct sv_p_moe_combine *p);
 
 #endif

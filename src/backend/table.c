@@ -50,8 +50,7 @@ static const struct entry always[] = {
 /* Whole or not at all. */
 static const struct entry moe[] = {IN(sv_moe_ops, upload_experts), IN(sv_moe_ops, random_experts),
                                    IN(sv_moe_ops, free_experts),   IN(sv_moe_ops, router_topk),
-                                   IN(sv_moe_ops, gate_up),        IN(sv_moe_ops, down),
-                                   IN(sv_moe_ops, combine)};
+                                   IN(sv_moe_ops, gate_up),        IN(sv_moe_ops, down)};
 static const struct entry gdn[] = {IN(sv_gdn_ops, conv), IN(sv_gdn_ops, scan), IN(sv_gdn_ops, norm),
                                    IN(sv_gdn_ops, few)};
 static const struct entry vision[] = {IN(sv_vision_ops, layer_norm), IN(sv_vision_ops, gelu),

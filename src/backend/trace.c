@@ -138,8 +138,8 @@ PLAIN(draft_context_kv)
 TRACED(router_topk, moe->router_topk, "%srouter_topk %d", p->before ? "norm, " : "",
        (int)p->routes.n_experts)
 TRACED(moe_gate_up, moe->gate_up, "moe_gate_up %d -> %d", (int)p->gate.cols, (int)p->gate.rows)
-TRACED(moe_down, moe->down, "moe_down %d -> %d", (int)p->down.cols, (int)p->down.rows)
-TRACED(moe_combine, moe->combine, "moe_combine")
+TRACED(moe_down, moe->down, "moe_down %d -> %d%s", (int)p->down.cols, (int)p->down.rows,
+       p->then ? ", added up" : "")
 TRACED(gdn_conv, gdn->conv, "gdn_conv")
 TRACED(gdn_scan, gdn->scan, "gdn_scan")
 TRACED(gdn_norm, gdn->norm, "gdn_norm")
@@ -263,7 +263,6 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
         t->moe.router_topk = trace_router_topk;
         t->moe.gate_up = trace_moe_gate_up;
         t->moe.down = trace_moe_down;
-        t->moe.combine = trace_moe_combine;
         t->be.moe = &t->moe;
     }
     if (t->be.gdn) {

@@ -168,13 +168,14 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                             .down = with_shared(m->down, fused ? &mlp->down.w : NULL),
                             .routes = b.routes,
                             .out = b.out,
+                            .then =
+                                &(struct sv_p_moe_combine){
+                                    .hidden = st->hidden,
+                                    .x = b.out,
+                                    .routes = b.routes,
+                                    .out = acts->delta,
+                                },
                         });
-    sv_op_moe_combine(dev, &(struct sv_p_moe_combine){
-                               .hidden = st->hidden,
-                               .x = b.out,
-                               .routes = b.routes,
-                               .out = acts->delta,
-                           });
     if (mlp->intermediate && !fused)
         add_shared(m, st, dev, acts, &b, p->rows.n_rows);
 }

@@ -469,6 +469,9 @@ static void run_layer(struct cross *c, const struct layer *l, int side, const st
                       const void *x, void *act, float *down, void *out)
 {
     struct sv_dev *dev = cross_dev(c, side);
+    const struct sv_p_moe_combine combine = {
+        .hidden = l->s.hidden, .x = down, .routes = *r, .out = out};
+    struct sv_p_moe_down product = {.x = act, .down = l->down.x[side], .routes = *r, .out = down};
     sv_op_moe_gate_up(dev, &(struct sv_p_moe_gate_up){.x = x,
                                                       .gate = l->gate.x[side],
                                                       .up = l->up.x[side],
@@ -477,10 +480,9 @@ static void run_layer(struct cross *c, const struct layer *l, int side, const st
                                                       .alpha = 1.702f,
                                                       .routes = *r,
                                                       .out = act});
-    sv_op_moe_down(
-        dev, &(struct sv_p_moe_down){.x = act, .down = l->down.x[side], .routes = *r, .out = down});
-    sv_op_moe_combine(dev, &(struct sv_p_moe_combine){
-                               .hidden = l->s.hidden, .x = down, .routes = *r, .out = out});
+    sv_op_moe_down(dev, &product);
+    product.then = &combine; /* then it need not write down */
+    sv_op_moe_down(dev, &product);
 }
 
 /* Different experts for each entry of a row; row 0's stay among the first `from` experts. */

@@ -258,12 +258,14 @@ static struct result run(struct layer *l, const int32_t *row, int32_t n, int32_t
                                                          .alpha = 1.702f,
                                                          .routes = r,
                                                          .out = at(&l->act)});
-    sv_op_moe_down(l->dev,
-                   &(struct sv_p_moe_down){
-                       .x = at(&l->act), .down = l->x[2], .routes = r, .out = at(&l->sums)});
-    sv_op_moe_combine(l->dev,
-                      &(struct sv_p_moe_combine){
-                          .hidden = s->hidden, .x = at(&l->sums), .routes = r, .out = at(&l->out)});
+    sv_op_moe_down(
+        l->dev, &(struct sv_p_moe_down){
+                    .x = at(&l->act),
+                    .down = l->x[2],
+                    .routes = r,
+                    .out = at(&l->sums),
+                    .then = &(struct sv_p_moe_combine){
+                        .hidden = s->hidden, .x = at(&l->sums), .routes = r, .out = at(&l->out)}});
     struct result k = {.tables = fetch(l->dev, at(&l->routes), n_bytes),
                        .out = fetch(l->dev, at(&l->out), act_bytes(l, all * (int64_t)h)),
                        .r = {.n_rows = all, .n_experts = s->n_experts, .k = s->k}};

@@ -73,7 +73,7 @@ static void each_op(void **state)
                               offsetof(struct sv_backend, compute_dtype)),
                      47);
     assert_int_equal(
-        take_out(&be, &moe, offsetof(struct sv_moe_ops, upload_experts), sizeof moe - EACH), 7);
+        take_out(&be, &moe, offsetof(struct sv_moe_ops, upload_experts), sizeof moe - EACH), 6);
     assert_int_equal(take_out(&be, &gdn, offsetof(struct sv_gdn_ops, conv), sizeof gdn - EACH), 4);
     assert_int_equal(take_out(&be, &mla, 0, sizeof mla - EACH), 2);
     assert_int_equal(

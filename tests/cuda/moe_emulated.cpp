@@ -50,6 +50,14 @@ const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form)
 {
     abort();
 }
+bool sv_moe_sm90_joined(struct sv_cuda *, const struct sv_moe *, const struct sv_moe_width *, size_t)
+{
+    abort();
+}
+int sv_moe_sm90_joined_open(size_t, struct sv_err *)
+{
+    abort();
+}
 
 namespace
 {

@@ -351,14 +351,6 @@ static void moe_gate_up(struct sv_dev *dev, const struct sv_p_moe_gate_up *p)
     sv_pool_run(cpu->pool, expert_units, &job);
 }
 
-static void moe_down(struct sv_dev *dev, const struct sv_p_moe_down *p)
-{
-    struct sv_cpu *cpu = sv_cpu_of(dev);
-    struct expert_job job = {
-        .cpu = cpu, .routes = &p->routes, .experts = {&p->down}, .n_parts = 1, .down = p};
-    sv_pool_run(cpu->pool, expert_units, &job);
-}
-
 /* ---------------------------------------------------------------- the sum over experts */
 
 struct combine_job {
@@ -396,6 +388,16 @@ static void moe_combine(struct sv_dev *dev, const struct sv_p_moe_combine *p)
     struct sv_cpu *cpu = sv_cpu_of(dev);
     struct combine_job job = {cpu->vec, p};
     sv_cpu_run(cpu, combine_rows, &job, (int64_t)p->routes.n_rows * p->routes.k * (p->hidden / 8));
+}
+
+static void moe_down(struct sv_dev *dev, const struct sv_p_moe_down *p)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    struct expert_job job = {
+        .cpu = cpu, .routes = &p->routes, .experts = {&p->down}, .n_parts = 1, .down = p};
+    sv_pool_run(cpu->pool, expert_units, &job);
+    if (p->then)
+        moe_combine(dev, p->then);
 }
 
 /* ---------------------------------------------------------------- weights */
@@ -440,5 +442,4 @@ const struct sv_moe_ops sv_cpu_moe = {
     .router_topk = router_topk,
     .gate_up = moe_gate_up,
     .down = moe_down,
-    .combine = moe_combine,
 };

@@ -400,8 +400,7 @@ static const struct sv_moe_ops cuda_moe = {true,
                                            sv_cuda_free_experts,
                                            sv_cuda_router_topk,
                                            sv_cuda_moe_gate_up,
-                                           sv_cuda_moe_down,
-                                           sv_cuda_moe_combine};
+                                           sv_cuda_moe_down};
 static const struct sv_gdn_ops cuda_gdn = {SV_CUDA_MAX_KEY, sv_cuda_gdn_conv, sv_cuda_gdn_scan,
                                            sv_cuda_gdn_norm, sv_cuda_gdn_few};
 static const struct sv_mla_ops cuda_mla = {sv_cuda_mla_write, sv_cuda_head_products};

@@ -65,7 +65,8 @@ struct sv_moe {
     enum sv_expert_act act;
     float limit, alpha;
     struct sv_routes r;
-    void *out; /* (n_rows * k, rows) */
+    void *out;    /* (n_rows * k, rows) */
+    void *joined; /* NULL, or (rows) act: of one row what moe_combine gives, in place of out */
 };
 
 /* A kernel for n entries at a time; groups: of 64 weight rows (of gate and up: 32 each) in a thread
@@ -75,6 +76,10 @@ struct sv_moe_width {
     void (*fn[2])(const struct sv_moe);
 };
 enum { SV_MOE_WIDTHS = 5 };
+/* moe_joined.cuh: down of one row and the adding up; false: nothing done. */
+bool sv_moe_sm90_joined(struct sv_cuda *cu, const struct sv_moe *a, const struct sv_moe_width *w,
+                        size_t smem);
+int sv_moe_sm90_joined_open(size_t smem, struct sv_err *err);
 /* (SV_MOE_WIDTHS), by n; moe_sm90.cu */
 const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form form);
 

@@ -153,6 +153,7 @@ static __device__ __forceinline__ void handed_over(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+#include "backend/cuda/moe_joined.cuh"
 #include "backend/gpu/moe_codes.cuh"
 
 #define CODED_WIDTHS(FORM)                                                                         \

@@ -92,6 +92,8 @@ int sv_cuda_moe_open(struct sv_cuda *cu, struct sv_err *err)
                                                   w->tile_bytes ? (int)shared_most(cu) : w->bytes),
                              err, "shared memory of an expert's product");
     }
+    if (!rc && cu->set == SV_CUDA_SM90)
+        rc = sv_moe_sm90_joined_open(shared_most(cu), err);
     return rc;
 }
 
@@ -135,7 +137,8 @@ static struct sv_moe_matrices matrices_of(const struct sv_experts *x)
     return m;
 }
 
-static void run(struct sv_cuda *cu, const char *what, struct sv_moe *a, const struct sv_experts *x,
+/* Whether it has added up as well. */
+static bool run(struct sv_cuda *cu, const char *what, struct sv_moe *a, const struct sv_experts *x,
                 bool gated)
 {
     const int64_t entries = (int64_t)a->r.n_rows * a->r.k;
@@ -150,13 +153,16 @@ static void run(struct sv_cuda *cu, const char *what, struct sv_moe *a, const st
     SV_REQUIRE(a->form == SV_MOE_BF16 || cu->act == SV_BF16);
     if (a->form != SV_MOE_BF16 || (cu->act == SV_BF16 && a->packed && a->k % 8 == 0)) {
         const struct sv_moe_width *w = width_for(cu, a);
+        if (a->joined && cu->set == SV_CUDA_SM90 &&
+            sv_moe_sm90_joined(cu, a, w, shared_bytes(w, a->k)))
+            return true;
         const int32_t each = w->groups * (gated ? SV_TILE / 2 : SV_TILE);
         /* An expert's last unit may be half empty. */
         const unsigned units = experts + (a->r.n_rows > w->n ? (unsigned)(entries / w->n) : 0);
         sv_cuda_launch_in_pass(cu, what, w->fn[gated],
                                dim3((unsigned)((a->rows + each - 1) / each), units),
                                dim3((unsigned)w->threads), shared_bytes(w, a->k), *a);
-        return;
+        return false;
     }
     void (*const fn)(const struct sv_moe) =
         cu->act == SV_F32
@@ -165,6 +171,7 @@ static void run(struct sv_cuda *cu, const char *what, struct sv_moe *a, const st
     sv_cuda_launch_in_pass(cu, what, fn,
                            dim3((unsigned)((a->rows + PLAIN_WARPS - 1) / PLAIN_WARPS), experts),
                            dim3(PLAIN_WARPS * 32), 0, *a);
+    return false;
 }
 
 void sv_cuda_moe_gate_up(struct sv_dev *dev, const struct sv_p_moe_gate_up *p)
@@ -189,5 +196,8 @@ void sv_cuda_moe_down(struct sv_dev *dev, const struct sv_p_moe_down *p)
     a.by_place = true;
     a.r = p->routes;
     a.out = p->out;
-    run(sv_cuda_of(dev), "down of experts", &a, &p->down, false);
+    if (p->then && sv_cuda_of(dev)->act == SV_BF16)
+        a.joined = p->then->out;
+    if (!run(sv_cuda_of(dev), "down of experts", &a, &p->down, false) && p->then)
+        sv_cuda_moe_combine(dev, p->then);
 }

@@ -251,13 +251,29 @@ static __device__ __forceinline__ struct unit unit_of_many(const struct sv_moe &
     return unit{-1, 0, 0};
 }
 
-template <int N, bool GATED, int GROUPS>
+/* The adding up of one row in down's launch, where a device can (cuda/moe_joined.cuh): what a
+ * thread block has of it in shared memory, made before products begin, and their end. */
+template <bool JOINED> struct joining {
+    struct room {
+    };
+    static __device__ __forceinline__ void open(const struct sv_moe &, struct room &)
+    {
+    }
+    template <int N>
+    static __device__ __forceinline__ void put(const struct sv_moe &, const float (&)[gpu_sums(N)],
+                                               const struct unit &, int32_t, struct room &)
+    {
+    }
+};
+
+template <int N, bool GATED, int GROUPS, bool JOINED = false>
 static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, GROUPS)
     experts_kernel(const struct sv_moe a)
 {
     typedef ring<N, GROUPS> R;
     GPU_SHARED(smem_bytes);
     __shared__ int32_t source[N];
+    __shared__ typename joining<JOINED>::room joined;
     enum { STAGE = R::STAGE, STAGES = R::STAGES };
     /* Copies of this wave for a stage, at least. */
     enum { W_LINES = STRIP / (GPU_WAVE * 16), X_LINES = N * 8 / GPU_WAVE / (GROUPS * WAVES) };
@@ -272,9 +288,12 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, GROUPS)
     const bool few = a.r.n_rows <= N;
     struct unit u =
         few ? unit_of_few(a, (int32_t)blockIdx.y) : unit_of_many<N>(a, (int32_t)blockIdx.y);
+    joining<JOINED>::open(a, joined);
     if (u.expert < 0) {
         if (!GATED)
             sv_pdl_wait();
+        if (JOINED)
+            joining<JOINED>::template put<N>(a, {}, u, 0, joined);
         return;
     }
     const int32_t n_k = sv_tiles(a.k);
@@ -318,7 +337,10 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, GROUPS)
     }
     if (GATED)
         __syncthreads(); /* what is lent lies in the ring */
-    put<N, GATED>(a, acc, u.expert, s.row0, u.place, u.end - u.place, (float *)smem_bytes);
+    if (JOINED)
+        joining<JOINED>::template put<N>(a, acc, u, s.row0, joined);
+    else
+        put<N, GATED>(a, acc, u.expert, s.row0, u.place, u.end - u.place, (float *)smem_bytes);
 }
 
 /* [1]: gate and up. */

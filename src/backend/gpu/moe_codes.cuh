@@ -101,13 +101,14 @@ expand_tiles(lane_pairs (&pair)[T], const struct lane_codes<FORM> (&c)[T], const
     }
 }
 
-template <int N, bool GATED, int GROUPS, sv_moe_form FORM>
+template <int N, bool GATED, int GROUPS, sv_moe_form FORM, bool JOINED = false>
 static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, (coded<N, GROUPS, FORM>::BLOCKS))
     coded_kernel(const struct sv_moe a)
 {
     typedef coded<N, GROUPS, FORM> C;
     GPU_SHARED(smem_bytes);
     __shared__ int32_t source[N];
+    __shared__ typename joining<JOINED>::room joined;
     enum {
         AT_ONCE = C::AT_ONCE,            /* tiles in a step */
         AHEAD = C::STAGES / AT_ONCE - 1, /* steps whose x is on its way */
@@ -127,9 +128,12 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, (coded<N, GROU
     const bool few = a.r.n_rows <= N;
     struct unit u =
         few ? unit_of_few(a, (int32_t)blockIdx.y) : unit_of_many<N>(a, (int32_t)blockIdx.y);
+    joining<JOINED>::open(a, joined);
     if (u.expert < 0) {
         if (!GATED)
             sv_pdl_wait();
+        if (JOINED)
+            joining<JOINED>::template put<N>(a, {}, u, 0, joined);
         return;
     }
     const int32_t each = FORM == SV_MOE_MXFP4 ? sv_mxfp4_strip_bytes(a.k) : piece<FORM>::BYTES;
@@ -218,7 +222,10 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, (coded<N, GROU
         }
     if (GATED)
         __syncthreads(); /* what is lent lies where x did */
-    put<N, GATED>(a, acc, u.expert, s.row0, u.place, n, (float *)smem_bytes);
+    if (JOINED)
+        joining<JOINED>::template put<N>(a, acc, u, s.row0, joined);
+    else
+        put<N, GATED>(a, acc, u.expert, s.row0, u.place, n, (float *)smem_bytes);
 }
 
 /* [1]: gate and up. */

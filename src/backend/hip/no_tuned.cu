@@ -147,6 +147,16 @@ bool sv_cuda_norm_route_sm90(struct sv_cuda *, const struct sv_p_router_topk *,
 {
     return false;
 }
+bool sv_moe_sm90_joined(struct sv_cuda *, const struct sv_moe *, const struct sv_moe_width *,
+                        size_t)
+{
+    return false;
+}
+int sv_moe_sm90_joined_open(size_t, struct sv_err *)
+{
+    never();
+    return SV_EDEVICE;
+}
 const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form)
 {
     never();
