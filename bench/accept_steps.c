@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void tell(const struct sv_engine *e)
+static void print_steps(const struct sv_engine *e)
 {
     for (int32_t s = 0; s < e->plan.n_segs; s++) {
         const struct sv_plan_seg *g = &e->plan.seg[s];
@@ -41,7 +41,7 @@ static int run(struct sv_engine *e, const char *line, size_t n, int32_t max_toke
         rc = sv_engine_submit(e, &r, NULL, err);
     while (!rc && e->sched.n_unfinished) {
         rc = sv_engine_step(e, err);
-        tell(e);
+        print_steps(e);
         sv_engine_deliver(e);
     }
     json_decref(root);

@@ -6,9 +6,9 @@
  * matrix that they expand to; codes_cuda bench [CSV [ROWS...]]: fewer counts, then captured graphs
  * of 36 layers; codes_cuda time: these alone; "portable check" and so on: the portable kernels;
  * codes_cuda fp8: those of FP8 weights with activations in fp8 alone, the kernels that round in it.
- * KINDS in the environment: names, with commas, of the only kinds. Stands on gemm_cuda.cu, whose
- * stack of layers and timing it takes in. Exit status 1 when a check fails. Must not: compare
- * figures of different runs.
+ * KINDS in the environment: the kinds to run, comma-separated. Includes gemm_cuda.cu for its stack
+ * of layers and timing. Exit status 1 when a check fails. Must not: compare figures of different
+ * runs.
  */
 #define main gemm_cuda_main
 #include "bench/gemm_cuda.cu"

@@ -3,12 +3,12 @@
  *
  * fp8_cuda check: the conversion of rows against fp8.cuh's arithmetic, then all checks of
  * gemm_cuda.cu with numbers that 8 bits hold exactly: error against a double loop, every row count
- * bit by bit against single rows, the fused head. fp8_cuda small: one launch each of every way to
- * go about a product, for compute-sanitizer, whose racecheck takes minutes over the checks.
- * fp8_cuda hot [CSV [MS [ROWS...]]]: those checks, then many rows on a card that is warm, as
- * gemm_cuda hot. fp8_cuda bench [CSV]: the same, then a captured graph of 36 layers of Qwen3-8B's
- * shapes, in bf16 and in 8 bits. Stands on gemm_cuda.cu, whose helpers, stack of layers and timing
- * it takes in. Exit status 1 when a check fails. Must not: compare figures of different runs.
+ * bit by bit against single rows, the fused head. fp8_cuda small: one launch of each kernel, for
+ * compute-sanitizer, whose racecheck takes minutes for the checks. fp8_cuda hot [CSV [MS
+ * [ROWS...]]]: the checks, then many rows on a warm card, as gemm_cuda hot. fp8_cuda bench [CSV]:
+ * the checks, then a captured graph of 36 layers of Qwen3-8B's shapes, in bf16 and in 8 bits.
+ * Includes gemm_cuda.cu for its helpers, stack of layers and timing. Exit status 1 when a check
+ * fails. Must not: compare figures of different runs.
  */
 #define main gemm_cuda_main
 #include "bench/gemm_cuda.cu"

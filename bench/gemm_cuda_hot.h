@@ -1,16 +1,16 @@
 /*
- * gemm_cuda_hot.h - products of many rows on a card that has been busy for a while: its clock, its
- * power, and what they leave of the speed of a short run.
+ * gemm_cuda_hot.h - products of many rows on a card that has been busy for a while: clock, power,
+ * and the speed relative to a short run.
  *
- * Included by gemm_cuda.cu after its timing. Power and clock are what the driver's library says
- * during the work, read every ten milliseconds. Must not: check anything.
+ * Included by gemm_cuda.cu after its timing. Power and clock are read from NVML every ten
+ * milliseconds during the work. Must not: check anything.
  */
 #ifndef SV_BENCH_GEMM_CUDA_HOT_H
 #define SV_BENCH_GEMM_CUDA_HOT_H
 
 #include <dlfcn.h>
 
-/* What the driver's library says of the card at this moment. */
+/* A sample of the card's state from NVML. */
 struct reading {
     double watts, mhz;
 };

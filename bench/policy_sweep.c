@@ -5,9 +5,9 @@
  * A program of its own, started by policy_sweep.sh, which builds it with the policy of each source
  * tree given to it and compares them. Two machines have the step times of
  * bench/results/width-policy-h200.csv (Qwen3-8B's shapes) and width-policy-xeon-amx-2of16.csv. The
- * table is measured with errors, on the CPU with slow moments; requests come and go; what a drafter
- * that sits idle costs is counted. Arguments: a machine's name (empty: all), the first seed. Must
- * not: include anything but what every version has.
+ * table is measured with errors, on the CPU with slow moments; requests begin and end; the cost of
+ * an idle drafter is counted. Arguments: a machine's name (empty: all), the first seed. Must not:
+ * include headers that not every version has.
  */
 #include "policy/policy.h"
 #include "spec/spec.h"

@@ -3,8 +3,8 @@
  * (recurrent models: by a snapshot of their states).
  *
  * Usage: prefix_hit CONFIG_DIR DEVICE TOKENS [ROUNDS]. Random weights of the shapes of
- * CONFIG_DIR/config.json. Prints medians in ms, and how many tokens were known. Must not: count the
- * first round, which captures graphs.
+ * CONFIG_DIR/config.json. Prints medians in ms, and the number of cached tokens. Must not: count
+ * the first round, which captures graphs.
  */
 #include "engine/engine.h"
 

@@ -5,8 +5,7 @@
  * Run by hand: build/bench/tokenizer [--dir tests/golden/tok] [--repeat N] [--file TOKENIZER.json]
  * [--text FILE]. Prints CSV on stdout: tokenizer, text, bytes, ids, then MB/s (1e6 bytes) of the
  * slowest, median and fastest round; a round encodes the text often enough to last 0.1 s. Times are
- * of this process's processor use, so that other work on the machine disturbs less. Must not: be
- * read as a claim without the spread.
+ * of this process's CPU time, so that other work on the machine disturbs less.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -2,12 +2,12 @@
  * wcomp_cuda.cu - checks and measures products from compressed weights beside the same products
  * from packed ones, on a GPU machine.
  *
- * wcomp_cuda check: every way and many row counts, bits against the packed weights, numbers that do
- * not fit among them; wcomp_cuda bench [CSV [ROWS...]]: the same, then a captured graph of 36
- * layers of Qwen3-8B's shapes, ring depths, a warm card; with row counts, these alone without
- * checks; wcomp_cuda hot CSV MS ROWS...: both by turns on a busy card, MS milliseconds each, and
- * the vendor's library. check-portable, bench-portable: the portable kernels. Stands on
- * gemm_cuda.cu, whose helpers, stack of layers and timing it takes in. The weights are nearly
+ * wcomp_cuda check: every kernel and many row counts, bits against the packed weights, including
+ * numbers that do not fit the format; wcomp_cuda bench [CSV [ROWS...]]: the same, then a captured
+ * graph of 36 layers of Qwen3-8B's shapes, ring depths, a warm card; with row counts, only these,
+ * without checks; wcomp_cuda hot CSV MS ROWS...: both in turns on a busy card, MS milliseconds
+ * each, and the vendor's library. check-portable, bench-portable: the portable kernels. Includes
+ * gemm_cuda.cu for its helpers, stack of layers and timing. The weights are nearly
  * normal (sums of four uniform numbers). Exit status 1 when a check fails. Must not: compare
  * figures of different runs.
  */
