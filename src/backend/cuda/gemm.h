@@ -110,8 +110,7 @@ struct sv_cuda_gemm_state {
     /* Benchmarks only; 0 = the built-in choice, below 0 = none. */
     int32_t tune_stages, tune_n, tune_units;
     int32_t tune_whole; /* above 0: always, above 1 with this width */
-    int32_t tune_tall, tune_pair, tune_skew;
-    int32_t tune_halves;
+    int32_t tune_tall, tune_pair, tune_skew, tune_halves;
     int32_t tune_round; /* portable: 1 = two tiles a round */
     int32_t tune_early; /* compressed weights: see n_early */
     int32_t tune_wcomp; /* most rows that take compressed weights */
@@ -207,13 +206,11 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
 /* Describes x, of bf16 or bytes, to the copy engine; out: a CUtensorMap. A failure is latched. */
 bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx, int32_t k,
                       int32_t n_rows, int box_rows, bool bytes);
-/* ---- gemm_beside_sm90.cu: few rows, of co-resident products; false: nothing done. The bits of
- * sv_gemm_sm90. */
+/* ---- gemm_beside_sm90.cu: few rows, co-resident, bits of sv_gemm_sm90; false: nothing done */
 int sv_gemm_beside_open(struct sv_err *err);
 bool sv_gemm_beside(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                     const struct sv_gemm_args *a);
-/* ---- gemm_wcomp_sm90.cu: few rows, where all parts have compressed weights; false: nothing done.
- * The same bits as sv_gemm_sm90. */
+/* ---- gemm_wcomp_sm90.cu: likewise, where all parts have compressed weights */
 int sv_gemm_wcomp_open(struct sv_cuda *cu, struct sv_err *err);
 int32_t sv_gemm_wcomp_rows(const struct sv_cuda *cu); /* how many are few */
 bool sv_gemm_wcomp(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
@@ -248,7 +245,6 @@ void sv_gemm_best_confidence(struct sv_cuda *cu, const struct sv_p_head_argmax *
                              int32_t n, int32_t n_slots);
 
 #ifdef __CUDACC__
-
 /* A logit and its id as one number that grows with the logit and, at a tie, with a lower id; 0 for
  * NaN, which so loses to everything. -0 and +0 are equal. */
 static __device__ __forceinline__ uint64_t sv_best_key(float v, int32_t id)
@@ -301,5 +297,4 @@ static __device__ __forceinline__ int sv_gemm_part_of(const struct sv_gemm_args 
 }
 
 #endif
-
 #endif
