@@ -5,9 +5,9 @@
  *
  * Called by gemm.cu. The bits are those of gemm_sm90.cu: pieces are cut and added up as there, but
  * in shared memory, where they need no trips through L2. A warp has a ring of its own for its
- * weights and its columns of x, and waits for no other before its sums are done; what the ring has
- * no room for comes to L2 while the launches before end. Must not: add tiles or pieces in any other
- * order.
+ * weights and its columns of x, and waits for no other before its sums are done. Rings are short:
+ * what is asked for far ahead delays what other launches wait for. Must not: add tiles or pieces in
+ * any other order.
  */
 #include "backend/cuda/gemm.h"
 
@@ -169,8 +169,6 @@ static __global__ void __launch_bounds__(MOST_WARPS * 32, 1)
 #pragma unroll
     for (int i = 0; i < SLOTS; i++)
         R::fill_weights(own + i * R::SLOT, c, i, once);
-    if (lane < c.n - SLOTS)
-        gpu_call(c.from + (size_t)(SLOTS + lane) * SV_TILE_BYTES, STRIP);
     sv_pdl_wait();
 #pragma unroll
     for (int i = 0; i < SLOTS; i++) {
@@ -203,8 +201,7 @@ static const struct {
     {                                                                                              \
         ROWS, SLOTS, ring<ROWS, SLOTS>::SLOT, beside_kernel<ROWS, SLOTS>                           \
     }
-    RING(1, 6), RING(1, 4), RING(1, 3),  RING(8, 4),
-    RING(8, 3), RING(8, 2), RING(16, 3), RING(16, 2)};
+    RING(1, 3), RING(1, 2), RING(8, 3), RING(8, 2), RING(16, 3), RING(16, 2)};
 enum { N_RINGS = sizeof rings / sizeof *rings, MOST_ROWS = 16 };
 
 int sv_gemm_beside_open(struct sv_err *err)

@@ -94,14 +94,6 @@ static __device__ __forceinline__ uint64_t gpu_stream_policy(void)
     return once;
 }
 
-/* n_bytes, a multiple of 16, come to L2. */
-static __device__ __forceinline__ void gpu_call(const void *from, uint32_t n_bytes)
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n_bytes) : "memory");
-#endif
-}
-
 /* to: no sum of a part of the lane and one that a loop changes for all lanes alike; nvcc 12.2 and
  * 13.0 make an illegal instruction of that (LDGSTS with a uniform register in the address). */
 static __device__ __forceinline__ void gpu_copy_stream(uint32_t to, const void *from, uint64_t once)

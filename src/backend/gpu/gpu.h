@@ -31,7 +31,6 @@
  *
  * Copies to shared memory that go on while the wave does: a line, 16 bytes of each lane, at a time.
  * Places are given by the wave, the same in all lanes, and lines lie in one piece there.
- *   gpu_call(from, n_bytes)               to L2, where a device can
  *   gpu_stream_policy()                   for what is read once a pass
  *   gpu_copy_stream(to, from, policy)     from: this lane's; lane 0's + 16 lane
  *   gpu_copy_rows<BYTES, LINES>(tile, row, from)  rows of BYTES bytes, from `row` on, to their

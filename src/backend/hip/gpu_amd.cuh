@@ -125,9 +125,6 @@ static __device__ __forceinline__ void gpu_copy_one(uint32_t to, const uint8_t *
 #undef GPU_COPY
 }
 
-static __device__ __forceinline__ void gpu_call(const void *, uint32_t)
-{
-}
 static __device__ __forceinline__ uint64_t gpu_stream_policy(void)
 {
     return 0;

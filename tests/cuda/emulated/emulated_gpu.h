@@ -100,9 +100,6 @@ void gpu_copy_commit(void);
 /* Until so many groups, or calls of one lane, are on their way. */
 void emu_copies_left(int groups, int lines);
 
-static inline void gpu_call(const void *, uint32_t)
-{
-}
 static inline uint64_t gpu_stream_policy(void)
 {
     return 0;
