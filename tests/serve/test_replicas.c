@@ -108,26 +108,41 @@ static int64_t cached(struct hub *r, const char *more)
     return hub_number(hub_json(r, TEXT, body, 200), "usage.prompt_tokens_details.cached_tokens");
 }
 
-/* A prompt goes to the replica that has its beginning, though another one is idle and comes first;
- * what costs are known are the policy's. */
+/* Whether a prompt goes to replica 1, which has its prefix, though replica 0 is idle and comes
+ * first. *found: of the prefix; measured costs decide whether a request that drafts can use it. */
+static bool goes_to_1(struct hub *r, int64_t *found)
+{
+    int fd = hub_connect(r);
+
+    hub_post(fd, TEXT, "",
+             "{\"prompt\":\"a\",\"max_tokens\":100000,\"ignore_eos\":true,\"stream\":true}");
+    hub_metric_becomes(r, "salvo_running_sequences{replica=\"0\"}", 1);
+    assert_int_equal(cached(r, "they part."), 0); /* replica 1, as 0 has work */
+    close(fd);
+    hub_metric_becomes(r, "salvo_running_sequences{replica=\"0\"}", 0);
+    double queries = hub_metric(r, "salvo_prefix_queries_total{replica=\"1\"}");
+    *found = cached(r, "they meet again.");
+    return hub_metric(r, "salvo_prefix_queries_total{replica=\"1\"}") > queries;
+}
+
+/* Costs that were measured are the policy's. */
 static void prefixes(void **state)
 {
     struct hub r = {.real = true, .o.replicas = 2, .o.engine.n_threads = 2};
+    int64_t found;
     r.far = *state != NULL;
     r.o.engine.auto_width = true;
     r.o.engine.device = device();
 
     hub_open(&r, false);
     assert_true(hub_metric(&r, "salvo_step_cost_seconds{replica=\"1\",step=\"prompt_row\"}") > 0);
-    int fd = hub_connect(&r);
-    hub_post(fd, TEXT, "",
-             "{\"prompt\":\"a\",\"max_tokens\":100000,\"ignore_eos\":true,\"stream\":true}");
-    hub_metric_becomes(&r, "salvo_running_sequences{replica=\"0\"}", 1);
-    assert_int_equal(cached(&r, "they part."), 0); /* replica 1, as 0 has work */
-    close(fd);
-    hub_metric_becomes(&r, "salvo_running_sequences{replica=\"0\"}", 0);
-    int64_t found = cached(&r, "they meet again.");
-    assert_true(found >= 48);
+    bool routed = goes_to_1(&r, &found);
+    /* on a busy machine a process may answer too late */
+    for (int i = 0; i < 20 && r.far && !routed; i++) {
+        hub_ask(&r, "/flush_cache", NULL, &r.a);
+        routed = goes_to_1(&r, &found);
+    }
+    assert_true(routed);
     hub_metric_becomes(&r, "salvo_prefix_hits_total{replica=\"1\"}", (double)found);
     assert_int_equal(hub_metric(&r, "salvo_prefix_hits_total{replica=\"0\"}"), 0);
     /* nothing is known of this one: the lowest of two idle ones */
@@ -466,9 +481,12 @@ static void drains(void **state)
 
 /* As threads of the server, and at the other end of links. */
 static int far;
-#define BOTH(test) cmocka_unit_test(test), cmocka_unit_test_prestate(test, &far)
+#define FAR(test)                                                                                  \
+    {                                                                                              \
+        "far_" #test, test, NULL, NULL, &far                                                       \
+    }
+#define BOTH(test) cmocka_unit_test(test), FAR(test)
 
 SV_TEST_MAIN(BOTH(the_same_text), BOTH(prefixes), BOTH(load_spreads), BOTH(nothing_was_sent),
-             BOTH(a_stream_has_begun), cmocka_unit_test_prestate(a_process_ends, &far),
-             BOTH(none_is_left), BOTH(one_is_drained), BOTH(the_others_fail),
-             BOTH(ends_while_they_work), BOTH(drains))
+             BOTH(a_stream_has_begun), FAR(a_process_ends), BOTH(none_is_left),
+             BOTH(one_is_drained), BOTH(the_others_fail), BOTH(ends_while_they_work), BOTH(drains))
