@@ -30,7 +30,7 @@ static int stopped(enum sv_wait got, const struct sv_failure *f, int32_t rank, s
 {
     if (got == SV_WAIT_STOPPED)
         return sv_fail(err, SV_EDEVICE, -1, "rank %d failed: %s", f->rank, f->text);
-    return sv_fail(err, SV_EDEVICE, -1, "rank %d takes nothing of what it is told", rank);
+    return sv_fail(err, SV_EDEVICE, -1, "rank %d does not read its messages", rank);
 }
 
 void sv_stream_flush(struct sv_world *w)
