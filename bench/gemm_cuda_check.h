@@ -22,7 +22,7 @@ static __device__ __forceinline__ int32_t perm_of(struct perm p, int32_t i)
     return (int32_t)(((int64_t)i * p.mul + p.add) % BASE_ROWS);
 }
 
-/* Rows past n and columns past k are NaN: whoever reads them shows. */
+/* Rows past n and columns past k are NaN, so that reading them shows in the result. */
 static __global__ void batch_kernel(const bf16 *base, int32_t k, struct perm p, int32_t n,
                                     int32_t n_all, int64_t ldx, bf16 *x)
 {

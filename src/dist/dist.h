@@ -1,11 +1,11 @@
 /*
  * dist.h - front header of src/dist: how a model is divided among ranks, the stream of what the
- * first rank tells the others, the life of a group of ranks, and how the processes of replicas find
- * each other.
+ * first rank sends to the others, the life of a group of ranks, and how the processes of replicas
+ * find each other.
  *
  * Called by model (shards), engine, serve (links) and cli (mpirun). Ranks are threads, or processes
  * under MPI, on one host or on several. What a device exchanges during a pass is backend/ranks.h.
- * Must not: know what is told, or decide anything by what was measured on one rank.
+ * Must not: depend on the messages' contents, or decide anything by measurements of one rank.
  */
 #ifndef SV_DIST_H
 #define SV_DIST_H
@@ -66,7 +66,7 @@ struct sv_cut {
     struct sv_slice range[SV_CUT_RANGES];
 };
 int32_t sv_cut_size(const struct sv_cut *c); /* of all ranges */
-/* What a rank has of a tensor of this role, whose rows stand as a model reads them. cols 0: a
+/* A rank's part of a tensor of this role, whose rows are in the model's order. cols 0: a
  * vector of `rows` elements. Aborts for roles that only files have. */
 struct sv_cut sv_shard_cut(const struct sv_shard_shape *s, enum sv_role role, int32_t rows,
                            int32_t cols, struct sv_ranks r);
@@ -89,7 +89,7 @@ struct sv_world_memory {
     struct sv_failure failure;
     struct sv_progress progress[SV_MAX_RANKS];
     struct sv_count swapped[SV_MAX_RANKS], gone[SV_MAX_RANKS];
-    struct sv_count changed;          /* there is something to tell other hosts */
+    struct sv_count changed;          /* there are changes to send to other hosts */
     int32_t pid[SV_MAX_RANKS];        /* of processes; 0: not there yet, or on another host */
     uint32_t heartbeat[SV_MAX_RANKS]; /* goes up as long as a process is not stopped */
     char swap[2][SV_MAX_RANKS][SV_SWAP_BYTES];
@@ -119,7 +119,7 @@ int sv_world_open(struct sv_world *w, const struct sv_world_opts *o, struct sv_e
 /* The same among n consecutive processes that mpirun started: each of them calls it. */
 int sv_world_open_mpi(struct sv_world *w, const struct sv_world_opts *o, struct sv_err *err);
 /* Ranks 1.. run fn, each in a thread and with a world of its own. It ends with sv_world_leave,
- * before anything is freed that other ranks look at. */
+ * before anything is freed that other ranks read. */
 int sv_world_spawn(struct sv_world *w, void (*fn)(struct sv_world *world, void *user), void *user,
                    struct sv_err *err);
 /* A rank has failed: all waits for ranks return an error. The first text is kept. */
@@ -130,7 +130,7 @@ int sv_world_swap(struct sv_world *w, const void *own, size_t n_bytes, void *all
                   struct sv_err *err);
 /* The same: every rank's value becomes that of rank 0. */
 int sv_world_tell(struct sv_world *w, void *value, size_t n_bytes, struct sv_err *err);
-/* Other hosts are told soon what has changed in the memory, else within a moment. */
+/* Changes in the memory are sent to other hosts at once; without this call, a little later. */
 static inline void sv_world_changed(struct sv_world *w)
 {
     if (w->hosts)
@@ -138,8 +138,8 @@ static inline void sv_world_changed(struct sv_world *w)
 }
 /* A pass is enqueued; the device has had so many joins by now. */
 void sv_world_passed(struct sv_world *w, uint32_t n_joins);
-/* Waits until no rank looks at another one's memory any more. False: one does not end, and rank 0
- * must keep what it looks at. */
+/* Waits until no rank reads another one's memory any more. False: a rank does not end, and rank 0
+ * must keep its memory. */
 bool sv_world_leave(struct sv_world *w);
 void sv_world_close(struct sv_world *w); /* rank 0 and processes, after leaving */
 

@@ -2,7 +2,7 @@
  * shard.c - what each rank has of a model: ranges by role.
  *
  * Called by model at open. Plain arithmetic on a few numbers; docs/parallel.md has the rules as a
- * table. Must not: look at weights, or give two ranks of the same number different answers.
+ * table. Must not: read weights, or give two ranks of the same number different answers.
  */
 #include "dist/dist.h"
 
@@ -229,7 +229,7 @@ struct sv_cut sv_shard_cut(const struct sv_shard_shape *s, enum sv_role role, in
     if (r.n == 1 || (s->by_expert && is_expert(role)) || (s->whole_mixers && is_attention(role)))
         return (struct sv_cut){.axis = SV_CUT_NONE};
     switch (role & ~(SV_ROLE_BIAS | SV_ROLE_DRAFT)) {
-    case SV_ROLE_Q: /* gates of gated attention stand with their heads */
+    case SV_ROLE_Q: /* gates of gated attention are divided with their heads */
     case SV_ROLE_SINKS:
     case SV_ROLE_GDN_Z:
     case SV_ROLE_GDN_A:

@@ -1,5 +1,5 @@
 /*
- * world.c - a group of ranks: the memory that all of them see, what they tell each other while they
+ * world.c - a group of ranks: the memory that all of them see, what they exchange while they
  * open, which of them has failed, and their end.
  *
  * Called by engine. Ranks are threads of one process, where rank 0 is the caller's, or processes
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum { SPIN_US = 60, SPIN_CROWDED_US = 2, WATCH_US = 200000, SWAP_LOOK_US = 100000 };
-/* A rank that opens reads weights, which may take long; when it fails it says so. */
+/* A rank that opens reads weights, which may take long; it reports its failure. */
 #define OPEN_US ((int64_t)3600 * 1000000)
 
 static void begin(struct sv_world *w, const struct sv_world_opts *o, struct sv_ranks ranks,
@@ -39,7 +39,7 @@ int sv_world_open(struct sv_world *w, const struct sv_world_opts *o, struct sv_e
     return w->shared ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "memory for %d ranks", o->n);
 }
 
-/* A process that ends or is stopped says nothing: others look whether it is there. */
+/* A process that ends or is stopped reports nothing: others check whether it exists. */
 struct sv_world_watch {
     struct sv_world world;
     struct sv_thread *thread;

@@ -1,13 +1,13 @@
 /*
- * attention.cu - attention of the CUDA backend: which kernel, how large a grid, scratch memory, and
- * the kernel that puts partial results together.
+ * attention.cu - attention of the CUDA backend: the choice of kernel and grid, scratch memory, and
+ * the kernel that merges partial results.
  *
- * Entered through the table in device.cu. Launches depend on the counts in the params only; lengths
+ * Called through the table in device.cu. Launches depend on the counts in the params only; lengths
  * are read on the device: a plan of items is made there once a pass, or by every block
- * (attention_core.cuh), which takes its share. Keys of a query tile are cut among blocks when there
- * are few tiles, at multiples fixed by attention.h; then the combine kernel merges what they left,
- * in the order in which one block alone would have. Must not: let the plan reach into a bit of the
- * result.
+ * (attention_core.cuh), which takes its share. Keys of a query tile are divided among blocks when
+ * there are few tiles, at multiples fixed by attention.h; then the combine kernel merges their
+ * partial results in the order in which one block would. Must not: let a bit of the result depend
+ * on the plan.
  */
 #include "backend/gpu/attention_parts.cuh"
 
@@ -82,10 +82,10 @@ static bool same_plan(const struct plan_key *a, const struct plan_key *b)
            a->tile_rows == b->tile_rows;
 }
 
-/* While segments are settled a plan is made at the first layer and read by the others, before they
- * wait for the launch before. Who finds a plan just made must wait before reading it, and before
- * letting the next launch in: then that one may read it early (a.early). needed: where blocks have
- * no room to work it out, it is made in any case. */
+/* While segments are settled a plan is made at the first layer and read by the others before they
+ * wait for the previous launch. A launch whose plan was just made must wait before reading it and
+ * before letting the next launch start: then that one may read it early (a.early). needed: the plan
+ * is made in any case, as blocks have no memory to compute it. */
 static void find_plan(struct sv_cuda *cu, struct sv_attn_args *a, bool needed)
 {
     struct sv_cuda_attn_state *st = cu->attn;
@@ -356,7 +356,7 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
         sv_cuda_attn_plain(cu, &a);
         return;
     }
-    /* At least so many, whoever has how many rows. */
+    /* At least so many tiles, whatever the sequences' numbers of rows. */
     const int64_t even_tiles = (queries + k.tile_rows - 1) / k.tile_rows;
     const int64_t tiles =
         (even_tiles > p->rows.n_segs ? even_tiles : p->rows.n_segs) * p->kv.n_kv_heads;

@@ -19,24 +19,23 @@
  * the merges stay in this order. */
 enum { SV_ATTN_TILE = GPU_KEYS, SV_ATTN_CHUNK = 128, SV_ATTN_SPAN = 512 };
 
-/* Latents that a kernel with matrix instructions takes: numbers of a value, of a key; and the
- * columns that partial results are put together by. */
+/* Sizes of latents that the kernels with matrix instructions support: numbers of a value, of a key;
+ * and the columns by which partial results are merged. */
 enum { SV_ATTN_LATENT = 512, SV_ATTN_LATENT_WIDTH = 576, SV_ATTN_LATENT_PART = 128 };
 
 /* Thread blocks that share a sequence and kv head (attention_few_sm90.cu). */
 enum { SV_ATTN_CLUSTER = 8 };
 
-/* What one block takes of a query tile's keys. */
+/* The part of a query tile's keys that one block takes. */
 enum sv_attn_unit { SV_ATTN_AUTO, SV_ATTN_BY_CHUNK, SV_ATTN_BY_SPAN, SV_ATTN_WHOLE };
 
-/* For checks only: overrides of what is otherwise decided from sizes and lengths. No bit may
- * change. */
+/* For checks only: overrides of choices that depend on sizes and lengths. No bit may change. */
 struct sv_attn_force {
     enum sv_attn_unit unit;
     int32_t n_warps; /* 0, 4 or 8: queries of a tile / 16 */
     int32_t n_blocks;
     bool plain;
-    int32_t few; /* 1: the kernel for few rows whenever it can take it, -1: never */
+    int32_t few; /* 1: the kernel for few rows whenever it supports the shape, -1: never */
 };
 
 /* A tensor map of the cache's keys or values (CUtensorMap, whose header kernels need not see). */
@@ -55,26 +54,26 @@ struct alignas(16) sv_attn_plan {
     struct sv_attn_entry entry[];
 };
 
-/* What every kernel gets, by value. */
+/* The argument of every kernel, by value. */
 struct sv_attn_args {
     struct sv_p_attention p;
     int32_t group;                      /* q heads per kv head */
     uint32_t by_group, by_kv, by_heads; /* attn_magic of it, of kv heads and of q heads */
-    /* scale * log2(e); 1 with a softcap, whose result is already in powers of two */
+    /* scale * log2(e); 1 with a softcap, whose result is in powers of two already */
     float scale_log2;
     int32_t page_shift;             /* log2(page_size), or -1 */
-    int32_t n_stages, n_stages_run; /* the latter beside a block's sum of spans */
+    int32_t n_stages, n_stages_run; /* the latter with a block's sum of spans in shared memory */
     int32_t ring_bytes;             /* shared memory of the stages, and of that sum */
     int32_t n_blocks, tile_rows;    /* of the main kernel */
     int32_t unit;                   /* enum sv_attn_unit */
-    int32_t box_rows;               /* keys that one load through the maps brings */
+    int32_t box_rows;               /* keys of one load through the maps */
     /* segments, tables and earlier keys may be read before waiting for the launch before
      * (cu->settled) */
     bool early;
     int32_t part_cap;                /* partial results that fit */
-    const struct sv_attn_plan *plan; /* NULL: every block works it out */
-    int32_t *plan_unit;              /* the first block's choice then, for the combine kernel */
-    float4 *run;                     /* a block's sum of spans while it walks on */
+    const struct sv_attn_plan *plan; /* NULL: every block computes it */
+    int32_t *plan_unit;              /* then the first block's choice, for the combine kernel */
+    float4 *run;                     /* a block's sum of spans so far */
     float *part_o;                   /* (part_cap, head_dim) unnormalised */
     float2 *part_ml;                 /* (part_cap) maximum and sum */
     struct sv_cuda_fault *fault;
@@ -87,8 +86,8 @@ void sv_cuda_attention(struct sv_dev *dev, const struct sv_p_attention *p);
 void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p,
                               const struct sv_attn_force *force);
 
-/* The kernels. Entry points answer whether they can take these arguments and how they must be
- * launched. */
+/* The kernels. Entry points return whether they support these arguments, and the launch
+ * parameters. */
 struct sv_attn_launch {
     void (*kernel)(struct sv_attn_args);
     int32_t tile_rows, n_threads, blocks_per_sm;

@@ -4,7 +4,7 @@
  * that set.
  *
  * Included by attention_sm90.cu and attention_few_sm90.cu. Must not: let a query's sum depend on
- * its place in the tile, on the other queries or on who works on which keys.
+ * its place in the tile, on the other queries or on the distribution of keys.
  */
 #ifndef SV_CUDA_ATTENTION_CHUNK_CUH
 #define SV_CUDA_ATTENTION_CHUNK_CUH
@@ -90,10 +90,10 @@ static __device__ __forceinline__ void load_box(const struct sv_attn_args &a, bo
              row / 8, ring_full(r));
 }
 
-/* Says how much of the stage that r names this warp brings, also when that is nothing: a stage is
- * full only when all LOADERS warps have been there. Who waits by parity must never be two phases
- * behind, and a warp that did not count here could be: the workers would empty the stage twice
- * while it slept, and it would wait for ever. By the whole warp. */
+/* Announces the bytes of stage r that this warp loads, also if there are none: a stage is full only
+ * after the arrival of all LOADERS warps. A wait by parity must never be two phases behind, and a
+ * warp that did not arrive here could be: the workers would consume the stage twice in between, and
+ * the warp would wait for ever. By the whole warp. */
 template <int HD>
 static __device__ __forceinline__ void expect_boxes(const struct sv_attn_args &a, bool brings,
                                                     const struct ring &r)

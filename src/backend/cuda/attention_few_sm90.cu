@@ -3,12 +3,11 @@
  * a cluster of eight thread blocks for each sequence and kv head, which send one another their
  * partial results. Head sizes 64 and 128.
  *
- * Launched by attention.cu. With one sequence what counts is the chain of steps that wait for one
- * another, not the traffic: there is no second launch to put parts together, keys are on their way
- * and the instructions at hand before the launch before is over, and blocks with nothing to do
- * leave at once, so that the next launch can begin. Chunks, spans and their order are those of
- * attention_sm90.cu, and so are the bits. Must not: be taken where a segment may have more than 64
- * queries for a kv head.
+ * Launched by attention.cu. With one sequence latency counts, not traffic: there is no second
+ * launch to merge partial results, keys and instructions are loaded before the previous launch has
+ * ended, and blocks without work exit at once, so that the next launch can begin. Chunks, spans and
+ * their order, and so the bits, are those of attention_sm90.cu. Must not: be used where a segment
+ * may have more than 64 queries for a kv head.
  */
 #include "backend/cuda/attention_chunk.cuh"
 #include "backend/gpu/attention_parts.cuh"

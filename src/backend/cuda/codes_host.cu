@@ -1,6 +1,6 @@
 /*
- * codes_host.cu - rows of quantized weights as kernels on the device want them: which formats are
- * taken as codes, codes in the order of inputs, a word of scale and zero for each tile;
+ * codes_host.cu - rows of quantized weights in the layout of the device's kernels: which formats
+ * are taken as codes, codes in the order of inputs, a word of scale and zero for each tile;
  * super-blocks as they are.
  *
  * Called by upload.cu, whose thread pool divides the rows; the device lays them out (codes.cu).
@@ -169,7 +169,7 @@ static uint32_t nibble_at(const void *words, int64_t i)
     return ((const uint32_t *)words)[i / 8] >> (i % 8 * 4) & 15;
 }
 
-/* Column j of eight stands in this nibble of AWQ's words. */
+/* Column j of eight is in this nibble of AWQ's words. */
 static int64_t awq_at(const struct sv_quant *q, int64_t input, int32_t row)
 {
     return input * q->rows + row / 8 * 8 + row % 8 / 2 + row % 2 * 4;

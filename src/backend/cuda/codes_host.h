@@ -1,5 +1,5 @@
 /*
- * codes_host.h - what upload.cu asks of codes_host.cu. Shares are run by the threads of a pool.
+ * codes_host.h - the interface of codes_host.cu for upload.cu. Shares are run by a pool's threads.
  */
 #ifndef SV_CUDA_CODES_HOST_H
 #define SV_CUDA_CODES_HOST_H

@@ -2,17 +2,17 @@
  * cuda.h - what the files of the CUDA backend share: the device struct, checked calls and launches,
  * programmatic dependent launch, latched faults; and values.cuh.
  *
- * Included only inside src/backend/cuda, by .cu files. The host half is C in C++ clothes. Act
+ * Included only inside src/backend/cuda, by .cu files. The host half is C compiled as C++. Act
  * values are bf16 when compute is SV_BF16 and f32 when it is SV_F32; sums are always f32 or wider.
  * Must not: let a row's bits depend on other rows, on their number or on a launch shape taken from
  * their number; synchronise, allocate or read device memory on the host inside an op.
  *
- * Launch discipline. Every op kernel goes through sv_cuda_launch. Its first statements may touch
- * only what no earlier kernel of the stream writes (weights; with cu->settled what that allows);
- * then every thread calls sv_pdl_wait() before it reads or writes anything else. Who has nothing to
- * do may leave without, as long as one block always waits: a kernel all of whose blocks skipped the
+ * Rules for launches. Every op kernel is launched by sv_cuda_launch. Its first statements may read
+ * only memory that no earlier kernel of the stream writes (weights; more with cu->settled); then
+ * every thread calls sv_pdl_wait() before it reads or writes anything else. Threads without work
+ * may exit without it, as long as one block always waits: a kernel of which all blocks skip the
  * wait would end early and let its successor run before its predecessor is done. sv_pdl_launch()
- * may come as early as one likes: it lets the successor's blocks start up to their own wait.
+ * may come at any point: it lets the successor's blocks start and run up to their own wait.
  */
 #ifndef SV_CUDA_H
 #define SV_CUDA_H
@@ -40,7 +40,7 @@ enum { SV_CUDA_MAX_VOCAB = 1 << 19 };
 
 enum sv_cuda_set { SV_CUDA_PORTABLE, SV_CUDA_SM90 };
 
-/* What a kernel found wrong; kept in device memory until sync or wait reports it. */
+/* An error found by a kernel; kept in device memory until sync or wait reports it. */
 enum sv_cuda_fault_code {
     SV_CUDA_FAULT_NONE,
     SV_CUDA_FAULT_ROPE,         /* a: position, b: rows of the table */
@@ -70,24 +70,24 @@ struct sv_cuda {
     SV_DEV_HEAD;          /* first: a struct sv_cuda is a struct sv_dev */
     struct sv_pool *pool; /* copies weights into pinned memory */
     int ordinal;
-    cudaStream_t stream; /* everything an op does happens here, in order */
+    cudaStream_t stream; /* of all ops, in order */
     int cc;              /* compute capability, 90 for Hopper */
     int n_sms;
     size_t smem_block; /* most shared memory a block may ask for */
     size_t l2_bytes;
     enum sv_cuda_set set;
-    bool pdl; /* launches carry the programmatic attribute; only where the code has the waits */
-    /* Since an op that lets its successor in only after its own wait (embed, at the start of a
-     * pass), nothing was launched but ops that write activations and the pass's own keys and
-     * values. So whatever is launched next may read segments, tables and the keys of earlier
-     * positions before its sv_pdl_wait(). */
+    bool pdl; /* programmatic dependent launch; only for architectures whose code has the waits */
+    /* Since an op that lets its successor start only after its own wait (embed, at the start of a
+     * pass), only ops that write activations and the pass's own keys and values were launched. So
+     * the next launch may read segments, tables and the keys of earlier positions before its
+     * sv_pdl_wait(). */
     bool settled;
-    uint64_t pass; /* another number after every launch that may end a settled stretch */
+    uint64_t pass; /* changes with every launch that may reset `settled` */
     bool capturing;
     enum sv_dtype compute, act;
     struct sv_dev_limits lim;
 
-    struct sv_cuda_fault *fault;      /* device: the first one since it was last taken */
+    struct sv_cuda_fault *fault;      /* device: the first one since the last report */
     struct sv_cuda_fault *fault_host; /* pinned: (SV_MARKS + 1), moved there by mark and sync */
     struct sv_err latched;            /* first failed CUDA call since the last sync or wait */
     cudaEvent_t mark[SV_MARKS];
@@ -96,11 +96,11 @@ struct sv_cuda {
 
     struct sv_cuda_graphs *graphs;
     struct sv_cuda_staging *staging;
-    struct sv_cuda_weight *weights; /* wcomp.cu: all that may have a compressed copy */
+    struct sv_cuda_weight *weights; /* wcomp.cu: those that may have a compressed copy */
     enum sv_toggle wcomp_mode, two_shots;
     bool bytes, fp8;      /* a draft's weights are kept in 8 bits (fp8.cuh); activations in fp8 */
-    int32_t bytes_k;      /* the most columns of one that was loaded */
-    const void *bytes_of; /* what the last launch, a norm's, has also written in 8 bits, or NULL */
+    int32_t bytes_k;      /* the most columns of such a weight */
+    const void *bytes_of; /* rows that the last launch, a norm, also wrote in 8 bits, or NULL */
     int32_t bytes_n, bytes_d;        /* its rows and columns */
     bool bytes_in_groups;            /* with a scale for each group */
     int32_t n_fp8, n_exact;          /* matrices loaded: for activations in fp8, and others */
@@ -111,7 +111,7 @@ struct sv_cuda {
     uint32_t *arrived;           /* moe_route.cu: of a router's thread blocks */
     char text[160];              /* describe() */
     struct sv_cuda_watch *watch; /* NULL: waits have no limit */
-    struct sv_cuda_peers *peers; /* other ranks; NULL: it is alone */
+    struct sv_cuda_peers *peers; /* other ranks; NULL: none */
     struct sv_ledger held;       /* watch.cu's: device memory */
     size_t codes_packed; /* bytes of the largest matrix of codes (codes.cuh), as packed bf16 */
 };
@@ -147,7 +147,7 @@ static inline bool sv_cuda_is_codes(const struct sv_weight *w)
 }
 
 /* device.cu: keeps the first failed call until the next sync; returns whether rc was success.
- * `what` is a constant, which is remembered: the name of a library function or of a launch. */
+ * `what` is a string constant that is kept: the name of a library function or of a launch. */
 bool sv_cuda_check(struct sv_cuda *cu, cudaError_t rc, const char *what);
 /* For set-up, where a failed call is the caller's error: SV_OK, SV_ENOMEM or SV_EDEVICE with a
  * message. Counts as one fallible call. */
@@ -179,8 +179,7 @@ static inline void sv_cuda_launch(struct sv_cuda *cu, const char *what, void (*k
     sv_cuda_check(cu, cudaLaunchKernelEx(&config, kernel, P(args)...), what);
 }
 
-/* The same for an op of a pass that writes nothing but activations and the pass's own keys and
- * values. */
+/* The same for an op of a pass that writes only activations and the pass's own keys and values. */
 template <typename... P, typename... A>
 static inline void sv_cuda_launch_in_pass(struct sv_cuda *cu, const char *what,
                                           void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
@@ -198,7 +197,7 @@ static inline void sv_cuda_launch_in_pass(struct sv_cuda *cu, const char *what,
 #include "backend/cuda/jitter.cuh"
 #include "backend/cuda/values.cuh"
 
-/* Waits until every kernel enqueued before this one is done and its writes can be seen. */
+/* Waits until every kernel enqueued before this one is done and its writes are visible. */
 static __device__ __forceinline__ void sv_pdl_wait(void)
 {
     sv_jitter();
@@ -209,7 +208,7 @@ static __device__ __forceinline__ void sv_pdl_wait(void)
     sv_jitter();
 }
 
-/* From here on blocks of the next kernel may take what this one leaves free. */
+/* From here on blocks of the next kernel may start on free resources. */
 static __device__ __forceinline__ void sv_pdl_launch(void)
 {
     sv_jitter();
@@ -264,8 +263,7 @@ void sv_cuda_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *u
 /* upload.cu: pinned memory, copies, weights */
 int sv_cuda_staging_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_cuda_staging_close(struct sv_cuda *cu);
-void sv_cuda_staging_drop(
-    struct sv_cuda *cu); /* the buffers of weights; nothing may be on the way */
+void sv_cuda_staging_drop(struct sv_cuda *cu); /* the buffers of weights; no copy may be pending */
 int sv_cuda_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err);
 void sv_cuda_host_free(struct sv_dev *dev, void *p);
 void sv_cuda_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);

@@ -2,7 +2,7 @@
  * gemm.cu - matrix products and the fused head of the CUDA backend: scratch, choice of kernel,
  * passes.
  *
- * Entered through the table in device.cu. All parts of a call that tensor cores can take go into
+ * Called through the table in device.cu. All parts of a call that tensor cores can take go into
  * one launch, 256 rows of x at a time (128 in the portable set); the others one by one to
  * gemm_plain.cu. Must not: choose by the number of rows, or allocate outside reserve.
  */

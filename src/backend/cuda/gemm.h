@@ -127,8 +127,8 @@ void sv_cuda_gemm_close(struct sv_cuda *cu);
 void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
 void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p);
 void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
-/* Whether rows of x of k columns may be put where products with quantized weights look for them
- * in 8 bits; who does so, right before the product, sets cu->bytes_of. */
+/* Whether rows of x of k columns may be written in 8 bits for products with quantized weights; the
+ * writer, right before the product, sets cu->bytes_of. */
 bool sv_gemm_bytes_room(const struct sv_cuda *cu, int32_t n_rows, int32_t k);
 /* Row-major bf16 in device memory -> packed, n_rows rows from row0 (a multiple of 64) of a matrix;
  * dst is the whole matrix. Rows and columns of padding are written as zeros. Enqueues. */
@@ -240,7 +240,7 @@ void sv_gemm_plain_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p, in
 /* ---- head.cu: keys -> ids; n_slots candidates for each of n rows from row0 */
 void sv_gemm_best_pick(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
                        int32_t n, int32_t n_slots);
-/* ---- confidence.cu: likewise, and how sure of each */
+/* ---- confidence.cu: likewise, with the confidence of each */
 void sv_gemm_best_confidence(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
                              int32_t n, int32_t n_slots);
 

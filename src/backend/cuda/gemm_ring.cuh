@@ -1,9 +1,9 @@
 /*
- * gemm_ring.cuh - the ring in shared memory through which a thread block's tiles come: its barriers
- * and copies, and the producer that walks over a unit's tiles and fills it.
+ * gemm_ring.cuh - the ring of a thread block's tiles in shared memory: its barriers and copies, and
+ * the producer that walks over a unit's tiles and fills it.
  *
- * Included by gemm_sm90.cu, in the midst of it, before gemm_units.cuh and gemm_whole.cuh, which
- * empty it. Must not: touch a sum.
+ * Included in the middle of gemm_sm90.cu, before gemm_units.cuh and gemm_whole.cuh, which consume
+ * it. Must not: touch a sum.
  */
 #ifndef SV_CUDA_GEMM_RING_CUH
 #define SV_CUDA_GEMM_RING_CUH

@@ -1,9 +1,9 @@
 /*
- * gemm_units.cuh - the consumers of a unit of the split: warpgroups that sum up its tiles and give
+ * gemm_units.cuh - the consumers of a unit of the split: warpgroups that sum up its tiles and pass
  * the sums, or their pieces, to gemm_out.cuh and gemm_pair.cuh.
  *
- * Included by gemm_sm90.cu, in the midst of it, after gemm_ring.cuh. Must not: add tiles or pieces
- * in any but ascending order.
+ * Included in the middle of gemm_sm90.cu, after gemm_ring.cuh. Must not: add tiles or pieces in any
+ * but ascending order.
  */
 #ifndef SV_CUDA_GEMM_UNITS_CUH
 #define SV_CUDA_GEMM_UNITS_CUH

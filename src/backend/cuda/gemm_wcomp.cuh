@@ -2,8 +2,8 @@
  * gemm_wcomp.cuh - how a warpgroup sums up tiles of compressed weights: expands one in registers
  * while the tensor cores work on the one before, and a unit's first tiles before x is there.
  *
- * Included by gemm_units.cuh, in the midst of it: it stands on the ring, its places and barriers,
- * and the rest of that file on it. Must not: add tiles in any but ascending order.
+ * Included in the middle of gemm_units.cuh: it uses the ring and its barriers, and the rest of that
+ * file uses it. Must not: add tiles in any but ascending order.
  */
 #ifndef SV_CUDA_GEMM_WCOMP_CUH
 #define SV_CUDA_GEMM_WCOMP_CUH

@@ -2,8 +2,8 @@
  * gemm_whole.cuh - products of many rows: thread blocks, or clusters of two that share x, that
  * compute whole blocks.
  *
- * Included by gemm_sm90.cu, in the midst of it, after gemm_units.cuh. Must not: cut a sum elsewhere
- * than the split does.
+ * Included in the middle of gemm_sm90.cu, after gemm_units.cuh. Must not: cut a sum elsewhere than
+ * the split does.
  */
 #ifndef SV_CUDA_GEMM_WHOLE_CUH
 #define SV_CUDA_GEMM_WHOLE_CUH

@@ -2,7 +2,7 @@
  * graph.cu - graph_run: work that the step enqueues again and again is captured once per key and
  * replayed.
  *
- * Entered through the table in device.cu. A key's first run is eager, so that every kernel is
+ * Called through the table in device.cu. A key's first run is eager, so that every kernel is
  * loaded and every attribute set before a capture; the second is captured and launched; later ones
  * are launches alone. Replayed or eager, the same kernels run with the same arguments in the same
  * order, so the bits are the same. The table is made at open and never grows: when it is full, new
@@ -53,7 +53,7 @@ void sv_cuda_graphs_close(struct sv_cuda *cu)
     cu->graphs = NULL;
 }
 
-/* The key's entry, made when there is room; NULL otherwise. *seen: it was there before. */
+/* Finds or adds the key's entry; NULL: the table is full. *seen: it existed before. */
 static struct graph_entry *find(struct sv_cuda_graphs *g, uint64_t key, bool *seen)
 {
     uint64_t h = key * 0x9E3779B97F4A7C15u;
@@ -78,8 +78,8 @@ static bool capture(struct sv_cuda *cu, struct graph_entry *e, void (*enqueue)(v
                     void *user)
 {
     cudaGraph_t graph = NULL;
-    /* A kernel that waits for another rank must not stand in the way of what making a graph takes
-     * from the library. */
+    /* Making a graph may synchronise the device, which a kernel that waits for another rank must
+     * not block. */
     if (cu->peers && !sv_cuda_wait_latched(cu, NULL, "the queue's end"))
         return false;
     if (!sv_cuda_check(cu, cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal),
@@ -115,7 +115,7 @@ void sv_cuda_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *u
         return;
     }
     if (!e->exec && !capture(cu, e, enqueue, user)) {
-        e->broken = true; /* the latched error says why; this run has nothing to show */
+        e->broken = true; /* the latched error has the reason; this run has no results */
         return;
     }
     cu->n_joins += e->n_joins;

@@ -1,7 +1,7 @@
 /*
- * jitter.cuh - makes warps late on purpose, in a build of its own (make CUDA=1 JITTER=1): a wait
- * that counts on another warp being there in time, or on looking at a barrier before it has gone on
- * twice, then fails in a second instead of once in a thousand runs.
+ * jitter.cuh - delays warps on purpose, in a build of its own (make CUDA=1 JITTER=1): a wait that
+ * relies on another warp arriving in time, or on polling a barrier before two of its phases have
+ * passed, then fails in a second instead of once in a thousand runs.
  *
  * Called before and after waits, before arrivals, copies and pieces, around the wait for the launch
  * before, and by joins before a part is sent, looked for and blanked, and on leaving: by
@@ -16,9 +16,9 @@
 
 #ifdef SV_CUDA_JITTER
 
-/* In one asm statement each, which costs the compiler next to nothing: hooks are many, and lie
- * among instructions that have nearly all registers. f: a number of this warp, or block, that stays
- * for half a millisecond. */
+/* One asm statement each, which costs little compile time: there are many hooks, among instructions
+ * that use nearly all registers. f: a random number of this warp, or block, that is constant for
+ * half a millisecond. */
 #define SV_JITTER_FATE(WARP)                                                                       \
     "mov.u32 n, %%globaltimer_lo;\nshr.u32 f, n, 19;\nmov.u32 n, %%ctaid.x;\n"                     \
     "mad.lo.u32 f, f, 509, n;\nmov.u32 n, %%ctaid.y;\nmad.lo.u32 f, n, 257, f;\n"                  \
@@ -68,7 +68,7 @@ static __device__ __forceinline__ uint32_t sv_jitter_now(void)
     return ns;
 }
 
-/* Ends the program where somebody has waited for two seconds. */
+/* Ends the program if a wait has taken two seconds. */
 static __device__ __forceinline__ void sv_jitter_watch(uint32_t since)
 {
     asm volatile("{\n.reg .pred p;\n.reg .b32 n;\nmov.u32 n, %%globaltimer_lo;\nsub.u32 n, n, %0;\n"

@@ -1,7 +1,7 @@
 /*
  * peers.cu - the GPUs of other ranks: the window of this one, the way to theirs, the end of waits.
  *
- * Entered through the table in device.cu and by watch.cu, which waits. Ranks are threads of this
+ * Called through the table in device.cu and by watch.cu, which waits. Ranks are threads of this
  * process, whose devices reach each other's memory directly, or processes that open each other's
  * windows by a handle. Kernels wait for parts by themselves (join.cuh); the host looks whether
  * these can come at all, and ends the waits where not. Must not: free a window that another rank

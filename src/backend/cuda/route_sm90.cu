@@ -1,12 +1,12 @@
 /*
- * route_sm90.cu - a norm and the router behind it in one launch, for few rows, on sm_90a: a cluster
+ * route_sm90.cu - a norm and the router after it in one launch, for few rows, on sm_90a: a cluster
  * of eight thread blocks has one row or four, each block all of their norms and an eighth of the
  * experts, and the first block gets the logits in its shared memory.
  *
- * Launched by moe_route.cu, whose kernels, behind rows.cu's norm, do the same with the same bits.
- * One launch, no counter in memory between logits and choice, and no row that goes by memory from
- * the norm to the router: with one sequence it is the chain of such steps that takes the time.
- * Must not: add up in another order than those.
+ * Launched by moe_route.cu, whose kernels, after rows.cu's norm, compute the same bits. There is
+ * one launch, no counter in memory between logits and choice, and the row does not pass through
+ * memory between norm and router: with one sequence such latencies take most of the time. Must not:
+ * add in another order than those kernels.
  */
 #include "backend/cuda/attention_async.cuh"
 #include "backend/cuda/barrier.cuh"

@@ -2,7 +2,7 @@
  * upload.cu - memory the bus can reach, copies, and how weights come onto the device: from a mapped
  * file through pinned buffers, or made there from a seed.
  *
- * Entered through the table in device.cu. Copies from and to host_alloc memory are asynchronous; a
+ * Called through the table in device.cu. Copies from and to host_alloc memory are asynchronous; a
  * small upload from anywhere else goes through a pinned ring, so the caller may reuse its memory at
  * once, a large one waits. Weights: threads of the pool fill one pinned buffer from the page cache
  * while the other is on the bus; matrices land in a staging buffer and are packed on the device.
@@ -130,8 +130,8 @@ static bool copy_small(struct sv_cuda *cu, void *dst, const void *src, size_t n_
     return true;
 }
 
-/* From or to ordinary memory. The library itself waits for the queue then, so we do before, and can
- * give up. */
+/* From or to ordinary memory. The library would wait for the queue without a limit, so a bounded
+ * wait comes first. */
 static void copy_waiting(struct sv_cuda *cu, void *dst, const void *src, size_t n_bytes,
                          cudaMemcpyKind kind, const char *what)
 {
@@ -148,7 +148,7 @@ void sv_cuda_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_byt
     sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
     cu->bytes_of = NULL;
     if (!is_pinned(cu->staging, src, n_bytes)) {
-        SV_REQUIRE(!cu->capturing); /* a replay would read memory that is somebody else's by then */
+        SV_REQUIRE(!cu->capturing); /* a replay would read memory that is in other use by then */
         if (n_bytes > RING_MAX) {
             copy_waiting(cu, dst, src, n_bytes, cudaMemcpyHostToDevice, "a copy to the device");
             return;
@@ -194,7 +194,7 @@ int sv_cuda_staging_open(struct sv_cuda *cu, struct sv_err *err)
     cu->staging = (struct sv_cuda_staging *)sv_calloc(1, sizeof *cu->staging);
     if (!cu->staging)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for the %s device", SV_GPU_LIBRARY);
-    /* Loads the code, which nobody can do behind a kernel that does not end. */
+    /* Loads the code, which would block after a kernel that does not end. */
     cudaFuncAttributes attr;
     int rc = sv_cuda_try(cudaFuncGetAttributes(&attr, copy_kernel), err, "this build's kernels");
     return rc ? rc : pinned_alloc((void **)&cu->staging->ring, RING_BYTES, err);

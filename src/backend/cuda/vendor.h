@@ -1,6 +1,6 @@
 /*
- * vendor.h - the few things in which the host code of this folder is not the same for NVIDIA and
- * AMD: what messages call the backend, and which chips have kernels.
+ * vendor.h - the differences between NVIDIA and AMD in the host code of this folder: the backend's
+ * name in messages, and which chips have kernels.
  *
  * Included by the files of this folder that open the device or report its errors, and by
  * chip_nvidia.cu and backend/hip/chip_amd.cu. AMD's names come from backend/hip/cuda_runtime.h,
@@ -18,13 +18,12 @@
 #define SV_GPU_MAKER "NVIDIA"
 #endif
 
-/* Wishes that no device of this vendor fulfils, refused by name. Quantized drafts are the engine's
- * to refuse (sv_dev_quantizes). */
+/* Refuses options that no device of this vendor supports, by name. Quantized drafts are refused by
+ * the engine (sv_dev_quantizes). */
 int sv_cuda_chip_options(const struct sv_dev_opts *opts, struct sv_err *err);
 
-/* Sets set, pdl (where the chip has it), smem_block and text of a device whose other properties
- * stand in cu, and wcomp_mode off where weights cannot be compressed; refuses a chip that has no
- * kernels here. */
+/* Sets set, pdl (if the chip has it), smem_block and text of a device whose other properties are in
+ * cu, and wcomp_mode off if weights cannot be compressed; refuses a chip without kernels. */
 int sv_cuda_chip(struct sv_cuda *cu, const struct cudaDeviceProp *prop, enum sv_kernels kernels,
                  struct sv_err *err);
 

@@ -1,19 +1,19 @@
 /*
- * watch.cu - waiting for the device with an end to it: a kernel that never ends becomes an error
- * that says what was launched, not a process that stands still.
+ * watch.cu - bounded waits for the device: a kernel that never ends becomes an error that lists the
+ * last launches, not a hanging process.
  *
- * Whatever waits in this folder does so here, and sv_cuda_check tells of launches. The host polls,
- * as the library's own waits do, and looks at the clock once in a thousand polls. What counts is
- * progress: a long queue may take as long as it likes while an event in it, a mark or a beat after
- * every 64 launches, is over now and then; a graph shows none inside. When time is up the device is
- * stuck for good: everybody is told the same error, nothing is enqueued any more, and nothing is
- * freed, destroyed or reset, because those calls wait for the kernel that does not end, without a
- * limit. So may the exit handlers of the library: cli/main.c leaves without them. Beats also bound
- * the queue to 512 launches, for a full one (1,020 on an H200) makes the launch itself wait, which
- * nobody can limit; and what ops launch when the device is stuck already goes into a capture that
- * is never run. Not covered: a call that waits inside the driver for reasons of its own. Loading a
- * kernel's code, at its first launch, is one: behind a stuck kernel it never returns. Must not:
- * wait in the step other than for a mark or for room.
+ * All waits of this folder are here, and sv_cuda_check reports launches. The host polls, as the
+ * library's own waits do, and reads the clock once in a thousand polls. The limit applies to time
+ * without progress: a long queue may take any time while events in it, marks or a beat after every
+ * 64 launches, complete; a graph shows no progress inside. After the limit the device is stuck for
+ * good: all calls return the same error, nothing is enqueued any more, and nothing is freed,
+ * destroyed or reset, because those calls wait for the kernel without a limit. So may the library's
+ * exit handlers: cli/main.c exits without them. Beats also bound the queue to 512 launches, because
+ * with a full queue (1,020 on an H200) the launch itself waits without a limit; and launches on a
+ * stuck device go into a capture that is never run. Not covered: a call that waits inside the
+ * driver for other reasons. Loading a kernel's code, at its first launch, is one: after a stuck
+ * kernel it never returns. Must not: wait in the step other than for a mark or for room in the
+ * queue.
  */
 #include "backend/cuda/peers.h"
 #include "backend/cuda/vendor.h"
@@ -21,15 +21,14 @@
 
 #include <string.h>
 
-#define POLLS 1024 /* between looks at the clock; a poll takes a few hundred ns */
-/* At most what a look counts: a process that was stopped meanwhile has not waited. */
+#define POLLS 1024 /* between reads of the clock; a poll takes a few hundred ns */
+/* The most time that one interval counts: a process that was stopped meanwhile has not waited. */
 #define LOOK_US 1000000
 #define DEFAULT_S 60
 #define LISTED 10 /* names in the message */
 
-/* GPUs with a kernel that does not end, a bit each. The one thing here that is the process's and
- * not a device's, because the library's context is: who frees memory waits for all of the GPU's
- * queues, those of other engines as well. */
+/* GPUs with a kernel that does not end, a bit each. Shared by the process, like the library's
+ * context: freeing memory waits for all queues of the GPU, those of other engines as well. */
 static uint64_t stuck_gpus;
 
 static uint64_t gpu_bit(const struct sv_cuda *cu)
@@ -89,7 +88,7 @@ static void append(char *text, size_t size, const char *name, uint64_t graph)
         snprintf(text + n, size - n, "%s%s", n ? ", " : "", name);
 }
 
-/* The launches that may be the one: the first after what is known to be over comes first. */
+/* Lists the launches that may be stuck, beginning with the first that may not be done. */
 static void list(const struct sv_cuda_watch *w, char *text, size_t size)
 {
     uint64_t at = w->n_done + 1;
@@ -137,7 +136,7 @@ static bool is_over(struct sv_cuda_watch *w, cudaEvent_t event, uint64_t n)
     return true;
 }
 
-/* Whether more is over than at the last look. */
+/* Whether more is done than at the last check. */
 static bool moves(struct sv_cuda *cu)
 {
     struct sv_cuda_watch *w = cu->watch;
@@ -194,7 +193,7 @@ bool sv_cuda_wait_latched(struct sv_cuda *cu, cudaEvent_t event, const char *wha
 
 /* ---------------------------------------------------------------- launches */
 
-/* The event of 512 launches ago is as a rule long over. */
+/* Waits for the event of 512 launches ago, which is normally long done. */
 static void beat(struct sv_cuda *cu)
 {
     struct sv_cuda_watch *w = cu->watch;
@@ -246,7 +245,7 @@ bool sv_cuda_frees(const struct sv_cuda *cu)
     return !sv_cuda_is_stuck(cu) && !(__atomic_load_n(&stuck_gpus, __ATOMIC_RELAXED) & gpu_bit(cu));
 }
 
-/* Whether nothing is under way that a freeing call would wait for. */
+/* Whether nothing is running that a freeing call would wait for. */
 static bool settles(struct sv_cuda *cu)
 {
     if (cu->watch)

@@ -2,7 +2,7 @@
  * among.cu - the best of a few tokens by a head's products: rows of the head are looked up, the
  * rest of it is not read.
  *
- * Entered through the table in device.cu (head_among): a warp per token for the products, a warp
+ * Called through the table in device.cu (head_among): a warp per token for the products, a warp
  * per row for the best of them. Must not: be used where a row's bits matter; its sums are not those
  * of the matrix products.
  */

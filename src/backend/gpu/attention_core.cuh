@@ -1,11 +1,10 @@
 /*
- * attention_core.cuh - device code that all attention kernels with matrix instructions share: what
- * a row sees, how the work of a batch is cut into items, the one formula that merges two partial
+ * attention_core.cuh - device code that all attention kernels with matrix instructions share: the
+ * mask of a row, the division of a batch into work items, the formula that merges two partial
  * results, and the last step from sums to output.
  *
- * Included by attention.cu and by all of its kernels. Every product and sum that ends in
- * a result is spelt with an intrinsic, so that no compiler contracts it in one place and not in
- * another.
+ * Included by attention.cu and by all of its kernels. Products and sums of results use intrinsics,
+ * so that no compiler contracts them in one place and not in another.
  */
 #ifndef SV_CUDA_ATTENTION_CORE_CUH
 #define SV_CUDA_ATTENTION_CORE_CUH
@@ -30,8 +29,8 @@ static __device__ __forceinline__ uint32_t attn_pack(float lo, float hi)
     return *(const uint32_t *)&h;
 }
 
-/* How (m, .) and (m2, .) go together: both are scaled to the larger maximum. A side that saw
- * nothing has m = -inf, sums of zero, and leaves the other as it is. */
+/* Merges (m, .) and (m2, .): both are scaled to the larger maximum. A side without keys has m =
+ * -inf and sums of zero, and does not change the other. */
 struct attn_factors {
     float m, a, b;
 };
@@ -56,8 +55,7 @@ static __device__ __forceinline__ float attn_softcap(float x, float twice, float
     return __fmul_rn(cap_log2, __fsub_rn(1.0f, __fmul_rn(2.0f, gpu_rcp(__fadd_rn(e, 1.0f)))));
 }
 
-/* What the unnormalised output is multiplied with. A sink is one more term of the sum, without a
- * value. */
+/* The factor of the unnormalised output. A sink is one more term of the sum, without a value. */
 static __device__ __forceinline__ float attn_inverse(const struct sv_attn_args &a, int32_t head,
                                                      float m, float l)
 {
@@ -70,8 +68,7 @@ static __device__ __forceinline__ float attn_inverse(const struct sv_attn_args &
     return sum == 0.0f ? 0.0f : __fmul_rn(f.a, gpu_rcp(sum));
 }
 
-/* Adding +0 makes zeros of either sign one: a merge with an empty side may have turned -0 into
- * +0. */
+/* Adding +0 makes all zeros +0: a merge with an empty side may have turned -0 into +0. */
 static __device__ __forceinline__ float attn_output(float o, float inverse)
 {
     return __fadd_rn(__fmul_rn(o, inverse), 0.0f);
@@ -79,8 +76,8 @@ static __device__ __forceinline__ float attn_output(float o, float inverse)
 
 /* ---------------------------------------------------------------- divisions */
 
-/* n / d for n d < 2^32, by a number made of d beforehand: a division is some 200 clocks, and in a
- * short launch one waits for all of them. */
+/* n / d for n d < 2^32, by a reciprocal computed in advance: a division takes some 200 clocks,
+ * which a short launch cannot hide. */
 static inline uint32_t attn_magic(int32_t d)
 {
     return d == 1 ? 0 : (uint32_t)(((uint64_t)1 << 32) / (uint32_t)d) + 1;
@@ -90,7 +87,7 @@ static __device__ __forceinline__ int32_t attn_div(int32_t n, uint32_t magic)
     return magic ? (int32_t)__umulhi((uint32_t)n, magic) : n;
 }
 
-/* ---------------------------------------------------------------- what a row sees */
+/* ---------------------------------------------------------------- the mask of a row */
 
 /* A row at position pos sees the positions [lo, hi), `end` being the first behind its segment. */
 static __device__ __forceinline__ int32_t attn_lo(const struct sv_p_attention &p, int32_t pos)
@@ -172,10 +169,10 @@ static __device__ __forceinline__ int32_t attn_n_parts(const struct attn_seg &g,
     return ((g.end - 1) >> attn_unit_shift(unit)) - attn_part0(g, unit) + 1;
 }
 
-/* Which unit ends first, as measured (docs/notes/2026-11-22-cuda-kernels.md). Chunks only while no
- * multiprocessor gets a second one: results of parts cost memory traffic, the more the more queries
- * a tile has. A block that walks over all keys of a tile has none of it, but the longest walk must
- * not outlast the others. Only speed hangs on this. */
+/* The fastest unit, by measurements (docs/notes/2026-11-22-cuda-kernels.md). Chunks only while no
+ * multiprocessor gets a second one: partial results cost memory traffic, which grows with a tile's
+ * queries. A block that takes all keys of a tile writes none, but the longest one must not end
+ * after the others. Affects speed only. */
 static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_args &a,
                                                            const struct attn_seg *segs,
                                                            int32_t lane)
@@ -227,7 +224,7 @@ static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_
                                                                               : SV_ATTN_WHOLE;
 }
 
-/* What a block has to know of the plan. */
+/* A block's part of the plan. */
 struct attn_head {
     int32_t unit, n_items, long_walk; /* items of all kv heads */
     struct sv_attn_entry first;       /* of the block's first turn, if a.plan */

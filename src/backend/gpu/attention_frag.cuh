@@ -3,7 +3,7 @@
  * (gpu.h): queries are rows, keys or values columns. The same for mma.sync and for a warp of wgmma.
  *
  * Included by attention_portable.cu and attention_sm90.cu: clearing and merging of sums, a block's
- * own running sum, masks, and the ways out (finished rows, partial results).
+ * own running sum, masks, and storing finished rows or partial results.
  */
 #ifndef SV_CUDA_ATTENTION_FRAG_CUH
 #define SV_CUDA_ATTENTION_FRAG_CUH

@@ -1,10 +1,11 @@
 /*
  * attention_latent.cuh - paged attention over latents (ops_mla.h): keys of 576 numbers, whose first
- * 512 are the values as well. What all kernels of it share: queries, what they see, the ways out.
+ * 512 are also the values. What all kernels of it share: queries, masks, output and partial
+ * results.
  *
- * Included by attention_latent.cu and attention_latent_sm90.cu, which say before how waves share
- * the work: ROW_WAVES times COL_WAVES. Queries are (row, head) pairs of one segment; all heads see
- * the same keys. A block takes 64 of them, a wave has the sums of some of these and some columns.
+ * Included by attention_latent.cu and attention_latent_sm90.cu, which first define how waves divide
+ * the work: ROW_WAVES times COL_WAVES. Queries are (row, head) pairs of one segment; all heads have
+ * the same keys. A block takes 64 queries, a wave the sums of some of these and some columns.
  * Must not: let a query's sum depend on its place in the tile or on the other queries.
  */
 #ifndef SV_GPU_ATTENTION_LATENT_CUH

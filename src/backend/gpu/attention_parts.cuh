@@ -1,6 +1,6 @@
 /*
- * attention_parts.cuh - partial results of a query put together, by one warp: chunks in ascending
- * order within a span, spans in ascending order, as one block that walks over all keys does it.
+ * attention_parts.cuh - merges a query's partial results by one warp: chunks in ascending order
+ * within a span, spans in ascending order, as one block with all keys does.
  *
  * Included by attention.cu.
  * Must not: merge by another formula than attn_merge, or in another order.

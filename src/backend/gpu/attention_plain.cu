@@ -6,7 +6,7 @@
  * Launched by attention.cu. One thread block owns one (row, head). Keys are taken in chunks at
  * absolute multiples, a warp each; a chunk in tiles of 32, each lane one score, then each lane its
  * share of the output. Chunks are merged in ascending order, so that a row's bits depend on its own
- * sequence only. Must not: be fast at the price of that.
+ * sequence only. Not optimised.
  */
 #include "backend/gpu/attention_core.cuh"
 #include "backend/gpu/kv_f8.cuh"

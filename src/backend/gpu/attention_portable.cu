@@ -390,7 +390,7 @@ __global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
         for (int32_t t = it.from; t < it.to; t++) {
             gpu_copy_wait<MOST_STAGES - 2>(a.n_stages - 2, tile_lines<HD, WARPS, F8>() *
                                                                min(a.n_stages - 2, it.to - 1 - t));
-            __syncthreads(); /* tile t is there for all, and nobody needs tile t - 1 any more */
+            __syncthreads(); /* tile t is there for all, and tile t - 1 is no longer needed */
             const int32_t ahead = t - it.from + a.n_stages;
             /* Computed again, not kept: on sm_80 no register is left. */
             if (!F8)

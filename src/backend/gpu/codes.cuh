@@ -6,12 +6,12 @@
  * test in plain C. A tile is that of pack.cuh, of four strips of 16 rows: codes, and behind them a
  * word for each of the strip's rows with its scales in these 64 columns. A lane holds the 16 pairs
  * of wcomp.cuh. Of 8 bits: word q has the codes of pair 2 q in bytes 1 and 3 and those of pair 2 q
- * + 1 in bytes 0 and 2; words 0 to 3 stand at 16 l, 4 to 7 at 512 + 16 l. Of 4 bits: word q, at 16
+ * + 1 in bytes 0 and 2; words 0 to 3 are at 16 l, 4 to 7 at 512 + 16 l. Of 4 bits: word q, at 16
  * l + 4 q, has pairs 4 q to 4 q + 3, the first column of pair 4 q + i in bits 4 i to 4 i + 3, the
- * second 16 bits above. Behind all tiles stands an f32 factor of the matrix (SV_CODES_NV4).
+ * second 16 bits above. An f32 factor of the matrix follows all tiles (SV_CODES_NV4).
  *
  * K-quants of GGUF: a lane's 16 codes of half of the columns fill as many words as their bits do,
- * see sv_codes_k_bit; words 0 to 3 stand at 16 l, the others at 512 behind them, lane by lane. Two
+ * see sv_codes_k_bit; words 0 to 3 are at 16 l, the others at 512 after them, lane by lane. Two
  * words for each row, those of rows r and r + 8 together: a super-block's f16 numbers d and, above,
  * dmin; then the tile's four bytes of scales. Must not: know of kernels.
  */
@@ -24,7 +24,7 @@
 
 enum { SV_CODES_SCALE_BYTES = 16 * 4, SV_CODES_TAIL_BYTES = 128 };
 
-/* What a code is, and what its row's word says. */
+/* The meaning of a code and of its row's word. */
 enum sv_codes_code {
     SV_CODES_F8,          /* e4m3; a scale below 2^7 that fits bf16, times 2^120, twice */
     SV_CODES_F8_WIDE,     /* e4m3; f32 */
@@ -74,7 +74,7 @@ static SV_HD size_t sv_codes_bytes(int32_t rows, int32_t cols, int32_t bits)
     return sv_codes_factor_at(rows, cols, bits) + SV_CODES_TAIL_BYTES;
 }
 
-/* Where in its strip a lane's word q stands. */
+/* The offset in its strip of a lane's word q. */
 static SV_HD int32_t sv_codes_word_at(int32_t lane, int32_t q, int32_t bits)
 {
     const int32_t each = q >= 4 && bits < 8 ? SV_CODES_WORDS(bits) - 4 : 4;
@@ -92,7 +92,7 @@ static SV_HD int32_t sv_codes_shift(int32_t pair, int32_t column, int32_t bits)
     return bits == 8 ? (pair % 2 ? 0 : 8) + 16 * column : pair % 4 * 4 + 16 * column;
 }
 
-/* Of K-quants: where bit `bit` of a code stands in its lane's words. A word has as many whole codes
+/* Of K-quants: the place of bit `bit` of a code in its lane's words. A word has as many whole codes
  * as fit, the lowest bits the first. Of 5 bits the halves of word 4 have three more each. The bits
  * that are left in each word are the last code's. */
 static SV_HD int32_t sv_codes_k_bit(int32_t pair, int32_t column, int32_t bit, int32_t bits)

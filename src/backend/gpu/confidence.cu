@@ -1,11 +1,11 @@
 /*
- * confidence.cu - the end of a fused head when the winner's probability is asked for.
+ * confidence.cu - the end of a fused head that also returns the winner's probability.
  *
- * Called by head.cu, in place of its own kernel. Every warp of the head has left the best key of
- * its stretch of the vocabulary. The softmax's sum is taken over these alone: a logit beaten by a
- * neighbour is missed, so the confidence is never below the true one, and near it where few logits
- * matter. That costs no more than the choice itself, and who asks calibrates. Must not: compute a
- * logit, or choose another id than head.cu.
+ * Called by head.cu, in place of its own kernel. Every warp of the head has stored the best key of
+ * its range of the vocabulary. The softmax's sum is over these alone, without other logits of a
+ * range, so the confidence is never below the true probability, and close to it where few logits
+ * matter. That costs no more than the choice itself, and the caller calibrates it. Must not:
+ * compute a logit, or choose another id than head.cu.
  */
 #include "backend/cuda/gemm.h"
 
@@ -50,8 +50,7 @@ static __global__ void confidence_kernel(const uint64_t *best, int32_t n_slots, 
     sum = sv_block_sum(sum, sums);
     if (threadIdx.x != 0)
         return;
-    confidence[row0 + r] =
-        top && isfinite(max) ? 1 / sum : 1.0f; /* else nothing is to be said of it */
+    confidence[row0 + r] = top && isfinite(max) ? 1 / sum : 1.0f; /* 1: not defined */
     sv_best_give(top, row0 + r, out_index, out, fault);
 }
 

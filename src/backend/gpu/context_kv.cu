@@ -2,10 +2,10 @@
  * context_kv.cu - draft_context_kv: the drafter's keys and values of committed rows, all layers at
  * once.
  *
- * Entered through the table in device.cu. Both products and the norm run on every row of the batch:
- * how many are committed is known to the device alone, and a row's bits do not depend on its
- * company. One kernel then writes all layers, a warp per head; rows that were not committed end
- * there. Must not: write for a row at or behind n_commit.
+ * Called through the table in device.cu. Both products and the norm run on every row of the batch:
+ * only the device knows how many are committed, and a row's bits do not depend on other rows. One
+ * kernel then writes all layers, a warp per head, without rows that were not committed. Must not:
+ * write for rows from n_commit on.
  */
 #include "backend/cuda/peers.h"
 #include "backend/gpu/norm_rope.cuh"

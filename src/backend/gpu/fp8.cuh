@@ -3,7 +3,7 @@
  *
  * Included by fp8_sm90.cu, which makes them, by the products that read them, and by tests. A tile
  * is 64 rows by 128 columns: the 8 KiB, the 128 bytes a row and the swizzle of a tile of bf16
- * (pack.cuh), with twice the columns. Behind the tiles stands one f32 scale for each row of the
+ * (pack.cuh), with twice the columns. The tiles are followed by one f32 scale for each row of the
  * matrix, rows of padding included. A row of x lies row-major, with a scale of its own in another
  * array. Must not: know of kernels.
  */
@@ -22,7 +22,7 @@ static SV_HD int32_t sv_fp8_tiles(int32_t cols)
     return (cols + SV_FP8_TILE_COLS - 1) / SV_FP8_TILE_COLS;
 }
 
-/* Where the scales stand; also the bytes of all tiles. */
+/* The offset of the scales, which is also the bytes of all tiles. */
 static SV_HD size_t sv_fp8_scales_at(int32_t rows, int32_t cols)
 {
     return (size_t)sv_tiles(rows) * (size_t)sv_fp8_tiles(cols) * SV_TILE_BYTES;
@@ -70,7 +70,7 @@ static SV_HD float sv_fp8_inverse(float scale)
 /* ---------------------------------------------------------------- with a scale for each group */
 
 /* Products with activations in fp8: a group is a row's columns of a tile, of weights and of x.
- * Behind the tiles of weights stand the scales of the 64 rows of each, in the order of tiles, so
+ * The tiles of weights are followed by the scales of the 64 rows of each, in the order of tiles, so
  * that a byte of a tile at p has its row's scale at p / SV_FP8_LINE. Scales of x: (tiles of k, ld).
  */
 enum { SV_FP8_LINE = SV_FP8_TILE_COLS / 4 };
@@ -123,7 +123,7 @@ static SV_HD uint8_t sv_fp8_of(float f)
     return (uint8_t)(sign | (u < 0x7e ? u : 0x7e));
 }
 
-/* What a code, the lowest byte, is worth, NaN apart. */
+/* The value of a code, the lowest byte, except NaN. */
 static SV_HD float sv_fp8_number(uint32_t code)
 {
     const uint32_t u = (code & 0x7f) << 20 | (code & 0x80) << 24;

@@ -1,9 +1,7 @@
 /*
- * gates.cu - sigmoids in front of what is added or goes on: gated attention, and an expert that all
- * rows go through.
+ * gates.cu - multiplication by sigmoids: gated attention, and the shared expert.
  *
- * Entered through the table in device.cu. Elements do not meet. Must not: turn a finite product
- * into NaN.
+ * Called through the table in device.cu. Elementwise. Must not: turn a finite product into NaN.
  */
 #include "backend/cuda/cuda.h"
 #include "backend/gpu/gdn.h"

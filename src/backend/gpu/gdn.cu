@@ -1,15 +1,15 @@
 /*
  * gdn.cu - the gated delta rule before and after its scan: convolution over positions, unit length,
- * gates and the products of keys within a chunk; the gated norm of the output, and what a slot
- * keeps of keys and gates.
+ * gates and the products of keys within a chunk; the gated norm of the output, and the keys and
+ * gates that a slot keeps.
  *
- * Entered through the table in device.cu. A thread block of the convolution takes the rows of a
+ * Called through the table in device.cu. A thread block of the convolution takes the rows of a
  * segment in one chunk, and of these a key head's queries and keys, which are all that the products
- * need, or up to 256 numbers of its values. Rows
- * that follow a segment's start too closely to find their predecessors in the pass are left to the
- * block of the first chunk, which alone reads and writes what is kept of rows before the
- * convolution. Each sum has one order, by places within the chunk; what is fused is said. Must not:
- * let a row's bits depend on which rows of its chunk are in the pass.
+ * need, or up to 256 numbers of its values. Rows at a segment's start, whose predecessors are not
+ * in the pass, are computed by the block of the first chunk, which alone reads and writes the kept
+ * rows before the convolution. Each sum has one order, by positions within the chunk; fused
+ * operations are explicit. Must not: let a row's bits depend on which rows of its chunk are in the
+ * pass.
  */
 #include "backend/gpu/gdn_row.cuh"
 

@@ -1,8 +1,8 @@
 /*
- * gdn.cuh - what the kernels of the gated delta rule share: a segment as they see it, and the views
+ * gdn.cuh - what the kernels of the gated delta rule share: a segment's description, and the views
  * of its slot's block (ops_gdn.h).
  *
- * Included by gdn.cu and gdn_scan.cu. Must not: compute anything that a row's bits hang on.
+ * Included by gdn.cu and gdn_scan.cu. Must not: compute anything that a row's bits depend on.
  */
 #ifndef SV_GPU_GDN_CUH
 #define SV_GPU_GDN_CUH

@@ -1,8 +1,8 @@
 /*
- * gdn.h - what models with recurrent layers need of a GPU beside the ops of all: entry points.
+ * gdn.h - entry points of the ops for recurrent layers on a GPU.
  *
  * Included by device.cu for the table and by the files that define them. Must not: hold anything
- * but prototypes and what a shape may be.
+ * except prototypes and limits of shapes.
  */
 #ifndef SV_GPU_GDN_H
 #define SV_GPU_GDN_H

@@ -1,12 +1,12 @@
 /*
  * gdn_few.cu - the gated delta rule of verify blocks: convolution, scan and norm in one launch.
  *
- * Entered through the table in device.cu; for single rows: gdn_single.cu. A thread block has a
- * value head of a segment of at most a chunk's rows, which lie in one chunk or two. Its state is on
- * its way to shared memory while queries, keys, values, gates and the products of keys are made;
- * then each wave takes its columns through the chunks by itself, tile by tile out of shared memory,
- * which holds the state behind the first chunk meanwhile. What several thread blocks of the segment
- * read, keys and rows before the convolution, is written by the last of them to come. Arithmetic:
+ * Called through the table in device.cu; for single rows: gdn_single.cu. A thread block has a
+ * value head of a segment of at most a chunk's rows, which lie in one chunk or two. Its state is
+ * copied to shared memory while queries, keys, values, gates and the products of keys are computed;
+ * then each wave processes its columns of the chunks, tile by tile from shared memory, which then
+ * holds the state after the first chunk. Data that several thread blocks of the segment read, keys
+ * and rows before the convolution, is written by the one that finishes last. Arithmetic:
  * gdn_row.cuh, gdn_scan.cuh.
  */
 #include "backend/gpu/gdn_whole.cuh"

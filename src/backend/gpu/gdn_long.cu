@@ -1,13 +1,13 @@
 /*
- * gdn_long.cu - the gated delta rule's scan over long segments whose thread blocks are few: a
- * prompt's chunks come one after the other, so what counts is how long one takes.
+ * gdn_long.cu - the gated delta rule's scan over few long segments: a prompt's chunks are
+ * sequential, so the time of one chunk counts.
  *
  * Entered from gdn_scan.cu. A thread block has 32 columns of a value head's state: four waves have
- * 16 of them and half of the keys' numbers each, in registers. Their sums meet in shared memory,
- * where a lane has a column to itself: one wave makes u of a chunk, of products with keys, while
- * those with queries are made; two make the outputs of the last chunk. Four more bring chunks,
- * three ahead, and make their weights. Arithmetic: gdn_scan.cuh. Must not: be taken where rows are
- * not whole keys and values, or in waves of 64.
+ * 16 of them and half of the keys' numbers each, in registers. Their sums are added in shared
+ * memory, a column per lane: one wave computes u of a chunk, from products with keys, while those
+ * with queries are computed; two compute the outputs of the last chunk. Four more load chunks,
+ * three ahead, and compute their weights. Arithmetic: gdn_scan.cuh. Must not: be used where rows
+ * are not whole keys and values, or in waves of 64.
  */
 #include "backend/gpu/gdn_scan.cuh"
 

@@ -1,9 +1,9 @@
 /*
- * gdn_row.cuh - what a row of the gated delta rule goes through before and after its scan: the
- * convolution's taps, unit length, gates, the gated norm. One arithmetic for every kernel.
+ * gdn_row.cuh - the arithmetic of a row of the gated delta rule before and after its scan, the same
+ * for every kernel: the convolution's taps, unit length, gates, the gated norm.
  *
- * Included by gdn.cu and gdn_single.cu. Each sum has one order; what is fused is said. Must not:
- * know which thread has what.
+ * Included by gdn.cu and gdn_single.cu. Each sum has one order; fused operations are explicit. Must
+ * not: depend on the assignment of threads.
  */
 #ifndef SV_GPU_GDN_ROW_CUH
 #define SV_GPU_GDN_ROW_CUH

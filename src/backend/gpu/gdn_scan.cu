@@ -2,7 +2,7 @@
  * gdn_scan.cu - the gated delta rule over the rows of a pass: prompts, verify blocks and single
  * rows. Its arithmetic: gdn_scan.cuh.
  *
- * Entered through the table in device.cu. A thread block takes one chunk after the other. All its
+ * Called through the table in device.cu. A thread block takes one chunk after the other. All its
  * waves copy and compute, and several thread blocks a multiprocessor hide latency; few long
  * segments have more waves, or a kernel of their own (gdn_long.cu). Must not: do other arithmetic
  * for many rows than for one.

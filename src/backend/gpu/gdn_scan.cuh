@@ -1,20 +1,20 @@
 /*
- * gdn_scan.cuh - the pieces of the gated delta rule's scan: chunks, where their numbers lie, and
- * the arithmetic of a row, which is one however rows come.
+ * gdn_scan.cuh - the parts of the gated delta rule's scan: chunks, the layout of their numbers, and
+ * the arithmetic of a row, which is the same for every division into passes.
  *
  * Included by gdn_scan.cu. A thread block has 64 columns of one value head's state of one segment.
  * Each of four waves holds 16 of them in registers, transposed (a column of the state is a row of a
- * product), and takes them through a chunk by itself: what it computes never leaves its registers
- * but for u of a row, which goes from the lane that has it to those with the rows behind it. Row i
- * of a chunk is always line i of the products with its keys and queries, and lines do not meet, so
- * a row's bits do not depend on which others are there. Operands are f32 numbers cut into bf16
- * parts; of two numbers the products are added whose parts are not both small. The state itself is
- * f32 and is added to with one rounding.
+ * product), and processes a chunk without the other waves: its results stay in its registers except
+ * u of a row, which is passed from its lane to those with later rows. Row i of a chunk is always
+ * line i of the products with its keys and queries, and lines do not mix, so a row's bits do not
+ * depend on which other rows are in the pass. Operands are f32 numbers split into bf16 parts;
+ * products of two small parts are left out. The state itself is f32 and is added to with one
+ * rounding.
  *
  * A chunk is folded into the state when all its rows are committed; a verify block that crosses its
  * end folds it into the registers only. Keys, G and the position in the slot's block are read by
  * many thread blocks and written by the launch that follows (gdn.cu). Must not: write a state that
- * hangs on a row that may be rejected; let counts of rows or segments choose an order of a sum.
+ * depends on a row that may be rejected; let counts of rows or segments choose an order of a sum.
  */
 #ifndef SV_GPU_GDN_SCAN_CUH
 #define SV_GPU_GDN_SCAN_CUH

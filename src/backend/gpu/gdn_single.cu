@@ -2,13 +2,13 @@
  * gdn_single.cu - the gated delta rule where each segment has one row: convolution, scan and norm
  * in one launch.
  *
- * Entered through the table in device.cu. A thread block has a value head of a segment. Its state
- * is on its way to shared memory while four warps make the row's query, key, value and gates;
- * kept u of its chunk wait in the registers of four others, a column each. The arithmetic is that
- * of gdn_row.cuh and gdn_scan.cuh, number for number: the products have the row's key and query as
- * two of their columns instead of one in each. What is kept goes where no other thread block of the
- * segment reads. Where a state does not fit, three launches do it. Must not: let a row's bits
- * differ from those of the other kernels.
+ * Called through the table in device.cu. A thread block has a value head of a segment. Its state is
+ * copied to shared memory while four warps compute the row's query, key, value and gates; kept u of
+ * its chunk are in the registers of four others, a column each. The arithmetic is that of
+ * gdn_row.cuh and gdn_scan.cuh, bit for bit: the row's key and query are two columns of one product
+ * instead of one column each of two. Results are kept where no other thread block of the segment
+ * reads. Where a state does not fit, three launches are used. Must not: let a row's bits differ
+ * from those of the other kernels.
  */
 #include "backend/gpu/gdn_whole.cuh"
 

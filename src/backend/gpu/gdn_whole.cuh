@@ -1,8 +1,8 @@
 /*
- * gdn_whole.cuh - the pieces of kernels that take a value head's whole state to shared memory:
+ * gdn_whole.cuh - the parts of kernels that copy a value head's whole state to shared memory:
  * convolution, scan and norm of a segment's few rows in one launch.
  *
- * Included by gdn_single.cu and gdn_few.cu; for waves of 32, whose chips have room for it. A wave
+ * Included by gdn_single.cu and gdn_few.cu; for waves of 32, on chips with enough of it. A wave
  * has 16 columns of the state and all of the keys' numbers, as in gdn_scan.cuh. Must not: write
  * what another thread block of the segment reads.
  */

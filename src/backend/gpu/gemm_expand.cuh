@@ -41,7 +41,7 @@ static __device__ __forceinline__ uint32_t next_of(struct expansion &e, uint32_t
     return patch;
 }
 
-/* What a band needs: to be asked for ahead where somebody would wait for it. row0: any row. */
+/* What a band needs, to be loaded ahead of its use. row0: any row. */
 static __device__ __forceinline__ struct sv_wcomp_band band_of(const struct sv_gemm_item &it,
                                                                int32_t row0, int32_t n_k)
 {

@@ -4,7 +4,7 @@
  *
  * Included by gemm_sm90.cu and gemm_portable.cu: wgmma and mma.sync leave their results in the same
  * lanes. A group is four waves that hold 64 weight rows, 16 a wave; acc is a product of these 16
- * rows and N rows of x as gpu.h has it. Must not: add pieces in any but ascending order, but for
+ * rows and N rows of x as gpu.h has it. Must not: add pieces in any but ascending order, except for
  * four nested units a block (n_sharers): first and second, third and fourth, then the two.
  */
 #ifndef SV_CUDA_GEMM_OUT_CUH
@@ -457,8 +457,8 @@ piece_in(const struct sv_gemm_args &a, const struct sharers &who, int32_t u, int
            (threadIdx.x & (PIECE_LINE - 1));
 }
 
-/* The portable way: whoever writes the last piece adds all of them up into acc. False when others
- * are still to come. *order is shared memory of the group. */
+/* The portable way: the block that writes the last piece adds all of them up into acc. False when
+ * others are still to come. *order is shared memory of the group. */
 template <int N, int BANDS>
 static __device__ __forceinline__ bool
 gather_pieces(float (&acc)[gpu_sums(N)], const struct sv_gemm_args &a, uint32_t *order,
@@ -507,7 +507,7 @@ gather_pieces(float (&acc)[gpu_sums(N)], const struct sv_gemm_args &a, uint32_t 
     return true;
 }
 
-/* The sm_90 way: a piece says by itself whether it is there. Its places hold a bit pattern that no
+/* The sm_90 way: a piece has its own ready flag. Its places hold a bit pattern that no
  * sum has until the writer puts the sum there and again when the reader has taken it; nothing is
  * counted and nothing fenced, so a piece is on its way for one trip to L2 and back. A reader waits
  * for other thread blocks of the grid, which must all fit the device at once. */
@@ -590,8 +590,8 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
 #pragma unroll
                         for (int h = 0; h < H; h++)
                             missing |= piece_missing(p[i][j][h]);
-                /* Whoever is late is waited for at one place: asking for all of them again and
-                 * again would take the memory's time from it. */
+                /* Polls one missing piece at a time: polling all of them would slow down the
+                 * memory for the warps that write them. */
                 const uint32_t since = sv_jitter_now();
                 for (int i = 0; missing && i < U && u + i <= who.last; i++)
                     while (piece_missing(

@@ -1,6 +1,6 @@
 /*
  * gemm_plain.cu - matrix products in f32 arithmetic for weights and activations of any type: the
- * f32 compute mode, odd widths, single rows. Correct first; no speed is promised.
+ * f32 compute mode, odd widths, single rows. Not optimised.
  *
  * Called by gemm.cu. A warp computes one element: lane l adds the products of columns l, l + 32,
  * ..., or of eight columns at once from 8 l, 8 l + 256, ... on, in ascending order, then the lanes

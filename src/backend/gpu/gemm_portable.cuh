@@ -8,10 +8,9 @@
  * block of four waves walks its unit's tiles through a ring filled by copies that go on meanwhile,
  * GPU_BLOCKS thread blocks a multiprocessor. Compressed weights (wcomp.cuh) and codes (codes.cuh)
  * lie in the ring as they are, and each wave expands its own into the registers that products take
- * them from: the same bits. What limits few rows is how long a wave is busy with a tile, so the
- * usual case is straight code: whole rounds of tiles, with nothing decided in between. Must not:
- * name a vendor; let n_rows decide the order of a sum: it only picks the width N, which does not
- * change an element's bits.
+ * them from: the same bits. The time of few rows is limited by a wave's instructions per tile, so
+ * the usual case has no branches: whole rounds of tiles. Must not: name a vendor; let n_rows decide
+ * the order of a sum: it only selects the width N, which does not change an element's bits.
  */
 #ifndef SV_GPU_GEMM_PORTABLE_CUH
 #define SV_GPU_GEMM_PORTABLE_CUH

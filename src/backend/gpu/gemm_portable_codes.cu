@@ -1,7 +1,7 @@
 /*
  * gemm_portable_codes.cu - the products of gemm_portable.cuh with weights in codes (codes.cuh).
  *
- * gemm_portable.cu asks for the table. Must not: hold anything else.
+ * Defines the table for gemm_portable.cu. Must not: hold anything else.
  */
 #include "backend/gpu/gemm_portable.cuh"
 

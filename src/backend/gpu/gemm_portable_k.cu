@@ -1,7 +1,7 @@
 /*
  * gemm_portable_k.cu - as gemm_portable_codes.cu, with K-quants.
  *
- * gemm_portable_codes.cu asks for the table. Must not: hold anything else.
+ * Defines the table for gemm_portable_codes.cu. Must not: hold anything else.
  */
 #include "backend/gpu/gemm_portable.cuh"
 

@@ -1,28 +1,28 @@
 /*
- * gpu.h - what the matrix kernels of this folder are written in: one function for each thing that
- * the vendors' chips do in different ways.
+ * gpu.h - the interface between the matrix kernels of this folder and an architecture: one function
+ * for each operation that differs between vendors.
  *
  * Included by kernels of backend/gpu and, for the functions they share with these, of backend/cuda.
  * The bodies are in backend/cuda/gpu_ptx.cuh, backend/hip/gpu_amd.cuh and, for tests that run
  * kernels on a CPU, tests/cuda/emulated/emulated_gpu.h. Must not: know of rings, blocks of weights
  * or sums.
  *
- * A wave is what executes one instruction: GPU_WAVE lanes. A warp is 32 lanes everywhere: kernels
- * without matrices use CUDA's __shfl_*_sync and its like, which stay within half a wave on AMD
- * (backend/hip/cuda_runtime.h). All functions below are called by whole waves.
+ * A wave is the GPU_WAVE lanes that execute one instruction. A warp is always 32 lanes: kernels
+ * without matrix instructions use CUDA's __shfl_*_sync and similar functions, which stay within
+ * half a wave on AMD (backend/hip/cuda_runtime.h). All functions below are called by whole waves.
  *
  * Constants of a body
  *   GPU_WAVE          lanes
  *   GPU_K             columns of an operand
- *   GPU_RUN           neighbouring columns of a product's row that a lane holds
- *   GPU_LINES         rows of which it holds them
+ *   GPU_RUN           adjacent columns of a product's row in one lane
+ *   GPU_LINES         rows of a product in one lane
  *   GPU_COLS          columns of a product whose sums are four registers of each lane
- *   GPU_KEYS          keys that attention takes at a time
+ *   GPU_KEYS          keys of a tile in attention
  *   GPU_BLOCKS        thread blocks of a product's kernel on a multiprocessor
- *   GPU_SMALL_SHARED  a thread block may have no more than 64 KiB of shared memory
+ *   GPU_SMALL_SHARED  a thread block has at most 64 KiB of shared memory
  *   GPU_WCOMP         weights may be compressed: their layout is that of waves of 32
  *   GPU_AFRESH        unrolled code has too few scalar registers: see gpu_afresh
- *   GPU_BYTES_OF, GPU_TURNED, GPU_COPY_PART  macros for what their users say in C otherwise
+ *   GPU_BYTES_OF, GPU_TURNED, GPU_COPY_PART  macros that replace C code of their users
  *
  * Shared memory, addresses of 32 bits
  *   GPU_SHARED(name)                      the dynamic part
@@ -40,10 +40,10 @@
  *                                         further of b; from(row, chunk): a struct gpu_index of
  *                                         both
  *   gpu_copy_commit()                     ends a group of copies
- *   gpu_copy_wait<MOST>(groups, lines)    until all but the newest groups are there; lines: that
- *                                         this wave has copied in these groups, or fewer
- *   gpu_copy_settled()                    in front of a loop of waits: the compiler's own loads
- *                                         are over, so that it need not wait in the loop
+ *   gpu_copy_wait<MOST>(groups, lines)    until all but the newest groups are complete; lines: of
+ *                                         this wave in these groups, or fewer
+ *   gpu_copy_settled()                    before a loop of waits: completes the compiler's own
+ *                                         loads, so that it need not wait in the loop
  *
  *
  * Products. An operand is 16 rows of GPU_K bf16 columns, four registers a lane; a product of 16 x
@@ -63,28 +63,29 @@
  * 16 (8) columns become rows of 32 bytes; at: gpu_turn_at
  *
  * Lanes
- *   gpu_lane(), gpu_wave()                this one's number, and that of its wave in the block
+ *   gpu_lane(), gpu_wave()                the lane's index, and its wave's index in the block
  *   gpu_row_max(x)                        over the lanes that hold the same row
- *   gpu_row_from(x, col)                  of that one of these that holds column col < GPU_COLS
+ *   gpu_row_from(x, col)                  x of the lane of the row that holds column col < GPU_COLS
  *   gpu_col_lanes(lane)                   the set of lanes that hold the same columns
  *   gpu_col_lane(lane)                    whether it is the first of these
  *   gpu_col_max(x)                        over the lanes that hold the same columns
  *   gpu_col_first(set, low, high, x)      the first row of a column that has x; low: in the lane's
  *                                         first row, high: in its second
  *   gpu_any(x)
- *   gpu_afresh(x)                         x, the same in all lanes; what is made of it is not made
- *                                         before
- *   gpu_args(a)                           a, the kernel's first parameter; what was read from it
- *                                         before is read again. Where many values are the same in
- *                                         all lanes: a body may have too few scalar registers
- *   gpu_wave_sync()                       the wave's stores to shared memory are there
- *   gpu_group_sync(g), gpu_pair_sync(p)   four waves, two waves. A body may let the whole thread
- *                                         block meet, so all its waves call them equally often.
+ *   gpu_afresh(x)                         x, the same in all lanes; values derived from it are not
+ *                                         computed earlier
+ *   gpu_args(a)                           a, the kernel's first parameter; its fields are read
+ *                                         again. Used where many values are the same in all lanes,
+ *                                         as an architecture may have too few scalar registers
+ *   gpu_wave_sync()                       makes the wave's stores to shared memory visible to it
+ *   gpu_group_sync(g), gpu_pair_sync(p)   barrier of four waves, of two waves. May be a barrier of
+ *                                         the thread block, so all its waves call them equally
+ * often.
  *
  * Between thread blocks
  *   gpu_post16, gpu_look16                16 bytes, each word whole
- *   gpu_publish(), gpu_obtain()           by all threads, around a barrier and gpu_arrive: what was
- *                                         stored before the one is there after the other
+ *   gpu_publish(), gpu_obtain()           release and acquire, by all threads, around a barrier and
+ *                                         gpu_arrive
  *   gpu_arrive(count)                     adds one; returns what was there
  *   gpu_send_max(at, v)
  *
@@ -103,7 +104,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* 16 bytes of global memory, or zeros. `at` can be read either way. */
+/* 16 bytes of global memory, or zeros; `at` is readable in both cases. */
 struct gpu_source {
     const void *at;
     bool there;
@@ -115,7 +116,7 @@ struct gpu_index {
 };
 
 /* Byte of a 16-byte chunk in a tile of rows of BYTES bytes: permuted by the row's low bits, so that
- * neither copies nor operands meet a bank twice. */
+ * neither copies nor loads of operands have bank conflicts. */
 template <int BYTES>
 static __device__ __forceinline__ uint32_t gpu_place(uint32_t row, uint32_t chunk)
 {

@@ -1,6 +1,6 @@
 /*
  * gpu_peers.h - what joins are written in, as gpu.h is for matrix kernels: memory that several
- * devices and the host look at while kernels run.
+ * devices and the host read while kernels run.
  *
  * Included by join.cuh. The bodies are in backend/cuda/gpu_peers_ptx.cuh,
  * backend/hip/gpu_peers_amd.cuh and, for tests that run kernels on a CPU,

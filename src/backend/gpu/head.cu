@@ -2,7 +2,7 @@
  * head.cu - the end of a fused head: from the best logits that many warps found to one id a row.
  *
  * Called by gemm.cu. The candidates are keys that order logits and, at a tie, ids, so their maximum
- * does not depend on who found what. Of several ranks the keys are kept for a join. Must not:
+ * does not depend on the order of warps. With several ranks the keys are kept for a join. Must not:
  * compute a logit.
  */
 #include "backend/cuda/gemm.h"
@@ -32,7 +32,7 @@ static __global__ void pick_kernel(const uint64_t *best, int32_t n_slots, int32_
     for (int i = 1; i < THREADS / 32; i++)
         key = sv_best_of(key, part[i]);
     if (keys)
-        keys[row0 + r] = key ? key - (uint32_t)first_id : 0; /* the id stands inverted */
+        keys[row0 + r] = key ? key - (uint32_t)first_id : 0; /* the id is stored inverted */
     else
         sv_best_give(key, row0 + r, out_index, out, fault);
 }

@@ -2,7 +2,7 @@
  * ids.cu - the ops on a few integers per segment: block_ids, logit_pos, verify, commit, snapshot,
  * whose copy depends on them, and replace_drafts, for simulated acceptance.
  *
- * Entered through the table in device.cu. One thread per segment or row, no sums. Must not: write
+ * Called through the table in device.cu. One thread per segment or row, no sums. Must not: write
  * for padding, or past a segment's room in the table of tokens.
  */
 #include "backend/cuda/cuda.h"

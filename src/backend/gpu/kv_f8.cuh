@@ -4,7 +4,7 @@
  * backend/cpu/kv_f8.c.
  *
  * Included by the kernels that write keys and values (norm_rope.cuh) and by those that read them.
- * Must not: let a row's bytes depend on anything but that row, or a value on who reads it.
+ * Must not: let a row's bytes depend on anything but that row, or a value on its reader.
  */
 #ifndef SV_GPU_KV_F8_CUH
 #define SV_GPU_KV_F8_CUH

@@ -2,11 +2,11 @@
  * logits.cu - what requests change in logits before a token is chosen (masks, bias, bans,
  * penalties), log probabilities, and the slots' tokens that penalties look back on.
  *
- * Entered through the table in device.cu; a block per row, a block per segment for the history.
+ * Called through the table in device.cu; a block per row, a block per segment for the history.
  * Rules give the bits of cpu/logits.c: each operation is rounded by itself, and counts are
  * integers, so the order of the atomics does not matter. Log probabilities sum in an order fixed by
  * the vocabulary. Penalties cost a walk over the sequence's tokens, not over the vocabulary. Must
- * not: leave a count behind in the scratch, or let a row see a draft that stands after it.
+ * not: leave a count in the scratch, or let a row see a draft after it.
  */
 #include "backend/cuda/cuda.h"
 
@@ -88,7 +88,7 @@ static __device__ void penalise(float *x, int32_t vocab, const struct sv_logit_r
             atomicOr(&counts[id], REPEATS);
     }
     __syncthreads();
-    /* Whoever takes a token's count changes its logit; the others find 0. */
+    /* The thread that takes a token's count changes its logit; the others find 0. */
     for (int32_t pos = from + (int32_t)threadIdx.x; pos < end; pos += THREADS) {
         const int32_t id = token_at(history, block, base, pos);
         const uint32_t count = id < 0 || id >= vocab ? 0 : atomicExch(&counts[id], 0u);

@@ -1,8 +1,8 @@
 /*
- * mla.cu - latent attention beside the attention kernels: what is kept of a position, and the
- * products of each head with a matrix of its own.
+ * mla.cu - latent attention without the attention kernels: the cached latent of a position, and the
+ * products of each head with its own matrix.
  *
- * Entered through the table in device.cu. A row's sum has an order fixed by its length: of the norm
+ * Called through the table in device.cu. A row's sum has an order fixed by its length: of the norm
  * over the lanes of a warp, of a product over 64 columns at a time. Must not: choose a kernel by
  * the number of rows where kernels add in different orders.
  */

@@ -1,5 +1,5 @@
 /*
- * mla.h - the ops of latent attention on GPUs (ops_mla.h) beside attention itself.
+ * mla.h - the ops of latent attention on GPUs (ops_mla.h), except attention itself.
  *
  * Included by mla.cu and by device.cu for the table. Must not: know of a model.
  */

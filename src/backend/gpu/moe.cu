@@ -2,7 +2,7 @@
  * moe.cu - the matrix products of a mixture of experts: which kernel a launch takes, the portable
  * ones of moe.cuh, and a plain one for f32 and for weights that are no packed bf16.
  *
- * Entered through the table of ops; open: by device.cu. Must not: look at routes on the host.
+ * Called through the table of ops; open: by device.cu. Must not: look at routes on the host.
  */
 #include "backend/gpu/moe_sums.cuh"
 

@@ -2,11 +2,11 @@
  * moe_route.cu - a mixture of experts before and after its products: which rows go to which
  * experts, and a row's results added up.
  *
- * Entered through the table of ops; open and close: by device.cu. A warp has one expert's logits: a
+ * Called through the table of ops; open and close: by device.cu. A warp has one expert's logits: a
  * row's is a sum of 32 lanes, each over its columns in ascending order, whatever other rows there
  * are. Few rows take one launch: the thread block that arrives last chooses and makes the lists.
  * Many take four; what they write is the same. Must not: choose by anything but a row's own logits;
- * let the order in which blocks arrive decide more than who makes the lists.
+ * let the order in which blocks arrive decide more than which block makes the lists.
  */
 #include "backend/cuda/watch.h"
 #include "backend/gpu/moe_route.cuh"

@@ -1,9 +1,9 @@
 /*
- * moe_route.cuh - of a router, what comes after a row's logits: its experts are chosen, and the
- * entries of few rows are listed by one thread block.
+ * moe_route.cuh - routing after a row's logits: the experts are chosen, and the entries of few rows
+ * are listed by one thread block.
  *
- * Included by moe_route.cu and by cuda/route_sm90.cu, whose kernels find the logits. Must not:
- * choose by anything but a row's own logits.
+ * Included by moe_route.cu and by cuda/route_sm90.cu, whose kernels compute the logits. Must not:
+ * choose by anything except a row's own logits.
  */
 #ifndef SV_GPU_MOE_ROUTE_CUH
 #define SV_GPU_MOE_ROUTE_CUH

@@ -4,7 +4,7 @@
  * Included by the kernels that read such weights, by pack.cu, which writes them, and by a unit test
  * in plain C. A matrix is cut into tiles of 64 rows by 64 columns (8 KiB, zero-padded), the tiles
  * of one band of 64 rows one after the other along k. Inside a tile row r is 128 bytes and its
- * 16-byte chunks stand in the order of the tensor cores' 128-byte swizzle: chunk c lies at place c
+ * 16-byte chunks are in the order of the tensor cores' 128-byte swizzle: chunk c is at place c
  * ^ (r & 7). So a tile goes to shared memory in one linear copy and both wgmma and ldmatrix read it
  * there without bank conflicts. Must not: know anything but index arithmetic.
  */

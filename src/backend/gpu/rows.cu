@@ -2,10 +2,9 @@
  * rows.cu - the ops that work on one row of activations at a time: embed, add_rms_norm, act_mul and
  * qk_norm_rope_kv_write.
  *
- * Entered through the table in device.cu. The sum over a row (over a head) has an order fixed by
- * its length; how many heads a thread takes does not reach it. Vector and scalar loads give a
- * thread the same elements, so alignment changes no bit. Must not: trust an id, a position or a
- * page.
+ * Called through the table in device.cu. The order of the sum over a row (over a head) depends on
+ * its length only, not on how many heads a thread takes. Vector and scalar loads give a thread the
+ * same elements, so alignment changes no bit. Must not: use an id, a position or a page unchecked.
  */
 #include "backend/cuda/cuda.h"
 #include "backend/gpu/fp8_rows.cuh"

@@ -1,13 +1,13 @@
 /*
  * sample.cu - one token per row of logits: the argmax, or a draw from the filtered distribution.
  *
- * Entered through the table in device.cu. A row is cut into slices, a block each, so that one row
- * does not wait for one multiprocessor; sums are integers (sample.cuh), so the number of slices
- * reaches no token. Five launches: the largest logit; for rows with a filter, mass (or number) by
+ * Called through the table in device.cu. A row is cut into slices, a block each, so that one row
+ * does not wait for one multiprocessor; sums are integers (sample.cuh), so no token depends on the
+ * number of slices. Five launches: the largest logit; for rows with a filter, mass (or number) by
  * bins of the logit and then a list of the candidates in the bin where the cut lies; the cut, and
- * the mass that is kept of every stretch of ids; the draw. A row whose candidates are too many to
- * list is done by one block alone. Must not: use a float atomic, or leave bins or a list behind
- * that are not empty.
+ * the mass that is kept of every range of ids; the draw. A row with more candidates than the list
+ * holds is processed by one block alone. Must not: use a float atomic, or leave bins or a list that
+ * are not empty.
  */
 #include "backend/gpu/sample.cuh"
 

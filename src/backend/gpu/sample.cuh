@@ -1,24 +1,24 @@
 /*
- * sample.cuh - what a draw is made of: keys, weights, random numbers, sums of a block, cuts.
+ * sample.cuh - device functions of sampling: keys, weights, random numbers, sums of a block, cuts.
  *
  * Included by sample.cu alone. The distribution, the order of the filters and the random number are
  * those of cpu/sample.c. Weights e^((x - max) / T) have the bits of the CPU's (the same polynomial
  * with fused steps); every sum of them is taken in integers of 2^-44, so no order of adding matters
  * and any number of threads or blocks gives the same cut and the same token. Against the CPU's sums
- * in double a sum can differ by 2^-45 per token: only a draw or a cut that close to a border can
- * fall on the other side. Must not: use a float atomic, or let a row see another.
+ * in double a sum can differ by 2^-45 per token: only a draw or a cut that close to a bound can
+ * give another token. Must not: use a float atomic, or let a row depend on another.
  *
- * A filter keeps what lies at or above a cut. Cuts are found by bisection, eight ways at a time, on
- * the pair (logit, lower id first) as one integer, mostly on a short list of candidates in shared
- * memory.
+ * A filter keeps the candidates at or above a cut. Cuts are found by bisection, eight ways at a
+ * time, on the pair (logit, lower id first) as one integer, mostly on a short list of candidates in
+ * shared memory.
  */
 #ifndef SV_CUDA_SAMPLE_CUH
 #define SV_CUDA_SAMPLE_CUH
 
 #include "backend/cuda/cuda.h"
 
-/* LIST: candidates; more are looked up in the logits again and again. */
-#ifndef SV_SAMPLE_SIZES /* a test's are small, so that a few hundred logits meet every case */
+/* LIST: candidates in shared memory; with more, every step reads the logits again. */
+#ifndef SV_SAMPLE_SIZES /* a test sets small sizes, so few logits cover every case */
 #define SV_SAMPLE_SIZES THREADS = 1024, LIST = 4096, BINS = 4096
 #endif
 enum {
@@ -46,7 +46,7 @@ struct source {
     int32_t n;
 };
 
-/* How a logit weighs. */
+/* The weight of a logit. */
 struct scale {
     float max, inv_t;
     bool count; /* every number weighs 1 */
@@ -54,7 +54,7 @@ struct scale {
 
 /* ---------------------------------------------------------------- numbers */
 
-/* Orders like the number; both zeros are one. */
+/* An integer with the same order as the number; both zeros are equal. */
 static __device__ __forceinline__ uint32_t key_of(float x)
 {
     uint32_t u = __float_as_uint(__fadd_rn(x, 0.0f));
@@ -110,7 +110,7 @@ static __device__ double uniform(uint64_t seed, int32_t pos)
     return (double)(bits >> 11) * 0x1p-53;
 }
 
-/* ---------------------------------------------------------------- the block together */
+/* ---------------------------------------------------------------- block-wide sums */
 
 /* Adds up v over the block; every thread gets the sums. */
 template <int N> static __device__ __forceinline__ void block_add(struct shared *s, uint64_t v[N])
@@ -154,7 +154,7 @@ static __device__ __forceinline__ uint64_t block_max(struct shared *s, uint64_t 
     return v;
 }
 
-/* Sum of what the threads before this one hold; *total of all. */
+/* Exclusive prefix sum over the block's threads; *total: the sum of all. */
 static __device__ __forceinline__ uint64_t block_scan(struct shared *s, uint64_t v, uint64_t *total)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -245,7 +245,7 @@ static __device__ int32_t make_list(struct shared *s, const float *x, int32_t vo
     for (int32_t i = begin + lane; i < end; i += 32)
         n += key_of(x[i]) >= key;
     n = (int32_t)__reduce_add_sync(0xffffffffu, (unsigned)n);
-    __syncthreads(); /* whoever read the list before is done */
+    __syncthreads(); /* earlier reads of the list are done */
     if (lane == 0)
         s->count[warp] = n;
     __syncthreads();
@@ -268,7 +268,7 @@ static __device__ int32_t make_list(struct shared *s, const float *x, int32_t vo
     return all;
 }
 
-/* The list of keys from `key` on, or all logits when it would be too long. */
+/* The list of keys from `key` on, or all logits if it were too long. */
 static __device__ struct source choose_source(struct shared *s, const float *x, int32_t vocab,
                                               uint32_t key)
 {
@@ -326,7 +326,7 @@ static __device__ struct source list_top_p(struct shared *s, const float *x, int
 
 /* ---------------------------------------------------------------- the draw */
 
-/* What is left after the filters. */
+/* The result of the filters. */
 struct kept {
     uint64_t cut;
     float floor;

@@ -1,5 +1,5 @@
 /*
- * split.cuh - who computes which part of a matrix product, and where sums over k are cut.
+ * split.cuh - the division of a matrix product among thread blocks, and where sums over k are cut.
  *
  * Included by the GEMM kernels of both sets and by a unit test in plain C. The weights of a call
  * are cut into blocks of rows; a block is n_k tiles of 64 columns. All n_blocks * n_k tiles in one

@@ -1,10 +1,9 @@
 /*
  * vision.cu - the ops of a vision tower: layer_norm, gelu, add_corners.
  *
- * Entered through the table in device.cu. A warp has a row of a norm, whose two sums have an order
- * fixed by the row's length; elements of the others do not meet. Vector and scalar loads give a
- * thread the same elements, so alignment changes no bit. Must not: let the number of rows reach a
- * sum.
+ * Called through the table in device.cu. A warp has a row of a norm, whose two sums have an order
+ * fixed by the row's length; the others are elementwise. Vector and scalar loads give a thread the
+ * same elements, so alignment changes no bit. Must not: let a sum depend on the number of rows.
  */
 #include "backend/cuda/cuda.h"
 #include "backend/gpu/pack.cuh"

@@ -1,8 +1,8 @@
 /*
- * vision.h - what a vision tower needs of a GPU beside the ops of all: entry points of vision.cu.
+ * vision.h - entry points of the ops for a vision tower on a GPU (vision.cu).
  *
  * Included by device.cu for the table and by the file that defines them. Must not: hold anything
- * but prototypes and what a head may be.
+ * except prototypes and limits of heads.
  */
 #ifndef SV_GPU_VISION_H
 #define SV_GPU_VISION_H

@@ -199,7 +199,7 @@ SV_WARP void __syncwarp(void)
 
 /* ---------------------------------------------------------------- memory, numbers */
 
-/* Written by an earlier launch: other blocks of this one are heard by gpu_look16 and gpu_arrive. */
+/* Written by an earlier launch: other blocks of this one are read by gpu_look16 and gpu_arrive. */
 template <typename T> SV_WARP T __ldcg(const T *p)
 {
     return *p;
