@@ -97,6 +97,25 @@ static __device__ __forceinline__ void load_taps(const struct conv_args &a, cons
             t.w[i] = load2(a.conv + (int64_t)i * a.g.channels + c.channel);
     if (!c.there || c.row0 >= g.n || FIRST != (g.row0 + c.row0 == g.seg.row0))
         return;
+    if (sizeof(T) == 2 && a.kept_bf16) {
+        /* All are under way before one is touched: each touch waits for memory. */
+        uint32_t two[OLDER];
+#pragma unroll
+        for (int back = 1; back <= OLDER; back++) {
+            const int32_t row = g.row0 + c.row0 - back, pos = g.pos + c.row0 - back;
+            const T *const from =
+                row >= g.seg.row0 ? (const T *)a.x + row * a.ldx
+                                  : (const T *)slot.conv +
+                                        (int64_t)(max(pos, 0) % a.g.block.conv_ring) * a.g.channels;
+            two[OLDER - back] = *(const uint32_t *)(const void *)(from + c.channel);
+        }
+#pragma unroll
+        for (int back = 1; back <= OLDER; back++)
+            t.older[OLDER - back] = g.pos + c.row0 < back
+                                        ? make_float2(0, 0)
+                                        : load2((const __nv_bfloat16 *)&two[OLDER - back]);
+        return;
+    }
 #pragma unroll
     for (int back = 1; back <= OLDER; back++)
         t.older[OLDER - back] = tap<T>(a, g, slot, back - c.row0, c.channel);

@@ -60,7 +60,8 @@ struct few {
 
 /* Convolution of two channels; queries and keys stay f32 in the places of their parts. */
 struct pair_taps {
-    float2 w[SV_GDN_TAPS], older[OLDER];
+    float2 w[SV_GDN_TAPS];
+    float older[OLDER][2];
 };
 [[maybe_unused]] static __device__ __forceinline__ void
 convolve_few(const struct conv_args &a, const struct few &f, const struct gdn_slot &slot,
@@ -68,7 +69,9 @@ convolve_few(const struct conv_args &a, const struct few &f, const struct gdn_sl
 {
     const __nv_bfloat16 *const from = (const __nv_bfloat16 *)a.x + f.seg.row0 * a.ldx + channel;
     const int32_t conv0 = f.seg.base % a.g.block.conv_ring;
-    float2 x0 = t.older[0], x1 = t.older[1], x2 = t.older[2];
+    float2 x0 = older_of(a, f.seg.base - 3, t.older[0]),
+           x1 = older_of(a, f.seg.base - 2, t.older[1]),
+           x2 = older_of(a, f.seg.base - 1, t.older[2]);
 #pragma unroll 1
     for (int32_t i0 = 0; i0 < f.seg.n; i0 += BATCH) {
         uint32_t in[BATCH];
@@ -330,13 +333,12 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     struct pair_taps taps;
     float gate = 0;
     if (warp < CONV_WARPS) {
-        const struct group first = {f.seg, f.seg.row0, f.seg.n, f.seg.base, f.line};
 #pragma unroll
         for (int n = 0; n < SV_GDN_TAPS; n++)
             taps.w[n] = load2(a.c.conv + (int64_t)n * g.channels + channel);
 #pragma unroll
         for (int back = 1; back <= OLDER; back++)
-            taps.older[OLDER - back] = tap<__nv_bfloat16>(a.c, first, slot, back, channel);
+            ask_older(a.c, slot, f.seg.base - back, channel, taps.older[OLDER - back]);
     } else if (warp == GATES && lane < f.line) {
         gate = slot.g[(int64_t)f.h * ring + gdn_around(f.u0 + lane, ring)];
     }
@@ -371,6 +373,9 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
                          ((int64_t)f.h * ring + gdn_around(f.u0 + line_of(l), ring)) * GDN_KEY +
                          col_of_lane(),
                      u, l);
+    struct full_chunk chunk;
+    if (full)
+        take_full(g, slot, f.h, pos, chunk);
     const bool two = f.line + f.seg.n > GDN_CHUNK;
     if (warp < 4 || two) {
         const int32_t n = warp / 4;
@@ -381,23 +386,26 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     gpu_copy_wait<0>(0, 0);
     __syncthreads(); /* the state is there */
     if (full)
-        fold_kept(g, slot, room, at + FULL, f.h, pos);
+        fold_full(slot, room, at + FULL, f.h, chunk);
+    enum { EACH = GDN_CHUNK / WHOLE_WAVES };
+    const int64_t head = (int64_t)f.h * GDN_KEY + 2 * lane;
+    uint32_t z[EACH][2]; /* two bf16 each */
+#pragma unroll
+    for (int r = 0; r < EACH; r++)
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            if (warp + r * WHOLE_WAVES < f.seg.n)
+                z[r][n] =
+                    *(const uint32_t *)(a.z + (f.seg.row0 + warp + r * WHOLE_WAVES) * a.n.ldz +
+                                        head + 64 * n);
 #pragma unroll 1
     for (int32_t n = 0; n < 1 + two; n++)
         take_chunk<LANES>(a, f, slot, room, few_chunk(f, n), at + KEYS + n * KEY_TILE, m.of[n], u);
-    __syncthreads();
-    enum { EACH = GDN_CHUNK / WHOLE_WAVES };
-    const int64_t head = (int64_t)f.h * GDN_KEY + 2 * lane;
-    float2 z[EACH][2], weight[2];
+    float2 weight[2];
 #pragma unroll
-    for (int n = 0; n < 2; n++) {
+    for (int n = 0; n < 2; n++)
         weight[n] = norm_weights(a.n, 2 * lane + 64 * n);
-#pragma unroll
-        for (int r = 0; r < EACH; r++)
-            if (warp + r * WHOLE_WAVES < f.seg.n)
-                z[r][n] =
-                    load2(a.z + (f.seg.row0 + warp + r * WHOLE_WAVES) * a.n.ldz + head + 64 * n);
-    }
+    __syncthreads();
 #pragma unroll
     for (int r = 0; r < EACH; r++) {
         const int32_t row = warp + r * WHOLE_WAVES;
@@ -409,7 +417,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
 #pragma unroll
         for (int n = 0; n < 2; n++)
             put_norm(a.normed + (int64_t)(f.seg.row0 + row) * nv * GDN_KEY + head + 64 * n, x[n],
-                     z[r][n], weight[n], inv);
+                     load2((const __nv_bfloat16 *)&z[r][n]), weight[n], inv);
     }
     if (warp == GATES && lane < f.seg.n)
         slot.g[(int64_t)f.h * ring + gdn_around(f.u0 + f.line + lane, ring)] = gate;

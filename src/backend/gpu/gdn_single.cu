@@ -28,7 +28,8 @@ struct single_shared {
 
 /* A lane's two pairs of channels of one head: 2 lane, 2 lane + 1, 2 lane + 64, 2 lane + 65. */
 struct two_taps {
-    float2 w[2][SV_GDN_TAPS], older[2][OLDER];
+    float2 w[2][SV_GDN_TAPS];
+    float older[2][OLDER][2];
 };
 [[maybe_unused]] static __device__ __forceinline__ void
 take_taps(const struct conv_args &a, const struct group &g, const struct gdn_slot &slot,
@@ -41,7 +42,7 @@ take_taps(const struct conv_args &a, const struct group &g, const struct gdn_slo
             t.w[m][i] = load2(a.conv + (int64_t)i * a.g.channels + channel + 64 * m);
 #pragma unroll
         for (int back = 1; back <= OLDER; back++)
-            t.older[m][OLDER - back] = tap<__nv_bfloat16>(a, g, slot, back, channel + 64 * m);
+            ask_older(a, slot, g.pos - back, channel + 64 * m, t.older[m][OLDER - back]);
     }
 }
 /* keeps: this thread block keeps the row, in ring_row. */
@@ -57,7 +58,10 @@ convolve_two(const struct conv_args &a, const struct group &g, const struct gdn_
         in[m] = *(const uint32_t *)(from + 64 * m);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        const float2 *const w = t.w[m], *const o = t.older[m];
+        const float2 *const w = t.w[m];
+        const float2 o[OLDER] = {older_of(a, g.pos - 3, t.older[m][0]),
+                                 older_of(a, g.pos - 2, t.older[m][1]),
+                                 older_of(a, g.pos - 1, t.older[m][2])};
         const float2 x = load2((const __nv_bfloat16 *)&in[m]);
         if (keeps)
             put_conv_row(a, slot, ring_row, channel + 64 * m, in[m]);
@@ -293,8 +297,10 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
     for (; pos + GDN_CHUNK <= now.pos; pos += GDN_CHUNK) {
         put_keys(gpu_shared_at(room) + KEYS,
                  *gdn_kept_keys(g, slot, kh, (pos + i) % k_ring, octet));
+        struct full_chunk full;
+        take_full(g, slot, h, pos, full);
         __syncthreads();
-        fold_kept(g, slot, room, gpu_shared_at(room) + KEYS, h, pos);
+        fold_full(slot, room, gpu_shared_at(room) + KEYS, h, full);
         __syncthreads();
     }
     products_of_row<LANES>(room, m);

@@ -56,6 +56,28 @@ static inline bool launch_whole(struct sv_cuda *cu, const char *what,
     return true;
 }
 
+/* Two channels of the row at pos, before a segment's first one, as they are kept: a word of bf16,
+ * or two. What is asked for is not touched before it is needed: each touch waits for memory. */
+static __device__ __forceinline__ void ask_older(const struct conv_args &a,
+                                                 const struct gdn_slot &slot, int32_t pos,
+                                                 int32_t channel, float (&x)[2])
+{
+    const int64_t at = (int64_t)(max(pos, 0) % a.g.block.conv_ring) * a.g.channels + channel;
+    if (a.kept_bf16) {
+        x[0] = *(const float *)((const __nv_bfloat16 *)slot.conv + at);
+    } else {
+        const float2 two = load2((const float *)slot.conv + at);
+        x[0] = two.x, x[1] = two.y;
+    }
+}
+static __device__ __forceinline__ float2 older_of(const struct conv_args &a, int32_t pos,
+                                                  const float (&x)[2])
+{
+    return pos < 0       ? make_float2(0, 0)
+           : a.kept_bf16 ? load2((const __nv_bfloat16 *)&x[0])
+                         : make_float2(x[0], x[1]);
+}
+
 /* On its way to the start of `room`, by the last N warps, behind whose backs the others fetch what
  * is wanted first: copies and loads of a multiprocessor come in the order in which they are asked
  * for. */
@@ -102,26 +124,33 @@ static __device__ __forceinline__ void move_tile(uint8_t *room, int t, float (&s
     }
 }
 
-/* Folds a chunk that is full by now, whose keys are there, into the state, here and in the slot's
- * block. */
-static __device__ __forceinline__ void fold_kept(const struct gdn_args &g,
-                                                 const struct gdn_slot &slot, uint8_t *room,
-                                                 uint32_t keys, int32_t h, int32_t first)
+/* Of a chunk that is full by now, from position `first` on: what its rows add to the state. */
+struct full_chunk {
+    float u[SUMS], to_end[LINES], decay;
+};
+static __device__ __forceinline__ void take_full(const struct gdn_args &g,
+                                                 const struct gdn_slot &slot, int32_t h,
+                                                 int32_t first, struct full_chunk &c)
 {
     const int32_t ring = g.block.ring, col = col_of_lane(), row0 = first % ring;
-    const float *const gs = slot.g + (int64_t)h * ring,
-                       last = gs[gdn_around(row0 + GDN_CHUNK - 1, ring)];
-    float *const state = slot.state + (int64_t)h * GDN_KEY * GDN_KEY + col;
-    float u[SUMS], to_end[LINES];
-    uint32_t part[2][PAIRS];
+    const float *const gs = slot.g + (int64_t)h * ring;
+    c.decay = gs[gdn_around(row0 + GDN_CHUNK - 1, ring)];
 #pragma unroll
     for (int l = 0; l < LINES; l++) {
         const int32_t row = gdn_around(row0 + line_of(l), ring);
-        get_cols(slot.u + ((int64_t)h * ring + row) * GDN_KEY + col, u, l);
-        to_end[l] = expf(__fsub_rn(last, gs[row]));
+        get_cols(slot.u + ((int64_t)h * ring + row) * GDN_KEY + col, c.u, l);
+        c.to_end[l] = gs[row];
     }
-    cut_u<2>(part, u, [&](int l) { return to_end[l]; });
-    const float decay = expf(last);
+}
+/* Folds it into the state, here and in the slot's block. */
+static __device__ __forceinline__ void fold_full(const struct gdn_slot &slot, uint8_t *room,
+                                                 uint32_t keys, int32_t h,
+                                                 const struct full_chunk &c)
+{
+    float *const state = slot.state + (int64_t)h * GDN_KEY * GDN_KEY + col_of_lane();
+    const float decay = expf(c.decay);
+    uint32_t part[2][PAIRS];
+    cut_u<2>(part, c.u, [&](int l) { return expf(__fsub_rn(c.decay, c.to_end[l])); });
 #pragma unroll 2
     for (int t = 0; t < TILES; t++) {
         float s[SUMS];
