@@ -499,12 +499,6 @@ void sv_op_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p)
     dev->be->gather_logits(dev, &q);
 }
 
-struct sv_slice sv_rank_rows(int32_t n_rows, int32_t rank, int32_t n_ranks)
-{
-    const int32_t first = (int32_t)((int64_t)n_rows * rank / n_ranks);
-    return (struct sv_slice){first, (int32_t)((int64_t)n_rows * (rank + 1) / n_ranks) - first};
-}
-
 struct sv_slice sv_dealt_rows(const struct sv_dev *dev, int32_t n_rows)
 {
     return dev->ranks.n > 1 && dev->be->share_rows

@@ -24,7 +24,13 @@ struct sv_p_gather_logits {
  * share what is made of them. */
 struct sv_slice sv_dealt_rows(const struct sv_dev *dev, int32_t n_rows);
 /* Rank `rank`'s of n that are shared out among so many. */
-struct sv_slice sv_rank_rows(int32_t n_rows, int32_t rank, int32_t n_ranks);
+static inline struct sv_slice sv_rank_rows(int32_t n_rows, int32_t rank, int32_t n_ranks)
+{
+    struct sv_slice s;
+    s.first = (int32_t)((int64_t)n_rows * rank / n_ranks);
+    s.n = (int32_t)((int64_t)n_rows * (rank + 1) / n_ranks) - s.first;
+    return s;
+}
 
 /* Each rank has its dealt rows of some arrays; all get the whole arrays. */
 enum { SV_SHARED_ARRAYS = 3 };
