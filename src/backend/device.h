@@ -115,10 +115,11 @@ struct sv_backend {
     /* Ops queue up and graph_run replays: the engine pads counts to buckets and runs a step
      * ahead. */
     bool has_graphs;
-    bool head_confidence; /* head_argmax fills `confidence` with any head, or */
     bool takes_columns;   /* upload_weight: host->row_stride */
+    bool joins_hosts;     /* ranks may be on several hosts (sv_peers.far) */
+    bool head_confidence; /* head_argmax fills `confidence` with any head, */
     bool (*head_confidence_of)(const struct sv_dev *,
-                               const struct sv_weight *w); /* with such a head; may be NULL */
+                               const struct sv_weight *w); /* or with such a head; may be NULL */
     void (*close)(struct sv_dev *);
     int (*reserve)(struct sv_dev *, const struct sv_dev_limits *, struct sv_err *);
     int (*alloc)(struct sv_dev *, void **out, size_t n_bytes, struct sv_err *); /* cleared */
@@ -173,7 +174,6 @@ struct sv_backend {
     int (*window_open)(struct sv_dev *, const struct sv_window_need *, struct sv_window_key *key,
                        struct sv_err *);
     int (*window_join)(struct sv_dev *, const struct sv_peers *, struct sv_err *);
-    bool joins_hosts; /* ranks may be on several hosts (sv_peers.far) */
     void (*place)(const struct sv_dev *, struct sv_dev_place *out); /* NULL: the CPU */
 
     void (*block_ids)(struct sv_dev *, const struct sv_p_block_ids *);
