@@ -131,10 +131,17 @@ PLAIN(logit_rules)
 PLAIN(logprobs)
 PLAIN(history)
 PLAIN(replace_drafts)
-PLAIN(verify)
 PLAIN(commit)
 PLAIN(snapshot)
 PLAIN(draft_context_kv)
+/* Never left out: the engine plans by its counts. */
+static void trace_verify(struct sv_dev *dev, const struct sv_p_verify *p)
+{
+    struct sv_trace *t = trace_of(dev);
+    const int32_t cls = find(t, "verify");
+    t->real->verify(dev, p);
+    done(t, cls, true);
+}
 TRACED(router_topk, moe->router_topk, "%srouter_topk %d", p->before ? "norm, " : "",
        (int)p->routes.n_experts)
 TRACED(moe_gate_up, moe->gate_up, "moe_gate_up %d -> %d", (int)p->gate.cols, (int)p->gate.rows)
