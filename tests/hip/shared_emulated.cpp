@@ -36,6 +36,9 @@ int sv_cuda_alloc(struct sv_dev *, void **out, size_t, struct sv_err *)
 void sv_cuda_free(struct sv_dev *, void *)
 {
 }
+void sv_cuda_moe_combine(struct sv_dev *, const struct sv_p_moe_combine *) /* asks for none */
+{
+}
 
 namespace
 {

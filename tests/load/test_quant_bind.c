@@ -209,7 +209,7 @@ static const struct {
      "",
      "",
      SV_EMISMATCH,
-     {"'layers.0.mlp.down_proj.qzeros' holds zero points", "'zero_point'"}},
+     {"'layers.0.mlp.down_proj.qzeros' has zero points", "'zero_point'"}},
     {"ct_int4",
      "{\"quantization_config\": {\"config_groups\": {\"group_0\": {\"weights\": "
      "{\"actorder\": true}}}}}",

@@ -122,7 +122,7 @@ static bool goes_to_1(struct hub *r, int64_t *found)
     hub_metric_becomes(r, "salvo_running_sequences{replica=\"0\"}", 0);
     double queries = hub_metric(r, "salvo_prefix_queries_total{replica=\"1\"}");
     *found = cached(r, "they meet again.");
-    return hub_metric(r, "salvo_prefix_queries_total{replica=\"1\"}") > queries;
+    return *found > 0 || hub_metric(r, "salvo_prefix_queries_total{replica=\"1\"}") > queries;
 }
 
 /* Costs that were measured are the policy's. */
