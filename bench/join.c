@@ -139,7 +139,7 @@ static void measure(struct rank *k, enum form form, int32_t at)
         be->stamp(k->dev, 1);
         k->rc = sv_dev_sync(k->dev, &k->err);
         if (k->rc)
-            sv_failure_tell(&k->g->failure, k->rank, k->err.msg);
+            sv_failure_set(&k->g->failure, k->rank, k->err.msg);
         else if (i >= 0)
             k->g->us[k->rank][form][at][i] = be->stamp_us(k->dev, 0, 1) / SITES;
     }
@@ -160,7 +160,7 @@ static void *live(void *arg)
     if (!k->rc)
         k->rc = open_rank(k, k->dev);
     if (k->rc)
-        sv_failure_tell(&g->failure, k->rank, k->err.msg);
+        sv_failure_set(&g->failure, k->rank, k->err.msg);
     meet(g);
     if (g->failure.stop)
         return NULL;
@@ -172,7 +172,7 @@ static void *live(void *arg)
                                                   .timeout_us = 5000000},
                                &k->err);
     if (k->rc)
-        sv_failure_tell(&g->failure, k->rank, k->err.msg);
+        sv_failure_set(&g->failure, k->rank, k->err.msg);
     meet(g);
     for (int32_t at = 0; at < N_ROWS && !g->failure.stop; at++) {
         if (g->form == ONE_SHOT)

@@ -12,7 +12,7 @@ const char *sv_join_name(enum sv_join kind)
     return (unsigned)kind < SV_JOINS ? name[kind] : "unknown";
 }
 
-void sv_failure_tell(struct sv_failure *f, int32_t rank, const char *text)
+void sv_failure_set(struct sv_failure *f, int32_t rank, const char *text)
 {
     if (__atomic_exchange_n(&f->claimed, 1, __ATOMIC_ACQ_REL))
         return;

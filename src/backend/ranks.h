@@ -60,7 +60,7 @@ struct sv_failure {
     char text[448];
 };
 /* Later failures are dropped. */
-void sv_failure_tell(struct sv_failure *f, int32_t rank, const char *text);
+void sv_failure_set(struct sv_failure *f, int32_t rank, const char *text);
 
 /* How far a rank's queue is filled, told after each pass: passes in the upper half, all joins of
  * them in the lower. A rank that waits at a join which another rank's passes do not have finds out

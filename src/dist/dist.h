@@ -129,7 +129,7 @@ bool sv_world_failed(const struct sv_world *w);
 int sv_world_swap(struct sv_world *w, const void *own, size_t n_bytes, void *all,
                   struct sv_err *err);
 /* The same: every rank's value becomes that of rank 0. */
-int sv_world_tell(struct sv_world *w, void *value, size_t n_bytes, struct sv_err *err);
+int sv_world_broadcast(struct sv_world *w, void *value, size_t n_bytes, struct sv_err *err);
 /* Changes in the memory are sent to other hosts at once; without this call, a little later. */
 static inline void sv_world_changed(struct sv_world *w)
 {
@@ -176,7 +176,7 @@ void sv_mpi_leave(const struct sv_placement *p, int code) __attribute__((noretur
 
 /* link.c: two connections between two processes. Of replicas: process 0 and the first process of
  * another one. Of ranks on different hosts: parts of joins between all of them, and what the world
- * tells between rank 0 and the first rank of another host. */
+ * sends between rank 0 and the first rank of another host. */
 enum { SV_LINK_WORK, SV_LINK_ASK, SV_LINK_FDS };
 enum { SV_LINK_PARTS = SV_LINK_WORK, SV_LINK_WORLD = SV_LINK_ASK };
 enum { SV_LINK_NONE = -1, SV_LINK_DUE = -2 }; /* in place of a descriptor; due: to be made */

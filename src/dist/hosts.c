@@ -7,7 +7,8 @@
  * all other hosts and the stream; the others send what their own ranks say. All of it is states,
  * which replace what was known, and failures, of which the first is kept. Parts of joins go another
  * way (sv_peers.far). Must not: be waited for where all ranks are on one host, or wait without end:
- * an end that is silent for the timeout has failed, and each says something several times a second.
+ * an end that is silent for the timeout has failed, and each end sends a message several times a
+ * second.
  */
 #include "dist/dist.h"
 
@@ -17,7 +18,7 @@
 #include <sys/socket.h>
 
 enum { LOOK_US = 10000, BEAT_US = 200000, LINE = 64 };
-enum { TELL_BEAT, TELL_STATE, TELL_LINES, TELL_FAILURE };
+enum { MSG_BEAT, MSG_STATE, MSG_LINES, MSG_FAILURE };
 
 /* Rank and text, which do not change any more. */
 #define FAILURE_BYTES (sizeof(struct sv_failure) - offsetof(struct sv_failure, rank))
@@ -71,10 +72,10 @@ static bool send_state(struct sv_relay *x, int32_t r)
     now.passes_joins = __atomic_load_n(&m->progress[r].passes_joins, __ATOMIC_ACQUIRE);
     for (; now.swapped != swapped && ok; *last = now) {
         memcpy(now.swap, m->swap[now.swapped++ % 2][r], SV_SWAP_BYTES);
-        ok = send_one(x, TELL_STATE, &now, sizeof now);
+        ok = send_one(x, MSG_STATE, &now, sizeof now);
     }
     if (ok && memcmp(&now, last, offsetof(struct state, rank)) != 0)
-        ok = send_one(x, TELL_STATE, &now, offsetof(struct state, swap));
+        ok = send_one(x, MSG_STATE, &now, offsetof(struct state, swap));
     *last = now;
     return ok;
 }
@@ -87,7 +88,7 @@ static bool send_lines(struct sv_relay *x)
     while (x->lines != written) {
         const uint32_t at = x->lines % SV_STREAM_LINES, to_end = SV_STREAM_LINES - at,
                        left = written - x->lines, n = left < to_end ? left : to_end;
-        if (!send_one(x, TELL_LINES, s->ring + (size_t)at * LINE, (size_t)n * LINE))
+        if (!send_one(x, MSG_LINES, s->ring + (size_t)at * LINE, (size_t)n * LINE))
             return false;
         x->lines += n;
     }
@@ -103,10 +104,10 @@ static bool send_changes(struct sv_relay *x)
         ok = !goes_out(x, r) || send_state(x, r);
     if (ok && !x->failure_sent && __atomic_load_n(&f->stop, __ATOMIC_ACQUIRE)) {
         x->failure_sent = true;
-        ok = send_one(x, TELL_FAILURE, &f->rank, FAILURE_BYTES);
+        ok = send_one(x, MSG_FAILURE, &f->rank, FAILURE_BYTES);
     }
     if (ok && sv_clock_us() - x->sent_us >= BEAT_US)
-        ok = send_one(x, TELL_BEAT, NULL, 0);
+        ok = send_one(x, MSG_BEAT, NULL, 0);
     return ok;
 }
 
@@ -162,22 +163,22 @@ static bool take(struct sv_relay *x, uint32_t kind)
 {
     struct sv_failure f;
     switch (kind) {
-    case TELL_BEAT:
+    case MSG_BEAT:
         return true;
-    case TELL_STATE: {
+    case MSG_STATE: {
         struct state s;
         memset(&s, 0, sizeof s);
         memcpy(&s, x->in.data, x->in.len < sizeof s ? x->in.len : sizeof s);
         return take_state(x, &s, x->in.len);
     }
-    case TELL_LINES:
+    case MSG_LINES:
         return take_lines(x, x->in.len);
-    case TELL_FAILURE:
+    case MSG_FAILURE:
         if (x->in.len != FAILURE_BYTES)
             return false;
         memcpy(&f.rank, x->in.data, FAILURE_BYTES);
         f.text[sizeof f.text - 1] = 0;
-        sv_failure_tell(&x->world.shared->failure, f.rank, f.text);
+        sv_failure_set(&x->world.shared->failure, f.rank, f.text);
         return true;
     default:
         return false;
@@ -196,7 +197,7 @@ static void end(struct sv_relay *x, const char *why)
     if (all)
         return;
     snprintf(text, sizeof text, "the connection to its host%s%s %s", host[0] ? " " : "", host, why);
-    sv_failure_tell(&m->failure, x->to, text);
+    sv_failure_set(&m->failure, x->to, text);
     for (int32_t r = 0; r < x->world.ranks.n; r++)
         if (!goes_out(x, r))
             sv_count_set(&m->gone[r], 1);
@@ -214,7 +215,9 @@ static void *receiver_main(void *arg)
     while (fits && !(got = sv_link_take(x->fd, &kind, &x->in, timeout_us)))
         fits = take(x, kind);
     snprintf(silent, sizeof silent, "is silent for %lld ms", (long long)(timeout_us / 1000));
-    end(x, !fits ? "says what does not fit" : got == SV_LINK_SILENT ? silent : "has ended");
+    end(x, !fits                   ? "carries a message that does not fit"
+           : got == SV_LINK_SILENT ? silent
+                                   : "has ended");
     if (got == SV_LINK_SILENT || !fits)
         shutdown(x->fd, SHUT_RDWR); /* the sender may be waiting for room */
     return NULL;

@@ -2,7 +2,7 @@
  * mpi.c - processes that mpirun started: their numbers, where they are, the memory that ranks of
  * one host see, and how replicas find process 0 and ranks those on other hosts. Built with MPI=1.
  *
- * Called by cli (begin, place, link, end) and engine (a world). MPI tells processes apart, carries
+ * Called by cli (begin, place, link, end) and engine (a world). MPI numbers processes, carries
  * names and addresses, and ends all of them when one fails; everything else goes through shared
  * memory, as between threads, or through links. Must not: add numbers by MPI, whose order is the
  * library's, or use it once a process may have died: what MPI does then is not defined.
@@ -20,8 +20,9 @@
 
 enum { LEAVE_NAPS = 200 }; /* of 0.1 s, for those that cannot see process 0 */
 
-/* The variable by which a launcher of MPI says that this process is one of several: of Open MPI, of
- * MPICH and what comes from it, of srun (which sets the last one with PMIx as well); NULL: alone.
+/* The variable by which a launcher of MPI shows that this process is one of several: of Open MPI,
+ * of MPICH and what comes from it, of srun (which sets the last one with PMIx as well); NULL:
+ * alone.
  */
 static const char *launched(void)
 {
@@ -51,7 +52,7 @@ int sv_mpi_begin(struct sv_err *err)
     MPI_Comm_size(MPI_COMM_WORLD, &n);
     return n > 1 ? SV_OK
                  : sv_fail(err, SV_EUNSUPPORTED, -1,
-                           "%s is %s, and MPI knows of one process: it was started by the mpirun "
+                           "%s is %s, and MPI has one process: it was started by the mpirun "
                            "of another MPI than this build has, or by srun without --mpi=pmix or "
                            "--mpi=pmi2",
                            name, sv_env(name));
@@ -152,9 +153,9 @@ int sv_mpi_link_hosts(struct sv_hosts *h, struct sv_ranks r, struct sv_err *err)
     int fd = -1;
     for (int32_t i = 0; i < r.n; i++) {
         const bool far = h->first[i] != own,
-                   tells = r.rank == 0 ? h->first[i] == i : i == 0 && own == r.rank;
+                   relays = r.rank == 0 ? h->first[i] == i : i == 0 && own == r.rank;
         h->link[i] = (struct sv_link){
-            .fd = {far ? SV_LINK_DUE : SV_LINK_NONE, far && tells ? SV_LINK_DUE : SV_LINK_NONE},
+            .fd = {far ? SV_LINK_DUE : SV_LINK_NONE, far && relays ? SV_LINK_DUE : SV_LINK_NONE},
             .process = base + i};
     }
     int rc = sv_link_listen(&m, &fd, false, err);

@@ -65,11 +65,11 @@ static void fail_stopped(struct sv_world *w, int32_t r, int32_t pid)
     char text[96];
     snprintf(text, sizeof text, "process %d has been stopped for %lld ms", pid,
              (long long)(w->timeout_us / 1000));
-    sv_failure_tell(&w->shared->failure, r, text);
+    sv_failure_set(&w->shared->failure, r, text);
     kill(pid, SIGKILL);
 }
 
-/* It looks at nothing any more; nor does it hear of other hosts, if this host did by it. */
+/* The rank reads its memory no more; if it relayed other hosts, their ranks are gone too. */
 static void set_gone(struct sv_world *w, int32_t r)
 {
     const int32_t *first = w->hosts ? w->hosts->first : NULL;
@@ -89,7 +89,7 @@ static void look_at(struct sv_world_watch *x, int32_t r)
         return;
     if (kill(pid, 0) && errno == ESRCH) {
         snprintf(text, sizeof text, "there is no process %d any more", pid);
-        sv_failure_tell(&m->failure, r, text);
+        sv_failure_set(&m->failure, r, text);
         set_gone(&x->world, r);
     } else if (is_stopped(x, r, sv_clock_us())) {
         fail_stopped(&x->world, r, pid);
@@ -183,7 +183,7 @@ int sv_world_spawn(struct sv_world *w, void (*fn)(struct sv_world *world, void *
 
 void sv_world_fail(struct sv_world *w, const char *text)
 {
-    sv_failure_tell(&w->shared->failure, w->ranks.rank, text);
+    sv_failure_set(&w->shared->failure, w->ranks.rank, text);
 }
 
 bool sv_world_failed(const struct sv_world *w)
@@ -191,7 +191,8 @@ bool sv_world_failed(const struct sv_world *w)
     return __atomic_load_n(&w->shared->failure.stop, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* Waits for what rank r says. It may take its time, but a process that is stopped does not go on.
+/* Waits for rank r's message. A busy rank may take long, but a process that is stopped does not go
+ * on.
  */
 static enum sv_wait await_said(struct sv_world *w, int32_t r)
 {
@@ -236,7 +237,7 @@ int sv_world_swap(struct sv_world *w, const void *own, size_t n_bytes, void *all
     return SV_OK;
 }
 
-int sv_world_tell(struct sv_world *w, void *value, size_t n_bytes, struct sv_err *err)
+int sv_world_broadcast(struct sv_world *w, void *value, size_t n_bytes, struct sv_err *err)
 {
     char all[SV_MAX_RANKS][SV_SWAP_BYTES];
     int rc = sv_world_swap(w, value, n_bytes, all, err);

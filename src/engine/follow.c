@@ -184,7 +184,7 @@ int sv_engine_follow(const struct sv_engine_options *opts, struct sv_err *err)
     if (!rc)
         rc = sv_ranks_compare(&own.world, opts, err);
     if (!rc)
-        rc = sv_world_tell(&own.world, &sent, sizeof sent, err);
+        rc = sv_world_broadcast(&own.world, &sent, sizeof sent, err);
     if (!rc) { /* rank 0's options; pointers are not valid in this process */
         o = sent;
         o.target_dir = opts->target_dir;

@@ -167,7 +167,7 @@ int sv_ranks_open(struct sv_engine *e, const struct sv_engine_options *opts,
     int rc = sv_world_open_mpi(&g->world, &o, err);
     if (!rc)
         rc = sv_ranks_compare(&g->world, opts, err);
-    return rc ? rc : sv_world_tell(&g->world, &sent, sizeof sent, err);
+    return rc ? rc : sv_world_broadcast(&g->world, &sent, sizeof sent, err);
 }
 
 static bool divided(const struct sv_engine *e)
@@ -177,7 +177,7 @@ static bool divided(const struct sv_engine *e)
 
 int sv_ranks_broadcast(struct sv_engine *e, void *value, size_t n_bytes, struct sv_err *err)
 {
-    return divided(e) ? sv_world_tell(&e->ranks->world, value, n_bytes, err) : SV_OK;
+    return divided(e) ? sv_world_broadcast(&e->ranks->world, value, n_bytes, err) : SV_OK;
 }
 
 int sv_ranks_least(struct sv_engine *e, int32_t *value, int32_t n, struct sv_err *err)
@@ -307,7 +307,7 @@ static int join_windows(struct sv_engine *e, struct sv_err *err)
     struct sv_rank_place sent[SV_MOST_PLACES];
     for (int32_t i = 0; i < g->n_places && !rc; i++) {
         sent[i] = g->place[i];
-        rc = sv_world_tell(w, &sent[i], sizeof sent[i], err);
+        rc = sv_world_broadcast(w, &sent[i], sizeof sent[i], err);
         if (!rc && sent[i].n_bytes != g->place[i].n_bytes)
             rc = sv_fail(err, SV_EMISMATCH, -1, "buffer %d has %zu bytes on rank %d and %zu on 0",
                          i, g->place[i].n_bytes, w->ranks.rank, sent[i].n_bytes);
@@ -315,7 +315,7 @@ static int join_windows(struct sv_engine *e, struct sv_err *err)
     if (!rc && g->compares)
         rc = sv_dev_host_alloc(e->dev, (void **)&g->rows, need.n_bytes[SV_JOIN_FFN], err);
     int32_t last = 0; /* no rank reads the options after this */
-    return rc ? rc : sv_world_tell(w, &last, sizeof last, err);
+    return rc ? rc : sv_world_broadcast(w, &last, sizeof last, err);
 }
 
 int sv_ranks_join(struct sv_engine *e, struct sv_err *err)

@@ -82,7 +82,7 @@ static void follower(struct sv_world *w, void *user)
         t->n_wrong += all[r] != 100 + r;
     for (int i = 0; i < 5; i++) {
         value = w->ranks.rank * 10 + i;
-        t->rc |= sv_world_tell(w, &value, sizeof value, NULL);
+        t->rc |= sv_world_broadcast(w, &value, sizeof value, NULL);
         t->n_wrong += value != i;
     }
     read_all(w, t);
@@ -120,7 +120,7 @@ static int run(int32_t n, int64_t timeout_us, struct sv_err *err)
     assert_int_equal(sv_world_swap(&w, &value, sizeof value, all, err), SV_OK);
     for (int32_t i = 0; i < 5; i++) {
         value = i;
-        assert_int_equal(sv_world_tell(&w, &value, sizeof value, err), SV_OK);
+        assert_int_equal(sv_world_broadcast(&w, &value, sizeof value, err), SV_OK);
         assert_int_equal(value, i);
     }
     int rc = write_all(&w, err);

@@ -70,11 +70,7 @@ grep -q 'process 1: replica 1, rank 0, .*cuda 1' "$log" || fail 'replica 1 is no
 [ "$(metric 'salvo_prefix_queries_total{replica="1"}')" -gt 0 ] || fail 'replica 1 had nothing to do'
 kill -KILL "$(process 1)"
 equal "$(ask)" "$alone"
-for _ in $(seq 100); do
-    get /health
-    [[ $body == *degraded* ]] && break
-    sleep 0.1
-done
+degrades
 holds "$body" '"replica":1,"status":"failed"'
 end
 if [ "$n_gpus" -ge 4 ]; then

@@ -81,6 +81,16 @@ metric() {
 }
 
 # What has to come is waited for, half a minute at most.
+# degrades: waits until /health says that a replica has failed; sets $body.
+degrades() {
+    local i
+    for i in $(seq 100); do
+        get /health
+        [[ $body == *degraded* ]] && return
+        sleep 0.1
+    done
+    fail "no replica has failed: $body"
+}
 # becomes NAME WANT [curl options]: a metric has this value.
 becomes() {
     local name=$1 want=$2 i

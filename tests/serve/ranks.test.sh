@@ -166,24 +166,22 @@ for _ in $(seq 100); do
     sleep 0.1
 done
 kill -0 "$third" 2>/dev/null && fail "rank 3 is still there"
-# One that is killed, where mpirun leaves the others alone: the request that runs and later ones get errors at once,
-# /health says why, and the server ends when it is told to.
-if [ "$recovers" ]; then
-    printf '#!/bin/bash\nexec %s 5 %s %q "$@"\n' "$run" "$recovers" "$program" >"$tmp/ranks"
-    serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 30
-    third=$(process 3)
+# loses_rank_3 TEXT: of the server that runs, while it answers: the request that runs and later ones get errors with TEXT at
+# once, /health says why, and the server ends when it is told to, with all processes.
+loses_rank_3() {
+    local asked begin rest pid
     (post /v1/completions '{"prompt":"x","n":64,"max_tokens":480,"temperature":1,"ignore_eos":true}'
         echo "$status $body") >"$tmp/status" &
     asked=$!
     becomes salvo_running_sequences 2
     begin=$SECONDS
-    kill -KILL "$third"
+    kill -KILL "$(process 3)"
     wait "$asked"
     holds "$(cat "$tmp/status")" '500 '
-    holds "$(cat "$tmp/status")" "there is no process $third any more"
+    holds "$(cat "$tmp/status")" "$1"
     get /health
     equal "$status" 503
-    holds "$body" "there is no process $third any more"
+    holds "$body" "$1"
     post /v1/completions '{"prompt":"x","max_tokens":4}'
     equal "$status" 503
     rest=$(processes)
@@ -193,6 +191,13 @@ if [ "$recovers" ]; then
     for pid in $rest; do
         kill -0 "$pid" 2>/dev/null && fail "process $pid is still there"
     done
+}
+# One that is killed, where mpirun leaves the others alone.
+if [ "$recovers" ]; then
+    printf '#!/bin/bash\nexec %s 5 %s %q "$@"\n' "$run" "$recovers" "$program" >"$tmp/ranks"
+    serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 30
+    third=$(process 3)
+    loses_rank_3 "there is no process $third any more"
 fi
 
 # Ranks on two hosts: one on the other host is stopped, then, in another run, the first one there is killed.
@@ -211,24 +216,7 @@ kill -TERM "$(process 0)"
 wait "$server"
 if [ "$recovers" ]; then
     serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 30
-    (post /v1/completions '{"prompt":"x","n":64,"max_tokens":480,"temperature":1,"ignore_eos":true}'
-        echo "$status $body") >"$tmp/status" &
-    asked=$!
-    becomes salvo_running_sequences 2
-    begin=$SECONDS
-    kill -KILL "$(process 3)"
-    wait "$asked"
-    holds "$(cat "$tmp/status")" '500 '
-    holds "$(cat "$tmp/status")" 'rank 3'
-    get /health
-    equal "$status" 503
-    rest=$(processes)
-    kill -TERM "$(process 0)"
-    wait "$server"
-    [ $((SECONDS - begin)) -lt 30 ] || fail "the end took $((SECONDS - begin)) s"
-    for pid in $rest; do
-        kill -0 "$pid" 2>/dev/null && fail "process $pid is still there"
-    done
+    loses_rank_3 'rank 3'
 fi
 
 # Replicas of several processes: their answers are those of one engine, and of replicas that are threads.
@@ -296,11 +284,7 @@ done
 # one that is stopped, and an end with all processes there
 serve -t 4 -b 4 --tp 2 --dp 2 --device-timeout 2
 kill -STOP "$(process 2)"
-for _ in $(seq 100); do
-    get /health
-    [[ $body == *degraded* ]] && break
-    sleep 0.1
-done
+degrades
 holds "$body" '"replica":1,"status":"failed"'
 equal "$(three)" "$one"
 kill -TERM "$(process 0)"

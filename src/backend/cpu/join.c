@@ -121,7 +121,7 @@ void sv_cpu_peers_fail(struct sv_cpu *cpu, const char *fmt, ...)
     va_end(ap);
     cpu->peers->dead = true;
     sv_cpu_latch(cpu, "%s", text);
-    sv_failure_tell(cpu->peers->failure, cpu->ranks.rank, text);
+    sv_failure_set(cpu->peers->failure, cpu->ranks.rank, text);
 }
 
 /* Whether rank r, with its part of join i ready, is at the same join as this rank. */
@@ -388,7 +388,7 @@ void sv_cpu_share_rows(struct sv_dev *dev, const struct sv_p_share_rows *p)
     struct sv_cpu *cpu = sv_cpu_of(dev);
     if (!cpu->peers->dead && cpu->latched.code) {
         cpu->peers->dead = true;
-        sv_failure_tell(cpu->peers->failure, cpu->ranks.rank, cpu->latched.msg);
+        sv_failure_set(cpu->peers->failure, cpu->ranks.rank, cpu->latched.msg);
     }
     const size_t n_bytes = cpu->peers->dead ? 0 : move_rows(cpu, p, cpu->ranks.rank, true);
     if (!meet(cpu, (struct sv_cpu_part){SV_JOIN_ROWS, p->n_rows, n_bytes, false}))

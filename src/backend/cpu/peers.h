@@ -59,7 +59,7 @@ struct sv_cpu_part {
     bool dealt;
 };
 
-/* join.c: the device fails, and all ranks are told. */
+/* join.c: the device fails, and the failure is set for all ranks. */
 void sv_cpu_peers_fail(struct sv_cpu *cpu, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* Whether rank r's part of join i is not waited for any more: it cannot come, or has not since a

@@ -75,7 +75,7 @@ template <int ROWS, int SLOTS_> struct ring {
             for (int b = 0; b < STRIP; b += 512)
                 gpu_copy_stream(slot + b, from + b, once);
     }
-    /* Rows that are not there keep what lies there: it reaches only results that nobody stores. */
+    /* Rows past n_rows stay uninitialized: their results are never stored. */
     static __device__ __forceinline__ void fill_x(uint32_t slot, const struct chain &c, int32_t i,
                                                   const struct plan &p, int32_t n_rows)
     {

@@ -207,7 +207,7 @@ static void fail(struct sv_cuda *cu, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    sv_failure_tell(cu->peers->failure, cu->ranks.rank, text);
+    sv_failure_set(cu->peers->failure, cu->ranks.rank, text);
 }
 
 static uint64_t progress_of(const struct sv_cuda_peers *p, int32_t r)

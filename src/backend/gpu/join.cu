@@ -386,7 +386,7 @@ static __device__ __forceinline__ uint4 rows_place(const struct shared_rows &c, 
 }
 
 /* What one rank has found wrong concerns all: rank 0 would accept its rows. Waits that have ended
- * are told otherwise. */
+ * report in another way. */
 static __device__ __forceinline__ uint4 fault_place(const struct sv_cuda_fault *f)
 {
     return f->code == SV_CUDA_FAULT_PEER
