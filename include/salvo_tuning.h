@@ -24,7 +24,7 @@ struct sv_tuning {
     enum sv_isa isa;
     enum sv_kernels kernels;
     /* lossless compression of bf16 matrices, for steps with few rows; the same tokens. AUTO: on a
-     * GPU (an additional copy) where it takes at most 15 % of the memory; on the CPU (in place of
+     * GPU (an additional copy) where a quarter of the memory stays free; on the CPU (in place of
      * the original) where it is faster: the model is larger than a cache, and usual steps have few
      * rows */
     enum sv_toggle compress_weights;

@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* Copies are made unasked when they take no more of the device's memory than this. */
-#define AUTO_SHARE 0.15
+/* Copies are made unasked when they leave this share of the device's memory free, for caches. */
+#define AUTO_LEAVES 0.25
 
 /* ---------------------------------------------------------------- making them */
 
@@ -183,8 +183,8 @@ static bool wanted(const struct sv_cuda *cu)
         all += sv_wcomp_bytes(v->rows, v->cols);
     if (cu->wcomp_mode == SV_TOGGLE_ON)
         return true;
-    return cudaMemGetInfo(&n_free, &n_total) == cudaSuccess &&
-           (double)all <= AUTO_SHARE * (double)n_total && all < n_free / 2;
+    return cudaMemGetInfo(&n_free, &n_total) == cudaSuccess && all < n_free &&
+           (double)(n_free - all) >= AUTO_LEAVES * (double)n_total;
 }
 
 /* Reads back whether the copy holds the matrix; frees it otherwise. */
