@@ -7,7 +7,8 @@
 # OPS="sample rules" for some of them, TOGETHER=1 all tools at once. LIMIT: seconds for each program. Exit code 1 when anything
 # failed. FULL=1: the engine's tests with all their prompts. JITTER=1: what waits for other warps and thread blocks, again and
 # again (TIMES), for a BUILD whose warps are late on purpose (make CUDA=1 JITTER=1: BUILD is then build/jitter); a program that
-# stands still fails as one with a wrong bit does. Must not: build anything.
+# stands still fails as one with a wrong bit does. RANKS=1: only what takes several GPUs. CUDA_VISIBLE_DEVICES: the GPUs to
+# use. TOGETHER_AT_MOST: programs at once (default: processors, as each holds a context on the GPU). Must not: build anything.
 set -u
 cd "$(dirname "$0")/.."
 B=${1:-build}
@@ -21,6 +22,7 @@ summary=$O/summary.txt
 start() {
     local name=${1//\//-} limit=$2
     shift 2
+    while [ "$(jobs -rp | wc -l)" -ge "${TOGETHER_AT_MOST:-$(nproc)}" ]; do sleep 0.05; done
     (
         begin=$(date +%s.%N)
         timeout "$limit" "$@" >"$O/$name.log" 2>&1
@@ -66,6 +68,8 @@ check_join() {
 }
 
 failed=0
+n_gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+[ -n "${CUDA_VISIBLE_DEVICES:-}" ] && n_gpus=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | wc -l)
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader 2>/dev/null
 
 if [ "${QUICK:-0}" = 1 ]; then
@@ -111,30 +115,31 @@ if [ "${JITTER:-0}" = 1 ]; then
     exit $failed
 fi
 
-check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe test_cross_gdn \
-    test_cross_codes test_cross_w8a8 test_cross_mla test_cross_vision test_cross_among test_cross_device
+on_one_gpu() {
+    check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe test_cross_gdn \
+        test_cross_codes test_cross_w8a8 test_cross_mla test_cross_vision test_cross_among test_cross_device
 
-# Fewer prompts than on the CPU, unless FULL=1: a dozen programs share the GPU.
-[ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
-for device in cuda cuda-portable cuda-eager; do
-    export SALVO_TEST_DEVICE=$device
-    for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16 moe_auto_f32 moe_auto_bf16 \
-        gptoss_auto_f32 gptoss_auto_bf16 hybrid_auto_f32 hybrid_auto_bf16 hybrid_experts_auto hybrid_fp8_auto_bf16 \
-        latent_auto_f32 latent_auto_bf16 quantized_auto_bf16 k_quants_auto_bf16 formats_auto_bf16 formats_auto_f32 \
-        families_in_every_format moe_fp8_auto_bf16 fp8_target fp8_auto_bf16 fp8_latents activations_fp8_on_hopper \
-        images_auto_f32 images_auto_bf16 images_and_states images_in_fp8 other_families; do
-        [ $device != cuda ] && [[ $test != *_auto_bf16 || $test = sampled* ]] && continue
-        start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"
+    # Fewer prompts than on the CPU, unless FULL=1: a dozen programs share the GPU.
+    [ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
+    for device in cuda cuda-portable cuda-eager; do
+        export SALVO_TEST_DEVICE=$device
+        for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16 moe_auto_f32 moe_auto_bf16 \
+            gptoss_auto_f32 gptoss_auto_bf16 hybrid_auto_f32 hybrid_auto_bf16 hybrid_experts_auto hybrid_fp8_auto_bf16 \
+            latent_auto_f32 latent_auto_bf16 quantized_auto_bf16 k_quants_auto_bf16 formats_auto_bf16 formats_auto_f32 \
+            families_in_every_format moe_fp8_auto_bf16 fp8_target fp8_auto_bf16 fp8_latents activations_fp8_on_hopper \
+            images_auto_f32 images_auto_bf16 images_and_states images_in_fp8 other_families; do
+            [ $device != cuda ] && [[ $test != *_auto_bf16 || $test = sampled* ]] && continue
+            start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"
+        done
+        for program in model/test_golden model/test_vision spec/test_dflash_golden engine/test_images engine/test_preempt \
+            engine/test_prefix engine/test_mates engine/test_widths engine/test_rules engine/test_grammar engine/test_expensive engine/test_token_logprobs; do
+            [ -x "$B/tests/$program" ] && [ $device = cuda ] && start "$program-$device" "${LIMIT:-150}" "$B/tests/$program"
+        done
+        unset SALVO_TEST_DEVICE
     done
-    for program in model/test_golden model/test_vision spec/test_dflash_golden engine/test_images engine/test_preempt \
-        engine/test_prefix engine/test_mates engine/test_widths engine/test_rules engine/test_grammar engine/test_expensive engine/test_token_logprobs; do
-        [ -x "$B/tests/$program" ] && [ $device = cuda ] && start "$program-$device" "${LIMIT:-150}" "$B/tests/$program"
-    done
-    unset SALVO_TEST_DEVICE
-done
+}
 # Ranks: on GPUs of their own one program after the other, as those of different ones would wait for each other's
 # kernels; on one GPU beside all else. Cases of more ranks than there are GPUs take two.
-n_gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
 ranked() { # PREFIX PROGRAM CASE...
     local prefix=$1 program=$2 test
     shift 2
@@ -144,6 +149,7 @@ ranked() { # PREFIX PROGRAM CASE...
         [ "$n_gpus" -lt 2 ] || finish
     done
 }
+if [ "${RANKS:-0}" = 1 ]; then export SALVO_TEST_QUICK=1; else on_one_gpu; fi
 device=cuda
 [ "$n_gpus" -lt 2 ] || finish
 ranked ranks engine/test_ranks f32_2 bf16_2 experts_2 whole_experts_2 grammars together_2 policy
@@ -164,6 +170,12 @@ if [ "$n_gpus" -ge 4 ]; then
 fi
 finish
 unset SALVO_TEST_QUICK
+
+if [ "${RANKS:-0}" = 1 ]; then
+    check_join '' 60
+    sort "$summary"
+    exit $failed
+fi
 
 # The demo pair: greedy tokens of plain decoding and of DFlash at several batch sizes, bit for bit.
 demo() { # NAME ARGS...
