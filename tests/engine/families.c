@@ -68,6 +68,11 @@ int32_t family_few(const struct family *f, int32_t n)
     return f->large ? n / 2 : n;
 }
 
+int32_t family_page(const struct family *f, int32_t page)
+{
+    return f->large && sv_env("SALVO_TEST_DEVICE") && page < 8 ? 8 : page;
+}
+
 int32_t family_more_rows(const struct family *f)
 {
     return f->images ? 3 * 14 : 0;

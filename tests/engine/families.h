@@ -14,7 +14,7 @@ struct family {
     const char *like;  /* a directory of tests/golden/tiny */
     const char *patch; /* the configuration changed by this JSON, the weights random; or NULL */
     const char *draft; /* a directory of tests/golden/tiny; NULL: random and mostly wrong */
-    bool images, states, large; /* large: steps are expensive */
+    bool images, states, large; /* large: heads as published, and expensive steps */
 };
 
 const struct family *family_named(const char *name);
@@ -24,6 +24,9 @@ int32_t family_few(const struct family *f, int32_t n);
 /* Random prompts as run_cases has them, some of them with images where the family sees them. */
 struct run_case *family_cases(const struct family *f, int32_t n, int32_t max_len,
                               int32_t max_tokens, uint64_t seed);
+/* page, or 8 where smaller pages would take other kernels than the reference's pages of 16, with
+ * other low bits (docs/cuda.md): on GPUs that have tuned kernels for these heads. */
+int32_t family_page(const struct family *f, int32_t page);
 /* More rows than a prompt's tokens, at most. */
 int32_t family_more_rows(const struct family *f);
 /* sv_test_main with a case for each family, whose state it is, beside n others. */

@@ -92,10 +92,12 @@ static void run_tight(const struct family *f, enum sv_data_type dtype, bool draf
     for (size_t k = 0; k < N_TIGHT; k++) {
         if (run_left_out(k))
             continue;
+        struct tight t = tight[k];
+        t.page = family_page(f, t.page);
         if (k < N_TIGHT / 2 || !sv_test_brief())
-            compare(&o, &tight[k], c, ref, n, false);
+            compare(&o, &t, c, ref, n, false);
         if (k >= N_TIGHT / 2)
-            compare(&o, &tight[k], c, ref, n, true);
+            compare(&o, &t, c, ref, n, true);
     }
     run_out_free(ref, n);
     run_cases_free(c, n);

@@ -225,10 +225,12 @@ static void turns(const struct family *f, enum sv_data_type dtype, bool draft, i
     for (size_t k = 0; k < N_SETTINGS; k++) {
         if (run_left_out(k))
             continue;
+        struct setting t = settings[k];
+        t.page = family_page(f, t.page);
         if (k < N_SETTINGS / 2 || !sv_test_brief())
-            play(&s, o, &settings[k], more, false);
+            play(&s, o, &t, more, false);
         if (k >= N_SETTINGS / 2)
-            play(&s, o, &settings[k], more, true);
+            play(&s, o, &t, more, true);
     }
     script_free(&s);
     assert_int_equal(sv_alloc_live(), 0);
