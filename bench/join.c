@@ -2,8 +2,9 @@
  * join.c - the time that a join adds to a norm: chains of add_rms_norm on the devices of two or
  * more ranks, with their exchange, in one shot and in two, and without, replayed as graphs.
  *
- * join [RANKS]: 2 GPUs. Rows of 4096 in bf16; microseconds a site, of the slower
- * rank, median of 30 runs. Bars at two H200s: 2.0, 2.5, 5.5 and 13.5 us added at 1, 16, 128 and 512
+ * join [RANKS [HOSTS]]: 2 GPUs, on one host; of HOSTS that are played each has as many, and
+ * parts go through NCCL. Rows of 4096 in bf16; microseconds a site, of the slower rank, median of
+ * 30 runs. Bars at two H200s: 2.0, 2.5, 5.5 and 13.5 us added at 1, 16, 128 and 512
  * rows. Where two shots take less is what two_shots of src/backend/gpu/join.cu says.
  */
 #include "backend/ops.h"
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 enum { D = 4096, SITES = 144, RUNS = 30, MOST = 2048, BIG = 8 };
 
@@ -20,7 +22,8 @@ enum { N_ROWS = sizeof rows / sizeof *rows };
 enum form { ALONE, ONE_SHOT, TWO_SHOTS, FORMS };
 
 struct group {
-    int32_t n;
+    int32_t n, n_hosts;
+    int fd[BIG][BIG]; /* connections of ranks on different hosts, or -1 */
     struct sv_window_key key[BIG];
     struct sv_failure failure;
     struct sv_progress progress[BIG];
@@ -41,6 +44,12 @@ struct rank {
     struct sv_err err;
     int rc;
 };
+
+/* By sockets the largest ones would take minutes. */
+static int32_t n_rows_of(const struct group *g)
+{
+    return g->n_hosts > 1 ? N_ROWS - 2 : N_ROWS;
+}
 
 static void meet(struct group *g)
 {
@@ -168,13 +177,14 @@ static void *live(void *arg)
                                &(struct sv_peers){.key = g->key,
                                                   .progress = g->progress,
                                                   .failure = &g->failure,
+                                                  .far = g->n_hosts > 1 ? g->fd[k->rank] : NULL,
                                                   .spin_us = 50,
                                                   .timeout_us = 5000000},
                                &k->err);
     if (k->rc)
         sv_failure_set(&g->failure, k->rank, k->err.msg);
     meet(g);
-    for (int32_t at = 0; at < N_ROWS && !g->failure.stop; at++) {
+    for (int32_t at = 0; at < n_rows_of(g) && !g->failure.stop; at++) {
         if (g->form == ONE_SHOT)
             measure(k, ALONE, at);
         measure(k, g->form, at);
@@ -228,20 +238,30 @@ int main(int argc, char **argv)
 {
     static struct group g;
     g.n = argc > 1 ? atoi(argv[1]) : 2;
-    if (g.n < 2 || g.n > BIG)
+    g.n_hosts = argc > 2 ? atoi(argv[2]) : 1;
+    if (g.n < 2 || g.n > BIG || g.n_hosts < 1 || g.n % g.n_hosts)
         return 2;
-    const bool two = g.n > 2;
+    for (int32_t r = 0; r < g.n; r++)
+        for (int32_t q = 0; q <= r; q++) {
+            int fd[2] = {-1, -1};
+            if (r * g.n_hosts / g.n != q * g.n_hosts / g.n &&
+                socketpair(AF_UNIX, SOCK_STREAM, 0, fd))
+                return 1;
+            g.fd[r][q] = fd[0];
+            g.fd[q][r] = fd[1];
+        }
+    const bool two = g.n > 2 && g.n_hosts == 1;
     if (run(&g, ONE_SHOT) || (two && run(&g, TWO_SHOTS)))
         return 1;
-    for (int32_t at = 0; at < N_ROWS; at++)
+    for (int32_t at = 0; at < n_rows_of(&g); at++)
         for (int32_t r = 0; r < g.n; r++)
             for (enum form f = ONE_SHOT; f < (two ? FORMS : TWO_SHOTS); f++)
                 if (g.bits[r][f][at] != g.bits[0][ONE_SHOT][at]) {
                     printf("%d rows: other bits on rank %d\n", rows[at], r);
                     return 1;
                 }
-    printf("%d ranks, rows of %d in bf16, us a site\n", g.n, D);
-    for (int32_t at = 0; at < N_ROWS; at++) {
+    printf("%d ranks on %d hosts, rows of %d in bf16, us a site\n", g.n, g.n_hosts, D);
+    for (int32_t at = 0; at < n_rows_of(&g); at++) {
         const double without = median(&g, ALONE, at), with = median(&g, ONE_SHOT, at);
         printf("%5d rows: norm %7.2f, joined %7.2f, added %7.2f", rows[at], without, with,
                with - without);

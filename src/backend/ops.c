@@ -43,7 +43,7 @@ const char *sv_dev_name(const struct sv_dev_opts *opts)
 static int open_named(struct sv_dev **dev, const char *name, const struct sv_dev_opts *opts,
                       struct sv_err *err)
 {
-    if (strcmp(name, "cpu") == 0 && opts->ordinal)
+    if (strcmp(name, "cpu") == 0 && opts->ordinal > 0)
         return sv_fail(err, SV_EINVAL, -1, "gpu %d is asked for, and the device is the cpu",
                        opts->ordinal);
     for (size_t i = 0; i < sizeof built / sizeof *built; i++)

@@ -150,6 +150,8 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                             .ranks = {.n = 1}};
     if (e->ranks) {
         d.ranks = e->ranks->world.ranks;
+        /* The device adds the rank; each host counts its own GPUs. */
+        d.ordinal += e->ranks->world.here.rank - d.ranks.rank;
         d.ordinal -= tuning->one_gpu ? d.ranks.rank : 0;
         d.ranks.by_expert = o->ep;
         d.ranks.dp_attention = o->dp_attention;

@@ -75,7 +75,8 @@ static void find(struct place *p, const struct sv_engine *e)
     sv_dev_place(e->dev, &at);
     p->process = sv_mpi_ranks().rank;
     sv_host_name(p->host);
-    snprintf(p->link, sizeof p->link, "%s", e->ranks && e->ranks->world.hosts ? "TCP" : at.link);
+    snprintf(p->link, sizeof p->link, "%s",
+             at.gpu < 0 && e->ranks && e->ranks->world.hosts ? "TCP" : at.link);
     if (at.gpu < 0) {
         find_processors(p);
         return;

@@ -2,7 +2,7 @@
  * test_cross_join.c - joins of ranks on GPUs, a thread for each rank: sums in rank order whoever is
  * late, in one shot or in two, in one kernel or in two, the best token and whole rows of logits of
  * all parts, rows of logits that are dealt and what was made of them, rows that one rank has,
- * replayed as graphs too, and waits that end.
+ * replayed as graphs too, and waits that end; all of it again on two hosts that are played.
  *
  * timeout: 120
  *
@@ -16,9 +16,12 @@
 #include "join_need.h"
 #include "testing.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 /* More rows than a GPU has multiprocessors are sent ahead. */
 enum { ROWS = 300, D = 80, VOCAB = 301, ROUNDS = 12, BIG = 8, ON_ONE = 4 };
@@ -43,10 +46,13 @@ struct rank {
 };
 struct rig {
     int32_t n, n_rows;
-    bool bf16, late, two;
+    bool bf16, late, two, far; /* far: half of the ranks are on another host */
     struct rank rank[BIG], alone;
     struct sv_failure failure;
     struct sv_progress progress[BIG];
+    struct sv_window_key key[BIG];
+    int fd[BIG][BIG]; /* connections of ranks on different hosts; -1: on the same one */
+    int64_t timeout_us;
     float *part[BIG], *x, *logits, *head;
     int32_t first[SV_MAX_RANKS + 1];
 };
@@ -176,12 +182,50 @@ static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool
     free(norm);
 }
 
+/* Whether the rigs that follow are on two hosts. */
+static bool play_hosts;
+
+static void *join_main(void *arg)
+{
+    struct rank *k = arg;
+    struct rig *g = k->rig;
+    k->rc = sv_dev_window_join(k->dev,
+                               &(struct sv_peers){.key = g->key,
+                                                  .progress = g->progress,
+                                                  .failure = &g->failure,
+                                                  .far = g->far ? g->fd[k->rank] : NULL,
+                                                  .spin_us = 50,
+                                                  .timeout_us = g->timeout_us},
+                               &k->err);
+    return NULL;
+}
+
+static void rig_run(struct rig *g, void *(*fn)(void *))
+{
+    for (int32_t r = 0; r < g->n; r++)
+        assert_int_equal(sv_thread_start(&g->rank[r].thread, fn, &g->rank[r], NULL), SV_OK);
+    for (int32_t r = 0; r < g->n; r++)
+        sv_thread_join(g->rank[r].thread);
+}
+
 static void rig_open(struct rig *g, int32_t n, int32_t n_rows, bool bf16, bool two, bool spread,
                      int64_t timeout_us)
 {
-    struct sv_window_key key[BIG];
     const struct sv_window_need need = join_need(ROWS, D, VOCAB);
-    *g = (struct rig){.n = n, .n_rows = n_rows, .bf16 = bf16, .two = two};
+    *g = (struct rig){.n = n,
+                      .n_rows = n_rows,
+                      .bf16 = bf16,
+                      .two = two,
+                      .far = play_hosts,
+                      .timeout_us = timeout_us};
+    for (int32_t r = 0; r < n; r++)
+        for (int32_t q = 0; q <= r; q++) {
+            int fd[2] = {-1, -1};
+            if (g->far && (r < n / 2) != (q < n / 2))
+                assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+            g->fd[r][q] = fd[0];
+            g->fd[q][r] = fd[1];
+        }
     g->x = floats((size_t)ROWS * D, 4, g->bf16);
     g->head = floats((size_t)VOCAB * D, 2, g->bf16);
     g->logits = floats((size_t)ROWS * VOCAB, 3, g->bf16);
@@ -203,19 +247,12 @@ static void rig_open(struct rig *g, int32_t n, int32_t n_rows, bool bf16, bool t
         sv_dev_upload(k->dev, k->logits, own, sizeof(float) * 2 * ROWS * VOCAB);
         assert_int_equal(sv_dev_sync(k->dev, NULL), SV_OK);
         free(own);
-        assert_int_equal(sv_dev_window_open(k->dev, &need, &key[r], NULL), SV_OK);
+        assert_int_equal(sv_dev_window_open(k->dev, &need, &g->key[r], NULL), SV_OK);
     }
-    for (int32_t r = 0; r < n; r++) {
-        struct sv_err err = {0};
-        if (sv_dev_window_join(g->rank[r].dev,
-                               &(struct sv_peers){.key = key,
-                                                  .progress = g->progress,
-                                                  .failure = &g->failure,
-                                                  .spin_us = 50,
-                                                  .timeout_us = timeout_us},
-                               &err))
-            fail_msg("%s", err.msg);
-    }
+    rig_run(g, join_main);
+    for (int32_t r = 0; r < n; r++)
+        if (g->rank[r].rc)
+            fail_msg("%s", g->rank[r].err.msg);
 }
 
 static void close_rank(struct rank *k)
@@ -239,6 +276,9 @@ static void rig_close(struct rig *g)
     for (int32_t r = 0; r < g->n; r++) {
         close_rank(&g->rank[r]);
         free(g->part[r]);
+        for (int32_t q = 0; q < g->n; q++)
+            if (g->fd[r][q] >= 0)
+                close(g->fd[r][q]);
     }
     free(g->x);
     free(g->head);
@@ -323,14 +363,6 @@ static void *replay_main(void *arg)
     if (k != &k->rig->alone && sv_dev_n_joins(k->dev) != ROUNDS * 5)
         k->rc = 1;
     return NULL;
-}
-
-static void rig_run(struct rig *g, void *(*fn)(void *))
-{
-    for (int32_t r = 0; r < g->n; r++)
-        assert_int_equal(sv_thread_start(&g->rank[r].thread, fn, &g->rank[r], NULL), SV_OK);
-    for (int32_t r = 0; r < g->n; r++)
-        sv_thread_join(g->rank[r].thread);
 }
 
 static void read_back(struct rank *k)
@@ -811,5 +843,28 @@ static void passes(void **state)
     rig_close(&g);
 }
 
+/* ---------------------------------------------------------------- several hosts */
+
+/* Parts go through NCCL: on the cards' links, or by sockets where its environment says so. */
+static void hosts(void **state)
+{
+    const int32_t gpus = n_gpus();
+    void *library = dlopen("libnccl.so.2", RTLD_NOW);
+    if (gpus < 2 || !library) {
+        print_message("joins of several hosts NOT checked: %s\n",
+                      library ? "fewer than two GPUs" : "no libnccl.so.2");
+        skip();
+    }
+    play_hosts = true;
+    run_all(rank_main, gpus < BIG ? gpus : BIG, ROUNDS);
+    run_all(replay_main, gpus < BIG ? gpus : BIG, 1);
+    own_rows(state);
+    dealt_rows(state);
+    faults(state);
+    passes(state);
+    play_hosts = false;
+}
+
 SV_TEST_MAIN(cmocka_unit_test(sums), cmocka_unit_test(graphs), cmocka_unit_test(own_rows),
-             cmocka_unit_test(dealt_rows), cmocka_unit_test(faults), cmocka_unit_test(passes))
+             cmocka_unit_test(dealt_rows), cmocka_unit_test(faults), cmocka_unit_test(passes),
+             cmocka_unit_test(hosts))

@@ -1,14 +1,16 @@
 /*
  * join_emulated.cpp - joins of 2 to 8 ranks run on a CPU by tests/cuda/emulated, each rank a process and the windows memory
  * that all of them see: sums in rank order whoever is late, in one kernel or in two, bad numbers that are no waits, best
- * tokens, whole rows of logits, for all or dealt, what was made of these, rows that one rank has, and waits that end.
+ * tokens, whole rows of logits, for all or dealt, what was made of these, rows that one rank has, and waits that end; with
+ * the argument "hosts" the same of ranks on two hosts, which exchange through a double of NCCL (nccl_double.cpp).
  *
  * Built and started by join_emulated.test.sh. What a join gives is compared bit for bit with the kernels of a device that is
  * alone, on sums that were added here. With two ranks no order can be seen.
  */
 #include "backend/cuda/gemm.h"
-#include "backend/cuda/peers.h"
+#include "backend/cuda/nccl.h"
 
+#include <sys/socket.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +21,24 @@
 bool sv_cuda_check(struct sv_cuda *, cudaError_t, const char *)
 {
     return true;
+}
+/* watch.cu's. */
+void sv_cuda_launched(struct sv_cuda *, const char *, uint64_t)
+{
+}
+bool sv_cuda_frees(const struct sv_cuda *)
+{
+    return true;
+}
+int sv_cuda_take(struct sv_cuda *, enum sv_mem, void **p, size_t n_bytes, struct sv_err *, const char *)
+{
+    *p = aligned_alloc(64, n_bytes);
+    memset(*p, 0xff, n_bytes);
+    return SV_OK;
+}
+void sv_cuda_drop(struct sv_cuda *, void *p)
+{
+    free(p);
 }
 /* gemm.cu's. */
 bool sv_gemm_bytes_room(const struct sv_cuda *, int32_t, int32_t)
@@ -53,7 +73,13 @@ struct run {
     int64_t timeout_us;
     int fault_at; /* from this round on the last rank has found a fault; -1: it does not */
     int own; /* rows of a mixer are each one rank's, with kernels that join by themselves or, 2, with one in front; 0: sums */
+    bool hosts; /* the first half of the ranks is on one, the others are on another */
 };
+
+bool far(const run &r, int a, int b)
+{
+    return (a < r.n / 2) != (b < r.n / 2);
+}
 
 /* Rank 1 of three and more has none, nobody the last row, which is padding. */
 sv_slice own_of(const run &r, int rank)
@@ -64,10 +90,13 @@ sv_slice own_of(const run &r, int rank)
     return {half, rank == r.n - 1 ? r.n_rows - 1 - half : 0};
 }
 
+int wire[BIG][BIG]; /* between ranks on different hosts; -1: on the same one */
+
 struct device {
     sv_cuda cu = {};
     sv_cuda_peers peers = {};
     std::vector<uint8_t> sums;
+    bool ok = true;
     uint4 dead = {}, stop = {};
 
     device(const run &r, int rank) : sums(ROWS * D * 4)
@@ -82,12 +111,25 @@ struct device {
         for (int k = 0; k < SV_JOINS; k++)
             peers.at[k + 1] = peers.at[k] + (size_t)r.n * 8192;
         for (int i = 0; i < r.n; i++)
-            peers.window[i] = w->window[i];
+            peers.window[i] = r.hosts && far(r, i, rank) ? NULL : w->window[i];
         peers.sums = sums.data();
         peers.dead = &dead;
         peers.stop = &stop;
         peers.failure = &w->failure;
         peers.timeout_us = r.timeout_us;
+        if (!r.hosts || r.n == 1)
+            return;
+        sv_peers with = {};
+        sv_err err = {};
+        with.far = wire[rank];
+        with.failure = &w->failure;
+        ok = sv_cuda_hosts_open(&cu, &with, &err) == SV_OK;
+        if (!ok)
+            printf("rank %d: %s\n", rank, err.msg);
+    }
+    ~device()
+    {
+        sv_cuda_hosts_close(&cu);
     }
 };
 
@@ -195,8 +237,8 @@ bool share(device &d, const run &r, int rank, int round)
 /* False: what it got is wrong. */
 bool live(const run &r, int rank)
 {
-    bool ok = true;
     device d(r, rank);
+    bool ok = d.ok;
     sv_rng g = {(uint64_t)rank * 77 + r.n};
     emu_draws = 1 + rank * 1000;
     int32_t index[ROWS];
@@ -289,6 +331,14 @@ bool run_ranks(const run &r)
     bool ok = true;
     fill(r);
     for (int k = 0; k < r.n; k++)
+        for (int q = 0; q <= k; q++) {
+            int fd[2] = {-1, -1};
+            if (r.hosts && far(r, k, q) && socketpair(AF_UNIX, SOCK_STREAM, 0, fd))
+                return false;
+            wire[k][q] = fd[0];
+            wire[q][k] = fd[1];
+        }
+    for (int k = 0; k < r.n; k++)
         if (!(pid[k] = fork())) {
             _exit(!live(r, k));
         }
@@ -296,6 +346,9 @@ bool run_ranks(const run &r)
         int status = 0;
         waitpid(pid[k], &status, 0);
         ok &= status == 0;
+        for (int q = 0; q < r.n; q++)
+            if (wire[k][q] >= 0)
+                close(wire[k][q]);
     }
     return ok;
 }
@@ -398,7 +451,9 @@ int check(const run &r, int *n_seen)
                 if (w->ids[k][round][i] != (most ? (int32_t) ~(uint32_t)most : 0))
                     return other("best tokens", r, k, round);
             }
-        for (size_t i = 0; i < sizeof w->window[k]; i++)
+        /* What comes from another host for rows that were dealt has as many places for all ranks. */
+        const size_t most = r.hosts ? (size_t)SV_JOIN_ROWS * r.n * 8192 : sizeof w->window[k];
+        for (size_t i = 0; i < most; i++)
             if (w->window[k][i] != 0xff)
                 return other("a place is not blank", r, k, (int)i);
     }
@@ -406,9 +461,9 @@ int check(const run &r, int *n_seen)
 }
 
 /* A rank that is gone ends everybody's waits, once: the joins that follow do not wait. */
-int check_gone(int n, bool half, bool two)
+int check_gone(int n, bool half, bool two, bool hosts)
 {
-    const run r = {n, 2, half, false, false, two, 1, 3, 200000, -1};
+    const run r = {n, 2, half, false, false, two, 1, 3, 200000, -1, 0, hosts};
     const int64_t begin = sv_clock_us();
     if (!run_ranks(r))
         return other("a rank has failed", r, -1, -1);
@@ -422,23 +477,24 @@ int check_gone(int n, bool half, bool two)
     return 0;
 }
 /* A fault that one rank has found is one of all. */
-int check_told(int n)
+int check_told(int n, bool hosts)
 {
-    const run r = {n, 2, false, false, false, false, 1, -1, 60000000, 2};
+    const run r = {n, 2, false, false, false, false, 1, -1, 60000000, 2, 0, hosts};
     fill(r);
     return run_ranks(r) ? 0 : other("a fault that is told", r, -1, -1);
 }
 } // namespace
 
-/* With an argument only what two shots of three ranks give. */
-int main(int argc, char **)
+/* With another argument only what two shots of three ranks give. */
+int main(int argc, char **argv)
 {
-    const bool few = argc > 1;
+    const bool hosts = argc > 1 && !strcmp(argv[1], "hosts"), few = argc > 1 && !hosts;
+    const int most = hosts ? 4 : BIG;
     int n_runs = 0, n_seen = 0, failed = 0;
     w = (world *)mmap(NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (w == MAP_FAILED)
         return 1;
-    for (int n = few ? 3 : 2; n <= (few ? 3 : BIG) && !failed; n += n < 4 ? 1 : 2)
+    for (int n = few ? 3 : 2; n <= (few ? 3 : most) && !failed; n += n < 4 ? 1 : 2)
         for (int half = 0; half < 2 && !failed; half++)
             for (int kind = few ? 2 : 0; kind < (n > 2 ? 4 : 2) && !failed; kind++) {
                 static const int rows[] = {1, ROWS, 0, 2};
@@ -446,6 +502,7 @@ int main(int argc, char **)
                 r.n_sms = 1 + (n + kind) % 2;
                 r.gone_at = r.fault_at = -1;
                 r.timeout_us = 60000000;
+                r.hosts = hosts;
                 if (r.two) { /* in one kernel, in two */
                     r.n_rows = kind == 2 ? ROWS : 2;
                     r.n_sms = (n / 2 + half + kind) % 2 ? ROWS : 1;
@@ -466,13 +523,14 @@ int main(int argc, char **)
             r.gone_at = r.fault_at = -1;
             r.timeout_us = 60000000;
             r.own = 1 + (n + kind / 2) % 2;
+            r.hosts = hosts;
             failed |= check(r, &seen);
             n_runs++;
         }
     for (int n = 2; n <= (few ? 0 : 5) && !failed; n += 3)
-        failed |= check_told(n);
+        failed |= check_told(n, hosts);
     for (int n = 2; n <= (few ? 0 : 4) && !failed; n++)
-        failed |= check_gone(n, n % 2, false) || (n > 2 && check_gone(n, n % 2, true));
+        failed |= check_gone(n, n % 2, false, hosts) || (n > 2 && check_gone(n, n % 2, true, hosts));
     if (!failed)
         printf("joins of ranks: %d runs, another order would be seen %d times\n", n_runs, n_seen);
     return failed;

@@ -66,5 +66,5 @@ fault 'the sum of a share rounded after each part' join.cuh \
     's/sv_join_spread\(f, seen\[j\].*/& if (FAULT \&\& s.share \&\& N == 8 \&\& r > begin) for (int k = 0; k < N; k++) sum[k] = __bfloat162float(__float2bfloat16_rn(sum[k]));/'
 fault 'the place of a sum not blanked' join.cuh 's/gpu_send16\(sv_join_place\(s, r, at\), sv_join_blank\(\)\);/if (adds || !FAULT) &/'
 fault 'shares of rows that are next to each other, not of those asked for' join.cu 's/row_of\(s, x, row_index, \(int32_t\)row, d\)/row_of(s, x, FAULT ? NULL : row_index, (int32_t)row, d)/'
-run 3 tests/cuda/join_emulated.cpp src/backend/gpu/{rows,join}.cu
+run 3 tests/cuda/join_emulated.cpp src/backend/gpu/{rows,join}.cu src/backend/cuda/nccl.cu
 exit $failed

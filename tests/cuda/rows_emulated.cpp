@@ -9,6 +9,7 @@
 #include "backend/gpu/gdn.h"
 #include "backend/gpu/vision.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/nccl.h"
 #include "backend/quant.h"
 
 #include <vector>
@@ -23,6 +24,11 @@ bool sv_cuda_check(struct sv_cuda *, cudaError_t, const char *)
 bool sv_gemm_bytes_room(const struct sv_cuda *cu, int32_t, int32_t)
 {
     return cu->gemm;
+}
+
+/* nccl.cu's: there are no ranks. */
+void sv_cuda_hosts_exchange(struct sv_cuda *, const struct sv_join_site *, const size_t *, const size_t *)
+{
 }
 
 namespace

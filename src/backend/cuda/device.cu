@@ -414,6 +414,7 @@ static struct sv_backend cuda_table(void)
     be.name = SV_GPU_BACKEND;
     be.has_graphs = true;
     be.takes_columns = true;
+    be.joins_hosts = true;
     be.head_confidence = true;
     be.close = cuda_close;
     be.reserve = cuda_reserve;

@@ -9,7 +9,7 @@
  * keys stay eager. Must not: capture anything that allocates, synchronises or reads host memory
  * that moves.
  */
-#include "backend/cuda/peers.h"
+#include "backend/cuda/nccl.h"
 #include "backend/cuda/watch.h"
 
 #define MAX_GRAPHS 4096 /* a power of two; at most three quarters are used */
@@ -120,6 +120,8 @@ void sv_cuda_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *u
     }
     cu->n_joins += e->n_joins;
     cu->last_join = e->n_joins ? e->last_join : cu->last_join;
+    if (e->n_joins && cu->peers->hosts && cu->peers->hosts->ends)
+        return;
     if (sv_cuda_check(cu, cudaGraphLaunch(e->exec, cu->stream), "cudaGraphLaunch"))
         sv_cuda_launched(cu, "graph", key);
 }

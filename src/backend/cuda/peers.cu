@@ -3,11 +3,12 @@
  *
  * Called through the table in device.cu and by watch.cu, which waits. Ranks are threads of this
  * process, whose devices reach each other's memory directly, or processes that open each other's
- * windows by a handle. Kernels wait for parts by themselves (join.cuh); the host looks whether
- * these can come at all, and ends the waits where not. Must not: free a window that another rank
- * may still write to, which the caller sees to (sv_world_leave).
+ * windows by a handle; parts of those on other hosts are exchanged (nccl.h). Kernels wait for parts
+ * by themselves (join.cuh); the host looks whether these can come at all, and ends the waits where
+ * not. Must not: free a window that another rank may still write to, which the caller sees to
+ * (sv_world_leave).
  */
-#include "backend/cuda/peers.h"
+#include "backend/cuda/nccl.h"
 #include "backend/cuda/vendor.h"
 #include "backend/cuda/watch.h"
 
@@ -142,7 +143,8 @@ void sv_cuda_place(const struct sv_dev *dev, struct sv_dev_place *out)
     if (cudaDeviceGetPCIBusId(out->pci, (int)sizeof out->pci, cu->ordinal) != cudaSuccess)
         cudaGetLastError();
     if (cu->peers)
-        snprintf(out->link, sizeof out->link, "%s", way[cu->peers->way]);
+        snprintf(out->link, sizeof out->link, "%s",
+                 cu->peers->hosts ? "other hosts" : way[cu->peers->way]);
 }
 
 int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct sv_err *err)
@@ -153,7 +155,7 @@ int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct
     for (int32_t r = 0; r < cu->ranks.n && !rc; r++) {
         struct key key;
         memcpy(&key, peers->key[r].bytes, sizeof key);
-        if (r == cu->ranks.rank)
+        if (r == cu->ranks.rank || (peers->far && peers->far[r] >= 0))
             continue;
         /* On one GPU a kernel that starts early holds room that the other rank needs to come to
          * the join. */
@@ -177,7 +179,9 @@ int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct
     /* A join's timeout ends first, and names the rank; only then the device counts as stuck. */
     if (cu->watch && cu->watch->limit_us && peers->timeout_us > 0)
         cu->watch->limit_us += peers->timeout_us;
-    return SV_OK;
+    rc = peers->far ? sv_cuda_hosts_open(cu, peers, err) : SV_OK;
+    const int failed = peers->far ? sv_cuda_peers_failed(cu, NULL, err) : SV_OK;
+    return failed ? failed : rc;
 }
 
 void sv_cuda_window_close(struct sv_cuda *cu)
@@ -185,6 +189,7 @@ void sv_cuda_window_close(struct sv_cuda *cu)
     struct sv_cuda_peers *p = cu->peers;
     if (!p)
         return;
+    sv_cuda_hosts_close(cu);
     for (int32_t r = 0; p->processes && r < cu->ranks.n; r++)
         if (r != cu->ranks.rank && p->window[r] && sv_cuda_frees(cu))
             sv_cuda_check(cu, cudaIpcCloseMemHandle(p->window[r]), "cudaIpcCloseMemHandle");
@@ -233,16 +238,39 @@ static bool has_failed(const struct sv_cuda_peers *p)
     return __atomic_load_n(&p->failure->stop, __ATOMIC_ACQUIRE) != 0;
 }
 
-void sv_cuda_peers_look(struct sv_cuda *cu)
+/* Exchanges with other hosts have no limit of their own. Of the ranks there the one that has
+ * enqueued least is named. */
+static void look_far(struct sv_cuda *cu, int64_t waited_us)
+{
+    const struct sv_cuda_peers *p = cu->peers;
+    const char *why = sv_cuda_hosts_broken(cu);
+    int32_t least = -1;
+    if (why)
+        fail(cu, "rank %d exchanges with other hosts no more: %s", cu->ranks.rank, why);
+    if (why || p->timeout_us < 0 || waited_us < p->timeout_us)
+        return;
+    for (int32_t r = 0; r < cu->ranks.n; r++)
+        if (p->hosts->far[r] &&
+            (least < 0 || progress_of(p, r) >> 32 < progress_of(p, least) >> 32))
+            least = r;
+    fail(cu, "no answer from rank %d for %lld ms: rank %d waits for parts of other hosts", least,
+         (long long)(p->timeout_us / 1000), cu->ranks.rank);
+}
+
+void sv_cuda_peers_look(struct sv_cuda *cu, int64_t waited_us)
 {
     struct sv_cuda_peers *p = cu->peers;
     if (!p || !p->failure || p->stopped)
         return;
     for (int32_t r = 0; r < cu->ranks.n && !has_failed(p); r++)
         compare(cu, r);
+    if (p->hosts && !has_failed(p))
+        look_far(cu, waited_us);
     p->stopped = has_failed(p);
     if (p->stopped)
         __atomic_store_n(&p->stop->x, 1u, __ATOMIC_RELEASE);
+    if (p->stopped && p->hosts)
+        sv_cuda_hosts_end(cu);
 }
 
 int sv_cuda_peers_failed(struct sv_cuda *cu, const struct sv_cuda_fault *f, struct sv_err *err)
@@ -258,7 +286,7 @@ int sv_cuda_peers_failed(struct sv_cuda *cu, const struct sv_cuda_fault *f, stru
         ; /* the rank that claimed the failure is writing it */
     if (!has_failed(p))
         return SV_OK;
-    sv_cuda_peers_look(cu);
+    sv_cuda_peers_look(cu, 0);
     return p->failure->rank == cu->ranks.rank ? sv_fail(err, SV_EDEVICE, -1, "%s", p->failure->text)
                                               : sv_fail(err, SV_EDEVICE, -1, "rank %d failed: %s",
                                                         p->failure->rank, p->failure->text);

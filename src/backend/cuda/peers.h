@@ -11,6 +11,7 @@
 
 #include "backend/gpu/join.cuh"
 
+struct sv_cuda_hosts; /* nccl.h */
 enum sv_cuda_way { SV_CUDA_SAME_GPU, SV_CUDA_NVLINK, SV_CUDA_PCIE, SV_CUDA_UNKNOWN };
 
 /* What a device that is one of several has. */
@@ -26,7 +27,8 @@ struct sv_cuda_peers {
     const struct sv_progress *progress;
     struct sv_failure *failure; /* NULL: not joined yet */
     int64_t timeout_us;
-    bool stopped; /* it has failed: nothing waits */
+    bool stopped;                /* it has failed: nothing waits */
+    struct sv_cuda_hosts *hosts; /* some ranks are on other ones; NULL: none is */
 };
 
 /* ---- peers.cu */
@@ -36,8 +38,9 @@ int sv_cuda_window_join(struct sv_dev *dev, const struct sv_peers *peers, struct
 void sv_cuda_place(const struct sv_dev *dev, struct sv_dev_place *out);
 void sv_cuda_window_close(struct sv_cuda *cu);
 /* Called now and then while the host waits for the device: when another rank has failed or is not
- * in step, kernels stop waiting. */
-void sv_cuda_peers_look(struct sv_cuda *cu);
+ * in step, or none on another host answers, kernels stop waiting. waited_us: since the device's
+ * last progress. */
+void sv_cuda_peers_look(struct sv_cuda *cu, int64_t waited_us);
 /* SV_OK, or why this device and all others have failed; f: what a kernel has found, or NULL. */
 int sv_cuda_peers_failed(struct sv_cuda *cu, const struct sv_cuda_fault *f, struct sv_err *err);
 
@@ -49,8 +52,8 @@ void sv_cuda_join_empty(struct sv_cuda *cu, enum sv_join kind);
  * rows that this rank's part has, in device memory, or NULL. */
 struct sv_join_site sv_cuda_join_rows(const struct sv_cuda *cu, enum sv_join kind,
                                       const struct sv_slice *own, int32_t n_rows, int32_t d);
-/* Above `resident` rows they are sent by a kernel of their own, before the one that takes; in two
- * shots it also sums, and s says so. */
+/* Above `resident` rows, and to other hosts, they are sent by a kernel of their own, before the one
+ * that takes; in two shots it also sums, and s says so. */
 void sv_cuda_join_ahead(struct sv_cuda *cu, struct sv_join_site *s, const void *x,
                         const int32_t *row_index, int32_t n_rows, int32_t d, int32_t resident);
 /* out[i]: the sum of the ranks' rows x[row_index[i]], or x[i], rounded once; may be x without

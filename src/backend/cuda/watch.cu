@@ -168,8 +168,9 @@ int sv_cuda_wait(struct sv_cuda *cu, cudaEvent_t event, const char *what, struct
     for (uint32_t i = 1; (rc = query(cu, event)) == cudaErrorNotReady; i++) {
         if (i % POLLS)
             continue;
-        sv_cuda_peers_look(cu);
-        if (ran_out(cu, &p) && query(cu, event) == cudaErrorNotReady)
+        const bool late = ran_out(cu, &p);
+        sv_cuda_peers_look(cu, p.waited_us);
+        if (late && query(cu, event) == cudaErrorNotReady)
             return give_up(cu, what, err);
     }
     cudaGetLastError(); /* "not ready" must not turn up in a later call */

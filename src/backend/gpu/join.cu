@@ -5,10 +5,11 @@
  * Called by rows.cu, context_kv.cu and gemm.cu, and through the table in device.cu. Thread blocks
  * that wait must all be resident, so that the others' parts cannot depend on one that has not
  * begun: above so many rows one kernel, without a wait, sends all of them, and the next one takes.
+ * So it is with any number where ranks are on several hosts, whose parts are exchanged in between.
  * Must not: leave a join out, as the order of kinds is what frees a place (ranks.h).
  */
 #include "backend/cuda/gemm.h"
-#include "backend/cuda/peers.h"
+#include "backend/cuda/nccl.h"
 
 enum { THREADS = 256, SHARE_THREADS = 512 };
 
@@ -28,7 +29,9 @@ struct sv_join_site sv_cuda_join_site(const struct sv_cuda *cu, enum sv_join kin
     s.n = cu->ranks.n;
     s.kind = kind;
     for (int32_t r = 0; r < s.n; r++)
-        s.to[r] = (uint4 *)(p->window[r] + p->at[kind] + (size_t)s.rank * part);
+        s.to[r] = (uint4 *)(p->hosts && p->hosts->far[r]
+                                ? p->hosts->outgoing + p->at[kind] + (size_t)r * part
+                                : p->window[r] + p->at[kind] + (size_t)s.rank * part);
     s.from = (uint4 *)(p->window[s.rank] + p->at[kind]);
     s.apart = (int32_t)(part / sizeof(uint4));
     s.dead = p->dead;
@@ -38,6 +41,28 @@ struct sv_join_site sv_cuda_join_site(const struct sv_cuda *cu, enum sv_join kin
     return s;
 }
 
+static void exchange_parts(struct sv_cuda *cu, const struct sv_join_site &s, size_t n_bytes)
+{
+    size_t n[SV_MAX_RANKS];
+    for (int32_t r = 0; r < s.n; r++)
+        n[r] = n_bytes;
+    sv_cuda_hosts_exchange(cu, &s, n, n);
+}
+
+/* A launch that sends and takes, with other hosts one of each. */
+template <typename F>
+static void send_and_take(struct sv_cuda *cu, struct sv_join_site s, size_t n_bytes, F launch)
+{
+    if (cu->peers->hosts) {
+        s.sends = true;
+        launch(s);
+        exchange_parts(cu, s, n_bytes);
+        s.sends = false;
+        s.ahead = true;
+    }
+    launch(s);
+}
+
 /* A join of no rows: a place is sent and taken all the same. */
 static __global__ void empty_kernel(const __grid_constant__ struct sv_join_site s)
 {
@@ -45,16 +70,19 @@ static __global__ void empty_kernel(const __grid_constant__ struct sv_join_site 
     sv_pdl_wait();
     if (threadIdx.x)
         return;
-    sv_join_send(s, 0, make_uint4(0, 0, 0, 0));
-    for (int32_t r = 0; r < s.n; r++)
+    if (!s.ahead)
+        sv_join_send(s, 0, make_uint4(0, 0, 0, 0));
+    for (int32_t r = 0; r < s.n && !s.sends; r++)
         if (r != s.rank)
             sv_join_take(s, r, 0, -1);
 }
 
 void sv_cuda_join_empty(struct sv_cuda *cu, enum sv_join kind)
 {
-    sv_cuda_launch_in_pass(cu, "a join of no rows", empty_kernel, 1, 32, 0,
-                           sv_cuda_join_site(cu, kind, sizeof(uint4)));
+    send_and_take(cu, sv_cuda_join_site(cu, kind, sizeof(uint4)), sizeof(uint4),
+                  [cu](const struct sv_join_site &s) {
+                      sv_cuda_launch_in_pass(cu, "a join of no rows", empty_kernel, 1, 32, 0, s);
+                  });
 }
 
 /* ---------------------------------------------------------------- sums */
@@ -73,7 +101,7 @@ static bool in_two_shots(const struct sv_cuda *cu, int64_t n_bytes)
     size_t at = n_known;
     for (size_t i = 0; i < n_known; i++)
         at = two_shots[i].n_ranks <= cu->ranks.n ? i : at;
-    if (at == n_known) /* two ranks would send as much */
+    if (at == n_known || cu->peers->hosts) /* two ranks would send as much */
         return false;
     return cu->two_shots == SV_TOGGLE_AUTO ? n_bytes >= two_shots[at].n_bytes
                                            : cu->two_shots == SV_TOGGLE_ON;
@@ -181,12 +209,14 @@ static void ahead_launch(struct sv_cuda *cu, struct sv_join_site *s, const T *x,
         sv_cuda_launch_in_pass(cu, "rows for other ranks", send_kernel<T>, n_rows, threads_of(d), 0,
                                *s, x, row_index, d);
     s->ahead = true;
+    if (cu->peers->hosts)
+        exchange_parts(cu, *s, (size_t)n_rows * (size_t)d * sizeof(T));
 }
 
 void sv_cuda_join_ahead(struct sv_cuda *cu, struct sv_join_site *s, const void *x,
                         const int32_t *row_index, int32_t n_rows, int32_t d, int32_t resident)
 {
-    if (n_rows <= resident)
+    if (n_rows <= resident && !cu->peers->hosts)
         return;
     if (cu->act == SV_BF16)
         ahead_launch(cu, s, (const __nv_bfloat16 *)x, row_index, n_rows, d);
@@ -236,7 +266,10 @@ static __global__ void best_kernel(const __grid_constant__ struct sv_join_site s
     if (i >= n_rows)
         return;
     uint64_t key = keys[i];
-    sv_join_send(s, i, key_words(key));
+    if (!s.ahead)
+        sv_join_send(s, i, key_words(key));
+    if (s.sends)
+        return;
     for (int32_t r = 0; r < s.n; r++)
         if (r != s.rank)
             key = sv_best_of(key, words_key(sv_join_take(s, r, i, i)));
@@ -247,10 +280,14 @@ void sv_cuda_join_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p)
 {
     /* Few threads a block: rows that wait for the same part do not wait for others. */
     enum { ROWS = 32 };
-    const struct sv_join_site s = sv_cuda_join_site(cu, p->join, (size_t)p->n_rows * sizeof(uint4));
-    sv_cuda_launch(cu, "the best of all ranks", best_kernel,
-                   dim3((unsigned)((p->n_rows + ROWS - 1) / ROWS)), ROWS, 0, s,
-                   (const uint64_t *)cu->peers->best, p->n_rows, p->out_index, p->out);
+    const size_t n_bytes = (size_t)p->n_rows * sizeof(uint4);
+    send_and_take(cu, sv_cuda_join_site(cu, p->join, n_bytes), n_bytes,
+                  [cu, p](const struct sv_join_site &s) {
+                      sv_cuda_launch(cu, "the best of all ranks", best_kernel,
+                                     dim3((unsigned)((p->n_rows + ROWS - 1) / ROWS)), ROWS, 0, s,
+                                     (const uint64_t *)cu->peers->best, p->n_rows, p->out_index,
+                                     p->out);
+                  });
 }
 
 /* ---------------------------------------------------------------- whole rows of logits */
@@ -263,7 +300,8 @@ struct columns {
 };
 
 /* Rank r's part of rank q's rows is its columns row by row, without gaps. */
-static __device__ __forceinline__ int64_t part_size(const struct columns &c, int32_t r, int32_t q)
+static __host__ __device__ __forceinline__ int64_t part_size(const struct columns &c, int32_t r,
+                                                             int32_t q)
 {
     return (int64_t)c.rows[q].n * (c.first[r + 1] - c.first[r]);
 }
@@ -274,6 +312,12 @@ static __device__ __forceinline__ float *logit_at(const struct columns &c, int32
     return c.logits + (c.rows[q].first + e / width) * c.ld + c.first[r] + e % width;
 }
 
+/* Something is sent where there are no columns, or no rows. */
+static int64_t part_places(int64_t n)
+{
+    return (n + 3) / 4 + !n;
+}
+
 static __global__ void send_logits_kernel(const __grid_constant__ struct sv_join_site s,
                                           const __grid_constant__ struct columns c)
 {
@@ -281,7 +325,7 @@ static __global__ void send_logits_kernel(const __grid_constant__ struct sv_join
     sv_pdl_wait();
     const int32_t q = blockIdx.y;
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = part_size(c, s.rank, q);
-    if (4 * i >= n && i) /* something is sent where there are no columns, or no rows */
+    if (4 * i >= n && i)
         return;
     uint32_t w[4];
 #pragma unroll
@@ -328,14 +372,21 @@ void sv_cuda_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *
         widest = width > widest ? width : widest;
         most_rows = c.rows[r].n > most_rows ? c.rows[r].n : most_rows;
     }
+    size_t to[SV_MAX_RANKS] = {}, from[SV_MAX_RANKS] = {};
+    for (int32_t r = 0; r < n; r++) {
+        to[r] = (size_t)part_places(part_size(c, own, r)) * sizeof(uint4);
+        from[r] = (size_t)part_places(part_size(c, r, own)) * sizeof(uint4);
+    }
     const int64_t sent = (int64_t)most_rows * (c.first[own + 1] - c.first[own]),
                   taken = (int64_t)c.rows[own].n * widest;
     const struct sv_join_site s =
         sv_cuda_join_site(cu, p->join, (size_t)p->n_rows * (size_t)widest * sizeof(float));
     sv_cuda_launch(cu, "logits for other ranks", send_logits_kernel,
-                   dim3(blocks((sent + 3) / 4 + !sent), (unsigned)n), THREADS, 0, s, c);
+                   dim3(blocks(part_places(sent)), (unsigned)n), THREADS, 0, s, c);
+    if (cu->peers->hosts)
+        sv_cuda_hosts_exchange(cu, &s, to, from);
     sv_cuda_launch(cu, "logits of other ranks", take_logits_kernel,
-                   dim3(blocks((taken + 3) / 4 + !taken), (unsigned)n), THREADS, 0, s, c);
+                   dim3(blocks(part_places(taken)), (unsigned)n), THREADS, 0, s, c);
 }
 
 /* ---------------------------------------------------------------- rows that were dealt */
@@ -402,12 +453,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const int32_t first = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
     sv_pdl_launch();
     sv_pdl_wait();
-    for (int32_t i = first; i < c.places; i += step)
+    for (int32_t i = first; i < c.places && !s.ahead; i += step)
         if (!i || word_at(c, s.rank, 4 * (i - 1)))
             sv_join_send(s, i,
                          exchange(i ? rows_place(c, s.rank, i) : fault_place(s.fault), 0xffffffffu,
                                   NO_TOKEN));
-    for (int32_t r = 0; r < s.n; r++)
+    for (int32_t r = 0; r < s.n && !s.sends; r++)
         for (int32_t i = first; i < c.places && r != s.rank; i += step) {
             if (i && !word_at(c, r, 4 * (i - 1)))
                 break;
@@ -440,7 +491,10 @@ void sv_cuda_share_rows(struct sv_dev *dev, const struct sv_p_share_rows *p)
     SV_REQUIRE(most_rows * row_words <= INT32_MAX - 8);
     c.places = (int32_t)(1 + (most_rows * row_words + 3) / 4);
     const unsigned wanted = blocks(c.places), room = (unsigned)cu->n_sms;
-    sv_cuda_launch(cu, "what ranks made of their rows", share_rows_kernel,
-                   wanted < room ? wanted : room, THREADS, 0,
-                   sv_cuda_join_site(cu, SV_JOIN_ROWS, (size_t)c.places * sizeof(uint4)), c);
+    const size_t n_bytes = (size_t)c.places * sizeof(uint4);
+    send_and_take(cu, sv_cuda_join_site(cu, SV_JOIN_ROWS, n_bytes), n_bytes,
+                  [cu, &c, wanted, room](const struct sv_join_site &s) {
+                      sv_cuda_launch(cu, "what ranks made of their rows", share_rows_kernel,
+                                     wanted < room ? wanted : room, THREADS, 0, s, c);
+                  });
 }

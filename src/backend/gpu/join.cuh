@@ -20,11 +20,12 @@
 /* A join as its kernels see it: handed over by value. Places are counted in 16 bytes. */
 struct sv_join_site {
     int32_t rank, n, kind;
-    uint4 *to[SV_MAX_RANKS]; /* this rank's part in the windows of the others */
+    uint4 *to[SV_MAX_RANKS]; /* this rank's part in the windows of the others, or for other hosts */
     uint4 *from;             /* rank r's part in the own window: at from + r * apart */
     int32_t apart;
     int32_t share; /* two shots: a rank adds up so many places of each row for all; 0: one shot */
     bool ahead;    /* a kernel before has sent the part; in two shots the sums, to itself as well */
+    bool sends;    /* another kernel takes: between them parts are exchanged with other hosts */
     const struct sv_slice *own; /* the rows that the part has, the others are -0.0; NULL: all */
     uint4 *dead;                /* x: the device is */
     const uint4 *stop;          /* x, set by the host: it shall be */

@@ -384,9 +384,10 @@ static void norm_join_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm 
 {
     struct sv_join_site s = sv_cuda_join_rows(
         cu, p->join, p->join == SV_JOIN_MIXER ? p->own_rows : NULL, p->n_rows, p->d);
-    auto kernel = s.share ? join_kernel<T, TWO_SHOTS>(a) : join_kernel<T, ONE_SHOT>(a);
+    const bool ahead = s.share || cu->peers->hosts;
+    auto kernel = ahead ? join_kernel<T, TWO_SHOTS>(a) : join_kernel<T, ONE_SHOT>(a);
     int32_t blocks = p->n_rows;
-    if (s.share) {
+    if (ahead) {
         sv_cuda_join_ahead(cu, &s, p->delta, p->row_index, p->n_rows, p->d, cu->n_sms);
     } else if (p->n_rows > cu->n_sms && p->n_rows > resident(cu, kernel, threads)) {
         kernel = join_kernel<T, MANY_ROWS>(a);

@@ -28,6 +28,9 @@
 #define SV_GPU_LIBRARY "HIP"
 #define SV_GPU_CALL "hip"
 #define SV_GPU_MAKER "AMD"
+#define SV_NCCL "RCCL"
+#define SV_NCCL_FILE "librccl.so.1"
+#define SV_NCCL_PACKAGE "ROCm's package rccl"
 #define sv_cuda_open sv_hip_open
 #define sv_cuda_present sv_hip_present
 
