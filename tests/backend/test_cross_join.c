@@ -128,6 +128,9 @@ static int32_t n_gpus(void)
     }
 }
 
+/* Whether the rigs that follow are on two hosts; a GPU has one rank then. */
+static bool play_hosts;
+
 /* The most ranks that a test may have here; skips it, aloud, where there is no GPU. */
 static int32_t most_ranks(void)
 {
@@ -137,7 +140,7 @@ static int32_t most_ranks(void)
         skip();
     }
     print_message("%d GPUs\n", n);
-    return n > ON_ONE ? n < BIG ? n : BIG : ON_ONE;
+    return n > ON_ONE || play_hosts ? n < BIG ? n : BIG : ON_ONE;
 }
 
 static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool spread)
@@ -181,9 +184,6 @@ static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool
     free(head);
     free(norm);
 }
-
-/* Whether the rigs that follow are on two hosts. */
-static bool play_hosts;
 
 static void *join_main(void *arg)
 {
@@ -856,8 +856,8 @@ static void hosts(void **state)
         skip();
     }
     play_hosts = true;
-    run_all(rank_main, gpus < BIG ? gpus : BIG, ROUNDS);
-    run_all(replay_main, gpus < BIG ? gpus : BIG, 1);
+    run_all(rank_main, most_ranks(), ROUNDS);
+    run_all(replay_main, most_ranks(), 1);
     own_rows(state);
     dealt_rows(state);
     faults(state);

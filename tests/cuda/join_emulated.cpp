@@ -125,7 +125,7 @@ struct device {
         with.failure = &w->failure;
         ok = sv_cuda_hosts_open(&cu, &with, &err) == SV_OK;
         if (!ok)
-            printf("rank %d: %s\n", rank, err.msg);
+            fprintf(stderr, "rank %d: %s\n", rank, err.msg);
     }
     ~device()
     {

@@ -7,8 +7,8 @@
  * the far ranks' parts into the own window, where the next kernel takes them as if they had been
  * written by a near rank. The library's kernels wait without a limit, which the host sees to
  * (peers.cu); its calls that may wait for other ranks are made by a thread, which is left behind
- * where it takes too long. Must not: be relied on for an order of sums, or call what waits in a
- * step.
+ * where it takes too long. Must not: be relied on for an order of sums, or, in a step, call what
+ * waits or start a thread.
  */
 #include "backend/cuda/nccl.h"
 #include "backend/cuda/vendor.h"
@@ -101,13 +101,16 @@ void sv_cuda_hosts_exchange(struct sv_cuda *cu, const struct sv_join_site *s, co
 
 /* ---------------------------------------------------------------- what may wait */
 
-/* The first exchange is enqueued here, since that makes connections. */
-static void *connect_main(void *arg)
+enum { CONNECTED = 1, ABORTED };
+
+/* The first exchange is enqueued here as well, since that makes connections. To abort ends all
+ * exchanges at once, but returns when no graph has any. */
+static void *library_main(void *arg)
 {
     struct sv_cuda_hosts *h = (struct sv_cuda_hosts *)arg;
     cudaSetDevice(h->ordinal);
     int rc = h->call.init_rank(&h->comm, h->ranks.n, h->id, h->ranks.rank);
-    if (!rc && !__atomic_load_n(&h->ends, __ATOMIC_ACQUIRE)) {
+    if (!rc && !sv_count_read(&h->told)) {
         uint8_t *const at = h->outgoing;
         rc = h->call.group_start();
         for (int32_t r = 0; r < h->ranks.n && !rc; r++)
@@ -119,31 +122,12 @@ static void *connect_main(void *arg)
         rc = first_of(rc, h->call.group_end());
     }
     h->rc = rc;
-    sv_count_set(&h->done, 1);
+    sv_count_set(&h->done, CONNECTED);
+    sv_count_wait(&h->told, 1, NULL, 0, -1);
+    if (h->comm)
+        h->call.abort(h->comm);
+    sv_count_set(&h->done, ABORTED);
     return NULL;
-}
-
-/* Exchanges end at once; the call itself returns when no graph has any. */
-static void *abort_main(void *arg)
-{
-    struct sv_cuda_hosts *h = (struct sv_cuda_hosts *)arg;
-    cudaSetDevice(h->ordinal);
-    h->call.abort(h->comm);
-    sv_count_set(&h->done, 1);
-    return NULL;
-}
-
-/* False: it has not ended by then, or a rank has failed. */
-static bool ended(struct sv_cuda_hosts *h, int32_t limit_s, const uint32_t *stop)
-{
-    if (!h->thread)
-        return true;
-    if (sv_count_wait(&h->done, 1, stop, 0, (int64_t)limit_s * 1000000))
-        return false;
-    sv_thread_join(h->thread);
-    h->thread = NULL;
-    sv_count_set(&h->done, 0);
-    return true;
 }
 
 /* ---------------------------------------------------------------- open */
@@ -185,16 +169,15 @@ static int share_id(struct sv_cuda_hosts *h, const struct sv_peers *p, struct sv
 
 static int connect_ranks(struct sv_cuda_hosts *h, const struct sv_peers *p, struct sv_err *err)
 {
-    if (sv_thread_start(&h->thread, connect_main, h, err))
+    if (sv_thread_start(&h->thread, library_main, h, err))
         return SV_EFULL;
-    if (ended(h, CONNECT_S, &p->failure->stop))
-        return h->rc ? fail_call(h, h->rc, "connecting ranks on several hosts", err) : SV_OK;
-    __atomic_store_n(&h->ends, true, __ATOMIC_RELEASE);
-    return sv_fail(err, SV_EDEVICE, -1,
-                   SV_NCCL " has not connected rank %d with other hosts within %d s: "
-                           "NCCL_SOCKET_IFNAME names the network to use, NCCL_DEBUG=INFO says "
-                           "where it waits",
-                   h->ranks.rank, (int)CONNECT_S);
+    if (sv_count_wait(&h->done, CONNECTED, &p->failure->stop, 0, CONNECT_S * 1000000LL))
+        return sv_fail(err, SV_EDEVICE, -1,
+                       SV_NCCL " has not connected rank %d with other hosts within %d s: "
+                               "NCCL_SOCKET_IFNAME names the network to use, NCCL_DEBUG=INFO says "
+                               "where it waits",
+                       h->ranks.rank, (int)CONNECT_S);
+    return h->rc ? fail_call(h, h->rc, "connecting ranks on several hosts", err) : SV_OK;
 }
 
 int sv_cuda_hosts_open(struct sv_cuda *cu, const struct sv_peers *peers, struct sv_err *err)
@@ -238,11 +221,8 @@ const char *sv_cuda_hosts_broken(struct sv_cuda *cu)
 
 void sv_cuda_hosts_end(struct sv_cuda *cu)
 {
-    struct sv_cuda_hosts *h = cu->peers->hosts;
-    const bool now = h->comm && !h->ends && !h->thread;
-    h->ends = true;
-    if (now)
-        sv_thread_start(&h->thread, abort_main, h, NULL);
+    cu->peers->hosts->ends = true;
+    sv_count_set(&cu->peers->hosts->told, 1);
 }
 
 void sv_cuda_hosts_close(struct sv_cuda *cu)
@@ -250,12 +230,15 @@ void sv_cuda_hosts_close(struct sv_cuda *cu)
     struct sv_cuda_hosts *h = cu->peers->hosts;
     if (!h)
         return;
-    if (sv_cuda_frees(cu))
-        sv_cuda_hosts_end(cu);
+    const bool waits = sv_cuda_frees(cu) && sv_count_read(&h->done);
+    sv_cuda_hosts_end(cu);
     /* A thread that does not end has the table. */
-    const bool alone = ended(h, h->comm && sv_cuda_frees(cu) ? ABORT_S : 0, NULL);
+    const bool over = !h->thread || sv_count_wait(&h->done, ABORTED, NULL, 0,
+                                                  waits ? ABORT_S * 1000000LL : 0) == SV_WAIT_OK;
+    if (h->thread && over)
+        sv_thread_join(h->thread);
     sv_cuda_drop(cu, h->outgoing);
-    if (alone)
+    if (over)
         sv_free(h);
     cu->peers->hosts = NULL;
 }
