@@ -6,8 +6,10 @@
  * 16 of them and half of the keys' numbers each, in registers. Their sums are added in shared
  * memory, a column per lane: one wave computes u of a chunk, from products with keys, while those
  * with queries are computed; two compute the outputs of the last chunk. Four more load chunks,
- * three ahead, and compute their weights. Arithmetic: gdn_scan.cuh. Must not: be used where rows
- * are not whole keys and values, or in waves of 64.
+ * three ahead, and compute their weights a chunk after these were asked for. Each kind of wave has
+ * its own loop over the chunks, with two barriers for each: one kind's registers are not live in
+ * another's. Arithmetic: gdn_scan.cuh. Must not: be used where rows are not whole keys and values,
+ * or in waves of 64.
  */
 #include "backend/gpu/gdn_scan.cuh"
 
@@ -18,7 +20,8 @@ enum {
     OUTPUTS = 2 * WAVES,  /* two waves of outputs, */
     SOLVES = OUTPUTS + 2, /* one of u */
     LONG_WAVES = SOLVES + 1,
-    FEW_LINES = 10 /* of a chunk; with 11, as many products as the others, sm_80 spills */,
+    FEW_LINES = 10, /* of a chunk; with 11, as many products as the others, sm_80 spills */
+    EARLY = 8,      /* rows of a chunk whose weights fit in registers before they are needed */
     QUERIES = tiles<2>::BYTES,
     VALUES = 2 * QUERIES,
     STAGE = VALUES + GDN_CHUNK * LONG_COLS * 4,
@@ -32,32 +35,61 @@ struct long_shared {
     long_lines u;
 };
 
-/* Of a column: a lane each. */
+/* What a column's u needs besides products with keys: in registers before these are there. A lane
+ * has a column; weights are the same in all lanes. */
+struct long_column {
+    float v[GDN_CHUNK], decay[GDN_CHUNK], beta[GDN_CHUNK];
+    float by[GDN_CHUNK][GDN_CHUNK]; /* [j][i], i > j */
+};
+/* Weights of u of rows from FROM to TO. */
+template <int FROM, int TO>
+static __device__ __forceinline__ void long_weights(const struct chunk_shared &m,
+                                                    struct long_column &k)
+{
+#pragma unroll
+    for (int j = FROM; j < TO; j++)
+#pragma unroll
+        for (int i = (j + 1) / 2 * 2; i < GDN_CHUNK; i += 2) {
+            const float2 by = *(const float2 *)m.by[j][i / 2].kk;
+            k.by[j][i] = by.x, k.by[j][i + 1] = by.y;
+        }
+}
 [[maybe_unused]] static __device__ __forceinline__ void
-long_solve(const struct chunk &c, const struct chunk_shared &m, const uint8_t *values,
+long_take(const struct chunk_shared &m, const uint8_t *values, struct long_column &k)
+{
+    const int32_t col = gpu_lane();
+#pragma unroll
+    for (int i = 0; i < GDN_CHUNK; i++)
+        k.v[i] = *((const float *)(values + gpu_place<4 * LONG_COLS>(i, col / 4)) + col % 4);
+#pragma unroll
+    for (int i = 0; i < GDN_CHUNK; i += 4) {
+        const float4 decay = *(const float4 *)&m.decay[i], beta = *(const float4 *)&m.beta[i];
+        k.decay[i] = decay.x, k.decay[i + 1] = decay.y;
+        k.decay[i + 2] = decay.z, k.decay[i + 3] = decay.w;
+        k.beta[i] = beta.x, k.beta[i + 1] = beta.y;
+        k.beta[i + 2] = beta.z, k.beta[i + 3] = beta.w;
+    }
+    long_weights<0, EARLY>(m, k);
+}
+[[maybe_unused]] static __device__ __forceinline__ void
+long_solve(const struct chunk &c, const struct chunk_shared &m, struct long_column &k,
            const long_lines (&keys)[2], long_lines &to)
 {
     const int32_t col = gpu_lane();
     float u[GDN_CHUNK], sum[GDN_CHUNK];
+    long_weights<EARLY, GDN_CHUNK - 1>(m, k);
 #pragma unroll
     for (int i = 0; i < GDN_CHUNK; i++) {
-        const float v = *((const float *)(values + gpu_place<4 * LONG_COLS>(i, col / 4)) + col % 4),
-                    of_keys = __fadd_rn(keys[0][i][col], keys[1][i][col]);
+        const float of_keys = __fadd_rn(keys[0][i][col], keys[1][i][col]);
         sum[i] = 0;
-        u[i] = i < c.lo ? v : __fmaf_rn(-m.decay[i], of_keys, v);
+        u[i] = i < c.lo ? k.v[i] : __fmaf_rn(-k.decay[i], of_keys, k.v[i]);
     }
 #pragma unroll
     for (int j = 0; j < GDN_CHUNK; j++) {
-        const float known = __fmul_rn(m.beta[j], __fsub_rn(u[j], sum[j]));
-        u[j] = known;
+        u[j] = __fmul_rn(k.beta[j], __fsub_rn(u[j], sum[j]));
 #pragma unroll
-        for (int i = j / 2 * 2; i < GDN_CHUNK; i += 2) {
-            const float2 by = *(const float2 *)m.by[j][i / 2].kk;
-            if (i > j)
-                sum[i] = __fmaf_rn(by.x, known, sum[i]);
-            if (i + 1 > j)
-                sum[i + 1] = __fmaf_rn(by.y, known, sum[i + 1]);
-        }
+        for (int i = j + 1; i < GDN_CHUNK; i++)
+            sum[i] = __fmaf_rn(k.by[j][i], u[j], sum[i]);
     }
     /* Behind all loads, which would wait for stores in between. */
 #pragma unroll
@@ -157,7 +189,6 @@ static __global__ void __launch_bounds__(LONG_WAVES * 32, 1)
     GPU_SHARED(stages);
     __shared__ __align__(16) struct long_shared m;
     const int wave = gpu_wave();
-    const bool computes = wave < WAVES, brings = !computes && wave < 2 * WAVES;
     const auto number = [](const struct chunk &c) { return c.first / GDN_CHUNK; };
     const auto stage_of = [&](const struct chunk &c) {
         return stages + number(c) % STAGES * STAGE;
@@ -165,32 +196,6 @@ static __global__ void __launch_bounds__(LONG_WAVES * 32, 1)
     const auto weights_of = [&](const struct chunk &c) -> struct chunk_shared &
     {
         return m.of[number(c) % 3];
-    };
-    struct weights f;
-    /* A chunk's copies and weights on their way, if there is such a chunk; */
-    const auto begin = [&](const struct work &w, int32_t first) {
-        if (first >= w.seg.end)
-            return;
-        const struct chunk c = chunk_at(a, w, first);
-        const uint32_t at = gpu_shared_at(stage_of(c));
-        bring<2, true, LONG_COLS>(a, w, c, wave % WAVES, at, at + QUERIES, at + VALUES);
-        fetch_weights(a, w, c, f);
-    };
-    /* its weights in their places; */
-    const auto put = [&](const struct work &w, int32_t first) {
-        if (first < w.seg.end)
-            put_weights(f, weights_of(chunk_at(a, w, first)));
-    };
-    /* and its copies, of which those of the next chunk need not be there. */
-    const auto end = [&](const struct work &w, int32_t first) {
-        if (first >= w.seg.end)
-            return;
-        const struct chunk c = chunk_at(a, w, first);
-        if (first + GDN_CHUNK < w.seg.end)
-            gpu_copy_wait<1>(1, 0);
-        else
-            gpu_copy_wait<0>(0, 0);
-        put_kept<true>(a, w, c, wave % WAVES, gpu_shared_at(stage_of(c)));
     };
     sv_pdl_launch();
     if (!a.g.early)
@@ -204,29 +209,18 @@ static __global__ void __launch_bounds__(LONG_WAVES * 32, 1)
     w.h = (int32_t)blockIdx.x / (GDN_KEY / LONG_COLS);
     w.kh = w.h / (a.g.shape.n_v_heads / a.g.shape.n_k_heads);
     w.col0 = (int32_t)blockIdx.x % (GDN_KEY / LONG_COLS) * LONG_COLS;
-    const struct part p = {wave % 2 * 16 + gpu_run_row(gpu_lane()) * GPU_LINES, wave / 2};
-    float s[HALF_TILES][SUMS];
-    if (computes)
+    const int32_t end = w.seg.end;
+    if (wave < WAVES) {
+        const struct part p = {wave % 2 * 16 + gpu_run_row(gpu_lane()) * GPU_LINES, wave / 2};
+        float s[HALF_TILES][SUMS];
         move_part<false>(a, w, p, s);
-    bool changed = false;
-    sv_pdl_wait(); /* no-op after the one above */
-    const int32_t pos = state_pos(a.g, slot_of(a, w), w.seg, w.h);
-    struct chunk c = chunk_at(a, w, pos);
-    if (brings) {
-        begin(w, pos);
-        put(w, pos);
-        begin(w, pos + GDN_CHUNK);
-        end(w, pos);
-        put(w, pos + GDN_CHUNK);
-        begin(w, pos + 2 * GDN_CHUNK);
-    }
-    __syncthreads();
-    for (;;) {
-        const int32_t next = c.first + GDN_CHUNK;
-        const struct chunk_shared &mine = weights_of(c);
-        const uint32_t keys = gpu_shared_at(stage_of(c));
-        uint32_t cut[HALF_TILES][2][PAIRS];
-        if (computes) {
+        bool changed = false;
+        sv_pdl_wait(); /* no-op after the one above */
+        struct chunk c = chunk_at(a, w, state_pos(a.g, slot_of(a, w), w.seg, w.h));
+        __syncthreads();
+        for (; c.first < end; c = chunk_after(a, w, c)) {
+            const uint32_t keys = gpu_shared_at(stage_of(c));
+            uint32_t cut[HALF_TILES][2][PAIRS];
 #pragma unroll
             for (int t = 0; t < HALF_TILES; t++)
 #pragma unroll
@@ -236,24 +230,12 @@ static __global__ void __launch_bounds__(LONG_WAVES * 32, 1)
                     cut[t][0][e] = two[0], cut[t][1][e] = two[1];
                 }
             long_products(cut, keys, p.half * HALF_TILES, p.col, m.keys[p.half]);
-        }
-        __syncthreads(); /* products of keys are there, outputs of the last chunk are done */
-        if (computes) {
+            __syncthreads(); /* products of keys are there, outputs of the last chunk are done */
             long_products(cut, keys + QUERIES, p.half * HALF_TILES, p.col, m.queries[p.half]);
-        } else if (brings) {
-            put(w, next + GDN_CHUNK);
-            end(w, next);
-        } else if (wave == SOLVES) {
-            long_solve(c, mine, stage_of(c) + VALUES, m.keys, m.u);
-        }
-        __syncthreads(); /* u is there, and the next chunk */
-        if (brings) {
-            begin(w, next + 2 * GDN_CHUNK);
-        } else if (wave == OUTPUTS) {
-            long_outputs<0, FEW_LINES>(a, w, c, mine, m.queries, m.u);
-        } else if (wave == OUTPUTS + 1) {
-            long_outputs<FEW_LINES, GDN_CHUNK>(a, w, c, mine, m.queries, m.u);
-        } else if (computes && c.folds) {
+            __syncthreads(); /* u is there, and the next chunk */
+            if (!c.folds)
+                continue;
+            const struct chunk_shared &mine = weights_of(c);
             float u[SUMS];
             uint32_t parts[2][PAIRS];
             if (!c.committed && changed)
@@ -267,12 +249,79 @@ static __global__ void __launch_bounds__(LONG_WAVES * 32, 1)
                 fold_tile<2>(s[t], parts, keys, p.half * HALF_TILES + t, mine.decay[GDN_CHUNK - 1]);
             changed = c.committed;
         }
-        if (next >= w.seg.end)
-            break;
-        c = chunk_at(a, w, next);
+        if (changed)
+            move_part<true>(a, w, p, s);
+        return;
     }
-    if (changed)
-        move_part<true>(a, w, p, s);
+    sv_pdl_wait(); /* no-op after the one above */
+    struct chunk c = chunk_at(a, w, state_pos(a.g, slot_of(a, w), w.seg, w.h));
+    if (wave < 2 * WAVES) {
+        /* Copies of a chunk and its weights, in registers until the chunk after it is asked for. */
+        struct weights f;
+        const auto copy = [&](const struct chunk &of) {
+            const uint32_t at = gpu_shared_at(stage_of(of));
+            if (of.first < end)
+                bring<2, true, LONG_COLS>(a, w, of, wave % WAVES, at, at + QUERIES, at + VALUES);
+        };
+        const auto fetch = [&](const struct chunk &of) {
+            if (of.first < end)
+                fetch_weights(a, w, of, f);
+        };
+        const auto put = [&](const struct chunk &of) {
+            if (of.first < end)
+                put_weights(f, weights_of(of));
+        };
+        /* A chunk's copies are there; those of the next one need not be. */
+        const auto finish = [&](const struct chunk &of) {
+            if (of.first >= end)
+                return;
+            if (of.first + GDN_CHUNK < end)
+                gpu_copy_wait<1>(1, 0);
+            else
+                gpu_copy_wait<0>(0, 0);
+            put_kept<true>(a, w, of, wave % WAVES, gpu_shared_at(stage_of(of)));
+        };
+        struct chunk next = chunk_after(a, w, c), ahead = chunk_after(a, w, next);
+        copy(c);
+        fetch(c);
+        copy(next);
+        put(c);
+        fetch(next);
+        finish(c);
+        copy(ahead);
+        put(next);
+        fetch(ahead);
+        __syncthreads();
+        for (; c.first < end; c = next, next = chunk_after(a, w, c)) {
+            const struct chunk later = chunk_after(a, w, ahead);
+            __syncthreads();
+            finish(next);
+            copy(later);
+            __syncthreads();
+            put(ahead);
+            fetch(later);
+            ahead = later;
+        }
+    } else if (wave == SOLVES) {
+        __syncthreads();
+        for (; c.first < end; c = chunk_after(a, w, c)) {
+            struct long_column k;
+            long_take(weights_of(c), stage_of(c) + VALUES, k);
+            __syncthreads();
+            long_solve(c, weights_of(c), k, m.keys, m.u);
+            __syncthreads();
+        }
+    } else {
+        __syncthreads();
+        for (; c.first < end; c = chunk_after(a, w, c)) {
+            __syncthreads();
+            __syncthreads();
+            if (wave == OUTPUTS)
+                long_outputs<0, FEW_LINES>(a, w, c, weights_of(c), m.queries, m.u);
+            else
+                long_outputs<FEW_LINES, GDN_CHUNK>(a, w, c, weights_of(c), m.queries, m.u);
+        }
+    }
 }
 
 bool sv_gdn_long(struct sv_cuda *cu, const struct scan_args &a)

@@ -56,18 +56,30 @@ struct chunk {
     int32_t ring0, k_ring0; /* rows of the rings that its first line has */
     bool committed, folds;
 };
-static __device__ __forceinline__ struct chunk chunk_at(const struct scan_args &a,
-                                                        const struct work &w, int32_t first)
+static __device__ __forceinline__ struct chunk chunk_of(const struct work &w, int32_t first,
+                                                        int32_t ring0, int32_t k_ring0)
 {
     struct chunk c;
     c.first = first;
-    c.ring0 = first % a.g.block.ring;
-    c.k_ring0 = first % a.g.block.k_ring;
+    c.ring0 = ring0;
+    c.k_ring0 = k_ring0;
     c.lo = min(max(w.seg.base - first, 0), GDN_CHUNK);
     c.hi = min(w.seg.end - first, GDN_CHUNK);
     c.committed = c.lo == GDN_CHUNK || w.seg.prompt;
     c.folds = c.hi == GDN_CHUNK && (c.committed || first + GDN_CHUNK < w.seg.end);
     return c;
+}
+static __device__ __forceinline__ struct chunk chunk_at(const struct scan_args &a,
+                                                        const struct work &w, int32_t first)
+{
+    return chunk_of(w, first, first % a.g.block.ring, first % a.g.block.k_ring);
+}
+/* The next one, without a division. */
+[[maybe_unused]] static __device__ __forceinline__ struct chunk
+chunk_after(const struct scan_args &a, const struct work &w, const struct chunk &c)
+{
+    return chunk_of(w, c.first + GDN_CHUNK, gdn_around(c.ring0 + GDN_CHUNK, a.g.block.ring),
+                    gdn_around(c.k_ring0 + GDN_CHUNK, a.g.block.k_ring));
 }
 
 /* ---------------------------------------------------------------- what a chunk needs */
@@ -127,8 +139,11 @@ static __device__ __forceinline__ float gate_of(const struct scan_args &a, const
                                                 const struct chunk &c, int32_t line)
 {
     const int32_t nv = a.g.shape.n_v_heads;
-    return line < c.lo ? (slot_of(a, w).g + (int64_t)w.h * a.g.block.ring)[ring_row(a, c, line)]
-                       : (a.g.mid.gate + (row_of(w, c, 0) * 2 + 1) * nv + w.h)[line * 2 * nv];
+    /* One load: of two in branches each would be waited for. */
+    const float *const at =
+        line < c.lo ? slot_of(a, w).g + (int64_t)w.h * a.g.block.ring + ring_row(a, c, line)
+                    : a.g.mid.gate + (row_of(w, c, 0) * 2 + 1) * nv + w.h + line * 2 * nv;
+    return *at;
 }
 
 /* Weights of rows of one chunk, a few of each thread, in registers on their way: of thread t, rows
