@@ -329,8 +329,8 @@ bool sv_gdn_long(struct sv_cuda *cu, const struct scan_args &a)
     const struct sv_gdn_shape &s = a.g.shape;
     const dim3 grid((unsigned)(s.n_v_heads * (GDN_KEY / LONG_COLS)), (unsigned)a.g.rows.n_segs);
     if constexpr (GPU_WAVE == 32)
-        if ((int64_t)grid.x * grid.y <= cu->n_sms && s.k_dim == GDN_KEY && s.v_dim == GDN_KEY &&
-            cu->act == SV_BF16 && cu->smem_block >= STAGES * STAGE + sizeof(struct long_shared)) {
+        if (s.k_dim == GDN_KEY && s.v_dim == GDN_KEY && cu->act == SV_BF16 &&
+            cu->smem_block >= STAGES * STAGE + sizeof(struct long_shared)) {
             launch_scan(cu, long_kernel<GPU_WAVE>, grid, LONG_WAVES * 32, STAGES * STAGE, a);
             return true;
         }

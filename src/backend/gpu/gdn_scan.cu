@@ -4,8 +4,8 @@
  *
  * Called through the table in device.cu. A thread block takes one chunk after the other. All its
  * waves copy and compute, and several thread blocks a multiprocessor hide latency; few long
- * segments have more waves, or a kernel of their own (gdn_long.cu). Must not: do other arithmetic
- * for many rows than for one.
+ * segments have a kernel of their own (gdn_long.cu). Must not: do other arithmetic for many rows
+ * than for one.
  */
 #include "backend/gpu/gdn_scan.cuh"
 
@@ -124,61 +124,6 @@ static __global__ void __launch_bounds__(THREADS, !WHOLE || PARTS > 2 ? 2 : 3)
         move_state<true, WHOLE>(gpu_args(a), w, s);
 }
 
-/* For long segments whose thread blocks are few, but more than gdn_long.cu takes: four more waves
- * prepare the next chunk. */
-template <int PARTS>
-static __global__ void __launch_bounds__(2 * THREADS, 1)
-    helped_kernel(const __grid_constant__ struct scan_args a)
-{
-    GPU_SHARED(tile_bytes);
-    __shared__ __align__(16) struct chunk_shared both[2];
-    const bool helps = threadIdx.x >= THREADS;
-    const auto stage_of = [&](const struct chunk &c) {
-        return tile_bytes + c.first / GDN_CHUNK % stage<PARTS>::NUMBER * stage<PARTS>::BYTES;
-    };
-    const auto prepare = [&](const struct work &w, const struct chunk &c) {
-        const uint32_t at = gpu_shared_at(stage_of(c));
-        struct weights f;
-        bring<PARTS, true>(gpu_args(a), w, c, gpu_wave() % WAVES, at, at + stage<PARTS>::QUERIES,
-                           at + stage<PARTS>::V);
-        fetch_weights(gpu_args(a), w, c, f);
-        put_weights(f, both[c.first / GDN_CHUNK % 2]);
-        gpu_copy_wait<0>(0, 0);
-        put_kept<true>(gpu_args(a), w, c, gpu_wave() % WAVES, at);
-    };
-    float s[TILES][SUMS];
-    sv_pdl_launch();
-    if (!a.g.early)
-        sv_pdl_wait();
-    const struct gdn_seg seg = gdn_seg_at(a.g, (int32_t)blockIdx.y);
-    if (seg.n == 0) {
-        sv_pdl_wait();
-        return;
-    }
-    const struct work w = work_of<true>(a, seg);
-    if (!helps)
-        move_state<false, true>(gpu_args(a), w, s);
-    bool changed = false;
-    sv_pdl_wait(); /* no-op after the one above */
-    struct chunk c = chunk_at(gpu_args(a), w, state_pos(a.g, slot_of(a, w), seg, w.h));
-    if (helps)
-        prepare(w, c);
-    for (;;) {
-        const int32_t next = c.first + GDN_CHUNK;
-        __syncthreads(); /* this chunk is there, the one before is done */
-        if (!helps)
-            do_chunk<PARTS, true>(gpu_args(a), w, c, both[c.first / GDN_CHUNK % 2], stage_of(c), s,
-                                  changed);
-        else if (next < w.seg.end)
-            prepare(w, chunk_at(gpu_args(a), w, next));
-        if (next >= w.seg.end)
-            break;
-        c = chunk_at(gpu_args(a), w, next);
-    }
-    if (changed)
-        move_state<true, true>(gpu_args(a), w, s);
-}
-
 void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
@@ -187,19 +132,13 @@ void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
     const dim3 grid((unsigned)(s.n_v_heads * ((s.v_dim + COLS - 1) / COLS)),
                     (unsigned)p->rows.n_segs);
     const bool half = cu->act == SV_BF16, whole = s.k_dim == GDN_KEY && s.v_dim == GDN_KEY;
-    void (*kernel)(struct scan_args) = whole ? scan_kernel<2, true> : scan_kernel<2, false>;
     /* Where thread blocks are few and segments long, what counts is the time of a chunk. */
-    const bool few =
-        p->rows.n_rows > LONG * p->rows.n_segs && (int64_t)grid.x * grid.y <= cu->n_sms;
-    int threads = THREADS;
-    if (few && sv_gdn_long(cu, a))
+    if (p->rows.n_rows > LONG * p->rows.n_segs && (int64_t)grid.x * grid.y <= cu->n_sms &&
+        sv_gdn_long(cu, a))
         return;
-    /* Waves of 64 have half the registers of these to themselves. */
-    if constexpr (GPU_WAVE == 32)
-        if (whole && few)
-            kernel = helped_kernel<2>, threads = 2 * THREADS;
     if (half)
-        launch_scan(cu, kernel, grid, threads, stage<2>::ALL, a);
+        launch_scan(cu, whole ? scan_kernel<2, true> : scan_kernel<2, false>, grid, THREADS,
+                    stage<2>::ALL, a);
     else
         launch_scan(cu, whole ? scan_kernel<3, true> : scan_kernel<3, false>, grid, THREADS,
                     stage<3>::ALL, a);
