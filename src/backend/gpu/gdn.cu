@@ -55,10 +55,11 @@ struct pair {
 };
 /* The first one of a thread; of all channels, others are CONV_THREADS further each: n. */
 template <bool ALL>
-static __device__ __forceinline__ struct pair pair_at(const struct sv_gdn_shape &s,
+static __device__ __forceinline__ struct pair pair_at(const struct gdn_args &g,
                                                       const struct share<ALL> &w, int32_t n)
 {
-    const int32_t values = s.n_v_heads / s.n_k_heads * s.v_dim,
+    const struct sv_gdn_shape &s = g.shape;
+    const int32_t values = g.each * s.v_dim,
                   p = ALL ? (int32_t)threadIdx.x + n * CONV_THREADS
                       : w.part == 0
                           ? (int32_t)threadIdx.x % CONV_PAIRS
@@ -73,12 +74,10 @@ static __device__ __forceinline__ struct pair pair_at(const struct sv_gdn_shape 
     return c;
 }
 template <bool ALL>
-static __device__ __forceinline__ int32_t n_pairs(const struct sv_gdn_shape &s,
+static __device__ __forceinline__ int32_t n_pairs(const struct gdn_args &g,
                                                   const struct share<ALL> &w)
 {
-    return ALL ? (s.k_dim + s.n_v_heads / s.n_k_heads * s.v_dim / 2 + CONV_THREADS - 1) /
-                     CONV_THREADS
-               : 1;
+    return ALL ? (g.shape.k_dim + g.each * g.shape.v_dim / 2 + CONV_THREADS - 1) / CONV_THREADS : 1;
 }
 
 /* Of a pair of channels: weights, and the rows before its first one. */
@@ -306,17 +305,16 @@ static __device__ __forceinline__ void dots_of_parts(const struct conv_args &a,
     for (int t = 0; t < GDN_KEY / 16; t++) {
         if (t * 16 >= a.g.shape.k_dim)
             break;
-        uint32_t x[2][SUMS / 2], k[2][SUMS / 2];
-#pragma unroll
-        for (int p = 0; p < 2; p++) {
-            gpu_load_p<PARTS_LINE>(x[p], rows, 0, p * GDN_KEY + t * 16);
-            gpu_load_n<PARTS_LINE>(k[p], keys, 0, p * GDN_KEY + t * 16);
-        }
+        uint32_t x[SUMS / 2], k[2][SUMS / 2];
+        gpu_load_p<PARTS_LINE>(x, rows, 0, GDN_KEY + t * 16);
+        gpu_load_n<PARTS_LINE>(k[1], keys, 0, GDN_KEY + t * 16);
+        gpu_load_n<PARTS_LINE>(k[0], keys, 0, t * 16);
         /* All four: a row times itself is 1. */
-        gpu_mma_t(sum[t % 2], x[1], k[1]);
-        gpu_mma_t(sum[t % 2], x[1], k[0]);
-        gpu_mma_t(sum[t % 2], x[0], k[1]);
-        gpu_mma_t(sum[t % 2], x[0], k[0]);
+        gpu_mma_t(sum[t % 2], x, k[1]);
+        gpu_mma_t(sum[t % 2], x, k[0]);
+        gpu_load_p<PARTS_LINE>(x, rows, 0, t * 16);
+        gpu_mma_t(sum[t % 2], x, k[1]);
+        gpu_mma_t(sum[t % 2], x, k[0]);
     }
 #pragma unroll
     for (int e = 0; e < SUMS; e++) {
@@ -346,13 +344,30 @@ load_gates(const struct conv_args &a, const struct group &g, int32_t h, int32_t 
     return in;
 }
 
-/* beta, and G: the sum of g from the chunk's first row on. Has a barrier. */
+/* G of a value head, the sum of g from the chunk's first row on: by one thread. */
+static __device__ __forceinline__ void sum_gates(const struct conv_args &a, const struct group &g,
+                                                 int32_t h, int32_t at,
+                                                 const float (*sums)[GDN_CHUNK])
+{
+    const int32_t nv = a.g.shape.n_v_heads;
+    float sum = 0;
+    if (g.line) /* of the row before the group */
+        sum = gdn_slot_at(a.g, g.seg.slot)
+                  .g[(int64_t)h * a.g.block.ring + (g.pos - 1) % a.g.block.ring];
+#pragma unroll 1
+    for (int32_t r = 0; r < g.n; r++) {
+        sum = g.line + r ? __fadd_rn(sum, sums[r][at]) : sums[r][at];
+        a.g.mid.gate[((int64_t)(g.row0 + r) * 2 + 1) * nv + h] = sum;
+    }
+}
+
+/* beta and G. Has a barrier. */
 template <typename T>
 static __device__ __forceinline__ void gates(const struct conv_args &a, const struct group &g,
                                              int32_t kh, float (*sums)[GDN_CHUNK],
                                              struct gate_in in)
 {
-    const int32_t nv = a.g.shape.n_v_heads, each = nv / a.g.shape.n_k_heads;
+    const int32_t nv = a.g.shape.n_v_heads, each = a.g.each;
     const int32_t i = threadIdx.x / GDN_CHUNK, at = threadIdx.x % GDN_CHUNK;
     float *const gate = a.g.mid.gate + (int64_t)g.row0 * 2 * nv;
     for (int32_t h0 = 0; h0 < each; h0 += GDN_CHUNK) {
@@ -365,18 +380,9 @@ static __device__ __forceinline__ void gates(const struct conv_args &a, const st
             gate[i * 2 * nv + h] = sv_sigmoid(in.b);
             sums[i][at] = log_decay(in.a, in.dt_bias, in.decay);
         }
-        float sum = 0; /* G of the row before the group */
-        if (i == 0 && h0 + at < each && g.line)
-            sum = gdn_slot_at(a.g, g.seg.slot)
-                      .g[(int64_t)h * a.g.block.ring + (g.pos - 1) % a.g.block.ring];
         __syncthreads();
-        if (i > 0 || h0 + at >= each)
-            continue;
-#pragma unroll 1
-        for (int32_t r = 0; r < g.n; r++) {
-            sum = g.line + r ? __fadd_rn(sum, sums[r][at]) : sums[r][at];
-            gate[(r * 2 + 1) * nv + h] = sum;
-        }
+        if (i == 0 && h0 + at < each)
+            sum_gates(gpu_args(a), g, h, at, sums);
     }
 }
 
@@ -389,29 +395,93 @@ static __device__ __forceinline__ void take_kept(const struct conv_args &a, cons
 {
     if (w.has(0))
         take_keys<T>(a.g, g, w.kh, m.qk[K]);
-    load_taps<T, true>(a, g, pair_at(a.g.shape, w, 0), taps);
+    if (!ALL) /* otherwise a thread has too few registers */
+        load_taps<T, true>(a, g, pair_at(a.g, w, 0), taps);
 }
 
+/* A whole chunk without rows that a slot keeps, in bf16, with the log decays of its rows. All that
+ * a thread reads is asked for together: what is touched is waited for. */
+static __device__ __forceinline__ void conv_whole(const struct conv_args &a, const struct group &g,
+                                                  const struct share<true> &w,
+                                                  struct conv_shared &m)
+{
+    typedef __nv_bfloat16 T;
+    const int32_t each = a.g.each,
+                  h = w.kh * each + min((int32_t)threadIdx.x % GDN_CHUNK, each - 1);
+    const int64_t gate_at = (int64_t)(g.row0 + (int32_t)threadIdx.x / GDN_CHUNK) * a.ldx + h;
+    const T of_a = ((const T *)a.a)[gate_at], of_b = ((const T *)a.b)[gate_at];
+    const float decay = a.decay[h], dt_bias = a.dt_bias[h];
+#pragma unroll 1
+    for (int32_t n = 0; n < n_pairs(gpu_args(a).g, w); n++) {
+        const struct pair c = pair_at(gpu_args(a).g, w, n);
+        const int32_t channel = c.there ? c.channel : 0;
+        const struct conv_args &now = gpu_args(a);
+        const T *const from = (const T *)now.x + (g.row0 - OLDER) * now.ldx + channel;
+        struct two<T> in[OLDER + GDN_CHUNK];
+        float2 t[SV_GDN_TAPS];
+#pragma unroll
+        for (int i = 0; i < OLDER + GDN_CHUNK; i++)
+            in[i] = *(const struct two<T> *)(from + i * now.ldx);
+#pragma unroll
+        for (int i = 0; i < SV_GDN_TAPS; i++)
+            t[i] = load2(now.conv + (int64_t)i * now.g.channels + channel);
+        if (!c.there)
+            continue;
+        float *const to = c.of < 2 ? &m.qk[c.of][0][c.at]
+                                   : now.g.mid.qkv + (int64_t)g.row0 * now.g.channels + channel;
+        const int32_t step = c.of < 2 ? (int32_t)LINE : now.g.channels;
+#pragma unroll
+        for (int i = 0; i < GDN_CHUNK; i++) {
+            float2 x[SV_GDN_TAPS], y;
+#pragma unroll
+            for (int k = 0; k < SV_GDN_TAPS; k++)
+                x[k] = load2((const T *)&in[i + k]);
+            y.x = conv_silu(t[0].x, t[1].x, t[2].x, t[3].x, x[0].x, x[1].x, x[2].x, x[3].x);
+            y.y = conv_silu(t[0].y, t[1].y, t[2].y, t[3].y, x[0].y, x[1].y, x[2].y, x[3].y);
+            *(float2 *)(to + i * step) = y;
+        }
+    }
+    if ((int32_t)threadIdx.x % GDN_CHUNK < each) {
+        const int32_t i = threadIdx.x / GDN_CHUNK;
+        const struct gdn_args &now = gpu_args(a).g;
+        now.mid.gate[(int64_t)(g.row0 + i) * 2 * now.shape.n_v_heads + h] =
+            sv_sigmoid(sv_load(&of_b));
+        m.g[i][threadIdx.x % GDN_CHUNK] = log_decay(sv_load(&of_a), dt_bias, decay);
+    }
+}
+
+/* taps: unless ALL. */
 template <typename T, bool ALL>
 static __device__ __forceinline__ void conv_group(const struct conv_args &a, const struct group &g,
                                                   const struct share<ALL> &w, struct conv_shared &m,
-                                                  struct taps &taps)
+                                                  const struct taps &taps)
 {
-    const int32_t each = a.g.shape.n_v_heads / a.g.shape.n_k_heads;
-    struct gate_in in = {};
-    if (w.has(1))
-        in =
-            load_gates<T>(gpu_args(a), g, w.kh * each + threadIdx.x % GDN_CHUNK, (w.kh + 1) * each);
-#pragma unroll 1
-    for (int32_t n = 0; n < n_pairs(gpu_args(a).g.shape, w); n++) {
-        const struct pair c = pair_at(gpu_args(a).g.shape, w, n);
-        if (n)
-            load_taps<T, true>(gpu_args(a), g, c, taps);
-        load_taps<T, false>(gpu_args(a), g, c, taps);
-        convolve<T, ALL ? CONV_ROWS / 2 : CONV_ROWS>(gpu_args(a), g, c, m.qk, taps);
+    const int32_t each = a.g.each;
+    bool whole = false;
+    if constexpr (ALL && sizeof(T) == 2) {
+        whole = g.n == GDN_CHUNK && g.row0 - g.seg.row0 >= OLDER && each <= GDN_CHUNK;
+        if (whole)
+            conv_whole(gpu_args(a), g, w, m);
     }
-    if (w.has(1))
-        gates<T>(gpu_args(a), g, w.kh, m.g, in);
+    if (!whole) {
+        struct gate_in in = {};
+        if (w.has(1))
+            in = load_gates<T>(gpu_args(a), g, w.kh * each + threadIdx.x % GDN_CHUNK,
+                               (w.kh + 1) * each);
+#pragma unroll 1
+        for (int32_t n = 0; n < n_pairs(gpu_args(a).g, w); n++) {
+            const struct pair c = pair_at(gpu_args(a).g, w, n);
+            struct taps own = {};
+            if (ALL)
+                load_taps<T, true>(gpu_args(a), g, c, own);
+            else
+                own = taps;
+            load_taps<T, false>(gpu_args(a), g, c, own);
+            convolve<T, ALL ? CONV_ROWS / 2 : CONV_ROWS>(gpu_args(a), g, c, m.qk, own);
+        }
+        if (w.has(1))
+            gates<T>(gpu_args(a), g, w.kh, m.g, in);
+    }
     if (!w.has(0))
         return;
     __syncthreads();
@@ -419,7 +489,11 @@ static __device__ __forceinline__ void conv_group(const struct conv_args &a, con
     __syncthreads();
     if (sizeof(T) == 2)
         dots_of_parts(gpu_args(a), g, w.kh);
-    else
+    /* Beside it, by the last threads. */
+    const int32_t last = CONV_THREADS - 1 - (int32_t)threadIdx.x;
+    if (whole && last < each)
+        sum_gates(gpu_args(a), g, w.kh * each + last, last, m.g);
+    if (sizeof(T) != 2)
         dots(gpu_args(a), g, w.kh, m.qk);
 }
 
@@ -460,7 +534,9 @@ static __device__ __forceinline__ void keep_rows(const struct conv_args &a, cons
 /* Thread blocks of each segment for its first chunk, and others for all chunks that begin in 16
  * rows of the pass. */
 template <bool HALF, bool ALL>
-static __global__ void __launch_bounds__(CONV_THREADS, ALL ? 3 : CONV_APART)
+static __global__ void __launch_bounds__(CONV_THREADS, !ALL   ? CONV_APART
+                                                       : HALF ? 4
+                                                              : 3)
     conv_kernel(const __grid_constant__ struct conv_args a)
 {
     typedef typename std::conditional<HALF, __nv_bfloat16, float>::type T;
@@ -498,7 +574,8 @@ static __global__ void __launch_bounds__(CONV_THREADS, ALL ? 3 : CONV_APART)
         const struct group now = group_at(gdn_seg_at(g, seg), r);
         if (!taken) {
             __syncthreads(); /* the group before is done */
-            take_kept<T, ALL>(gpu_args(a), now, w, m, taps);
+            if (!ALL)
+                take_kept<T, ALL>(gpu_args(a), now, w, m, taps);
         }
         conv_group<T, ALL>(gpu_args(a), now, w, m, taps);
         taken = false;
@@ -506,9 +583,8 @@ static __global__ void __launch_bounds__(CONV_THREADS, ALL ? 3 : CONV_APART)
     if (y < gpu_args(a).g.rows.n_segs) {
         __syncthreads(); /* all that was kept is read */
 #pragma unroll 1
-        for (int32_t n = 0; n < n_pairs(gpu_args(a).g.shape, w); n++)
-            keep_rows<T>(gpu_args(a), gdn_seg_at(gpu_args(a).g, y),
-                         pair_at(gpu_args(a).g.shape, w, n));
+        for (int32_t n = 0; n < n_pairs(gpu_args(a).g, w); n++)
+            keep_rows<T>(gpu_args(a), gdn_seg_at(gpu_args(a).g, y), pair_at(gpu_args(a).g, w, n));
     }
 }
 
@@ -540,8 +616,8 @@ static __device__ __forceinline__ void keep_keys(const struct gdn_args &a, const
 {
     const struct gdn_slot slot = gdn_slot_at(a, s.slot);
     const int32_t kept_from = gdn_kept_from(s), first = max(kept_from, s.base), n = s.end - first,
-                  kd = a.shape.k_dim, fours = kd / 4, nv = a.shape.n_v_heads,
-                  each = nv / a.shape.n_k_heads, ring = a.block.ring, k_ring = a.block.k_ring;
+                  kd = a.shape.k_dim, fours = kd / 4, nv = a.shape.n_v_heads, each = a.each,
+                  ring = a.block.ring, k_ring = a.block.k_ring;
     const int64_t row0 = s.row0 + first - s.base;
     for (int32_t i = threadIdx.x; i < n * fours; i += NORM_WARPS * 32) {
         const int32_t row = i / fours, d = i % fours * 4;
