@@ -22,6 +22,7 @@ enum {
         GDN_KEY + 16, /* floats between keys in shared memory: quads of lanes meet no bank twice */
     PARTS_LINE = 2 * GDN_KEY * 2, /* bytes: of a query or key, its larger parts, the others */
     NORM_WARPS = 8,
+    NORM_EACH = 4, /* heads of a warp where there are many */
     Q = 0,
     K = 1
 };
@@ -642,18 +643,23 @@ static __device__ __forceinline__ void keep_keys(const struct gdn_args &a, const
         slot.pos[kh * each + threadIdx.x] = kept_from;
 }
 
-/* A warp a head: lane l holds numbers 2l, 2l + 1, 2l + 64, ... Behind the thread blocks of all
- * heads one for each key head of each segment, which keeps its rows. */
-template <typename T>
+/* A warp for EACH heads: lane l holds numbers 2l, 2l + 1, 2l + 64, ... Behind the thread blocks of
+ * all heads one for each key head of each segment, which keeps its rows. */
+template <typename T, int EACH>
 static __global__ void __launch_bounds__(NORM_WARPS * 32)
     gated_norm_kernel(const struct gated_norm_args a, const float *x, const T *z, T *out)
 {
-    enum { PAIRS = SV_GDN_MAX_DIM / 64 };
-    const int32_t lane = threadIdx.x % 32, d = a.g.shape.v_dim, n_heads = a.g.shape.n_v_heads;
-    const int64_t n_units = (int64_t)a.g.rows.n_rows * n_heads;
-    const int64_t unit = (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
-    const int64_t row = unit / n_heads, head = unit % n_heads;
-    const int32_t keeper = (int32_t)((int64_t)blockIdx.x - (n_units + NORM_WARPS - 1) / NORM_WARPS);
+    enum { PAIRS = SV_GDN_MAX_DIM / 64 / (EACH > 1 ? 2 : 1) };
+    const int32_t lane = threadIdx.x % 32, d = a.g.shape.v_dim, n_heads = a.g.shape.n_v_heads,
+                  n_units = a.g.rows.n_rows * n_heads,
+                  first = ((int32_t)blockIdx.x * NORM_WARPS + (int32_t)threadIdx.x / 32) * EACH,
+                  keeper =
+                      (int32_t)blockIdx.x - (n_units + NORM_WARPS * EACH - 1) / (NORM_WARPS * EACH);
+    float2 weight[PAIRS];
+#pragma unroll
+    for (int m = 0; m < PAIRS; m++)
+        if (2 * lane + 64 * m < d)
+            weight[m] = norm_weights(a, 2 * lane + 64 * m);
     sv_pdl_launch();
     sv_pdl_wait();
     if (keeper >= 0) {
@@ -662,41 +668,62 @@ static __global__ void __launch_bounds__(NORM_WARPS * 32)
             keep_keys<T>(a.g, s, keeper % a.g.shape.n_k_heads);
         return;
     }
-    if (unit >= n_units)
-        return;
-    x += unit * d;
-    out += unit * d;
-    z += row * a.ldz + head * d;
-    float2 v[PAIRS], gate[PAIRS];
+    float2 v[EACH][PAIRS];
+    struct two<T> gate[EACH][PAIRS];
+    int32_t row = min(first, n_units - 1) / n_heads, head = min(first, n_units - 1) % n_heads;
 #pragma unroll
-    for (int m = 0; m < PAIRS; m++) {
-        const int32_t i = 2 * lane + 64 * m;
-        v[m] = i < d ? load2(x + i) : make_float2(0, 0);
-        gate[m] = i < d ? load2(z + i) : make_float2(0, 0);
-    }
-    const float inv = to_norm(a, sum_of_squares(v));
+    for (int r = 0; r < EACH; r++) {
+        const float *const from = x + ((int64_t)row * n_heads + head) * d;
 #pragma unroll
-    for (int m = 0; m < PAIRS; m++) {
-        const int32_t i = 2 * lane + 64 * m;
-        if (i >= d)
-            break;
-        put_norm(out + i, v[m], gate[m], norm_weights(a, i), inv);
+        for (int m = 0; m < PAIRS; m++) {
+            const int32_t i = 2 * lane + 64 * m < d ? 2 * lane + 64 * m : 0;
+            v[r][m] = load2(from + i);
+            gate[r][m] = *(const struct two<T> *)(z + row * a.ldz + head * d + i);
+        }
+        if (first + r + 1 < n_units && ++head == n_heads)
+            head = 0, row++;
     }
+#pragma unroll
+    for (int r = 0; r < EACH; r++) {
+        if (first + r >= n_units)
+            return;
+#pragma unroll
+        for (int m = 0; m < PAIRS; m++)
+            if (2 * lane + 64 * m >= d)
+                v[r][m] = make_float2(0, 0);
+        const float inv = to_norm(a, sum_of_squares(v[r]));
+#pragma unroll
+        for (int m = 0; m < PAIRS; m++) {
+            const int32_t i = 2 * lane + 64 * m;
+            if (i >= d)
+                break;
+            put_norm(out + (int64_t)(first + r) * d + i, v[r][m], load2((const T *)&gate[r][m]),
+                     weight[m], inv);
+        }
+    }
+}
+
+template <typename T, int EACH>
+static void launch_norm(struct sv_cuda *cu, const struct sv_p_gdn_norm *p)
+{
+    const struct gated_norm_args a = norm_args_of(cu, p);
+    const int64_t n = ((int64_t)p->rows.n_rows * p->shape.n_v_heads + NORM_WARPS * EACH - 1) /
+                          (NORM_WARPS * EACH) +
+                      (int64_t)p->rows.n_segs * p->shape.n_k_heads;
+    sv_cuda_launch_in_pass(cu, "gdn_norm", gated_norm_kernel<T, EACH>, dim3((unsigned)n),
+                           NORM_WARPS * 32, 0, a, p->x, (const T *)p->z, (T *)p->out);
 }
 
 void sv_cuda_gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     const int32_t d = p->shape.v_dim;
-    const struct gated_norm_args a = norm_args_of(cu, p);
-    const int64_t n = ((int64_t)p->rows.n_rows * p->shape.n_v_heads + NORM_WARPS - 1) / NORM_WARPS +
-                      (int64_t)p->rows.n_segs * p->shape.n_k_heads;
     SV_REQUIRE(d <= SV_GDN_MAX_DIM && d % 2 == 0 && p->ldz % 2 == 0);
+    /* Several heads a warp where there are enough of them for all multiprocessors. */
+    const bool many = d <= SV_GDN_MAX_DIM / 2 &&
+                      p->rows.n_rows * p->shape.n_v_heads >= cu->n_sms * 64 * NORM_EACH;
     if (cu->act == SV_BF16)
-        sv_cuda_launch_in_pass(cu, "gdn_norm", gated_norm_kernel<__nv_bfloat16>, dim3((unsigned)n),
-                               NORM_WARPS * 32, 0, a, p->x, (const __nv_bfloat16 *)p->z,
-                               (__nv_bfloat16 *)p->out);
+        many ? launch_norm<__nv_bfloat16, NORM_EACH>(cu, p) : launch_norm<__nv_bfloat16, 1>(cu, p);
     else
-        sv_cuda_launch_in_pass(cu, "gdn_norm", gated_norm_kernel<float>, dim3((unsigned)n),
-                               NORM_WARPS * 32, 0, a, p->x, (const float *)p->z, (float *)p->out);
+        many ? launch_norm<float, NORM_EACH>(cu, p) : launch_norm<float, 1>(cu, p);
 }
