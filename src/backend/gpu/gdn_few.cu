@@ -20,8 +20,7 @@ enum {
     HALF = GDN_CHUNK * 4 * COLS, /* of the columns */
     FEW_BYTES = VALUES + 2 * HALF,
     CONV_WARPS = 6, /* two each for queries, keys, values */
-    GATES = CONV_WARPS,
-    BATCH = 8
+    GATES = CONV_WARPS
 };
 
 struct few_shared {
@@ -35,6 +34,7 @@ struct few {
     struct gdn_seg seg;
     int32_t h, kh, line, chunk; /* position of place 0 */
     int32_t u0, k0;             /* rows of the rings that it has */
+    int32_t conv0;              /* that the first row has */
 };
 
 /* The first chunk, or the next one. */
@@ -65,40 +65,30 @@ struct pair_taps {
 };
 [[maybe_unused]] static __device__ __forceinline__ void
 convolve_few(const struct conv_args &a, const struct few &f, const struct gdn_slot &slot,
-             int32_t part, int32_t pair, int32_t channel, const struct pair_taps &t, uint8_t *room)
+             int32_t part, int32_t pair, int32_t channel, const struct pair_taps &t,
+             const uint32_t (&in)[GDN_CHUNK], uint8_t *room)
 {
-    const __nv_bfloat16 *const from = (const __nv_bfloat16 *)a.x + f.seg.row0 * a.ldx + channel;
-    const int32_t conv0 = f.seg.base % a.g.block.conv_ring;
     float2 x0 = older_of(a, f.seg.base - 3, t.older[0]),
            x1 = older_of(a, f.seg.base - 2, t.older[1]),
            x2 = older_of(a, f.seg.base - 1, t.older[2]);
-#pragma unroll 1
-    for (int32_t i0 = 0; i0 < f.seg.n; i0 += BATCH) {
-        uint32_t in[BATCH];
 #pragma unroll
-        for (int i = 0; i < BATCH; i++)
-            if (i0 + i < f.seg.n)
-                in[i] = *(const uint32_t *)(from + (i0 + i) * a.ldx);
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            if (i0 + i >= f.seg.n)
-                break;
-            const int32_t place = f.line + i0 + i;
-            const float2 x3 = load2((const __nv_bfloat16 *)&in[i]);
-            float2 y;
-            y.x = conv_silu(t.w[0].x, t.w[1].x, t.w[2].x, t.w[3].x, x0.x, x1.x, x2.x, x3.x);
-            y.y = conv_silu(t.w[0].y, t.w[1].y, t.w[2].y, t.w[3].y, x0.y, x1.y, x2.y, x3.y);
-            x0 = x1, x1 = x2, x2 = x3;
-            if (part == 2) {
-                *(float2 *)value_at(room, place, 2 * pair) = y;
-                put_conv_row(a, slot, gdn_around(conv0 + i0 + i, a.g.block.conv_ring), channel,
-                             in[i]);
-            } else {
-                *(float2 *)(room +
+    for (int i = 0; i < GDN_CHUNK; i++) {
+        const int32_t place = f.line + i;
+        const float2 x3 = load2((const __nv_bfloat16 *)&in[i]);
+        float *const to =
+            part == 2
+                ? value_at(room, place, 2 * pair)
+                : (float *)(room +
                             (part ? KEYS + place * LINE : QUERIES + place % GDN_CHUNK * LINE) +
-                            8 * pair) = y;
-            }
-        }
+                            8 * pair);
+        float2 y;
+        y.x = conv_silu(t.w[0].x, t.w[1].x, t.w[2].x, t.w[3].x, x0.x, x1.x, x2.x, x3.x);
+        y.y = conv_silu(t.w[0].y, t.w[1].y, t.w[2].y, t.w[3].y, x0.y, x1.y, x2.y, x3.y);
+        x0 = x1, x1 = x2, x2 = x3;
+        if (i < f.seg.n)
+            *(float2 *)to = y;
+        if (i < f.seg.n && part == 2)
+            put_conv_row(a, slot, gdn_around(f.conv0 + i, a.g.block.conv_ring), channel, in[i]);
     }
 }
 
@@ -108,26 +98,37 @@ to_length(const struct conv_args &a, const struct few &f, uint8_t *room)
 {
     enum { EACH = 2 * GDN_CHUNK / WHOLE_WAVES };
     const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const bool key = warp % 2; /* WHOLE_WAVES is even */
+    float2 x[EACH][2];
+    float inv[EACH];
+    const auto tile_of = [&](int32_t place) {
+        return room + (key ? KEYS + place / GDN_CHUNK * KEY_TILE : (int32_t)QUERIES);
+    };
+#pragma unroll
+    for (int n = 0; n < EACH; n++) {
+        const int32_t place = f.line + (warp + WHOLE_WAVES * n) / 2;
+        const float *const from =
+            (const float *)(tile_of(place) + place % GDN_CHUNK * LINE) + 2 * lane;
+        x[n][0] = load2(from), x[n][1] = load2(from + 64);
+    }
+#pragma unroll
+    for (int n = 0; n < EACH; n++)
+        inv[n] = to_unit(sum_of_squares(x[n]), key ? 1.0f : a.q_length);
 #pragma unroll
     for (int n = 0; n < EACH; n++) {
         const int32_t r = warp + WHOLE_WAVES * n, place = f.line + r / 2;
-        const bool key = r % 2;
         if (r >= 2 * f.seg.n)
             break;
-        uint8_t *const tile = room + (key ? KEYS + place / GDN_CHUNK * KEY_TILE : (int32_t)QUERIES);
-        const float *const from = (const float *)(tile + place % GDN_CHUNK * LINE) + 2 * lane;
-        const float2 x[2] = {load2(from), load2(from + 64)};
-        const float inv = to_unit(sum_of_squares(x), key ? 1.0f : a.q_length);
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            float2 y = make_float2(__fmul_rn(x[m].x, inv), __fmul_rn(x[m].y, inv));
+            float2 y = make_float2(__fmul_rn(x[n][m].x, inv[n]), __fmul_rn(x[n][m].y, inv[n]));
             uint32_t part[2];
             if (key)
                 y = make_float2(gdn_to_steps(y.x), gdn_to_steps(y.y));
             gdn_cut<2>(part, y.x, y.y);
 #pragma unroll
             for (int p = 0; p < 2; p++)
-                gpu_store4(gpu_shared_at(tile) +
+                gpu_store4(gpu_shared_at(tile_of(place)) +
                                gpu_place<LINE>(place % GDN_CHUNK, p * OCTETS + lane / 4 + 8 * m) +
                                lane % 4 * 4,
                            part[p]);
@@ -206,26 +207,38 @@ static __device__ __forceinline__ void put_dots(const struct chunk &c, bool of_q
     }
 }
 
-/* The wave's columns through a chunk. u: of the lines before its first row. */
-template <int LANES>
-static __device__ __forceinline__ void take_chunk(const struct whole_args &a, const struct few &f,
-                                                  const struct gdn_slot &slot, uint8_t *room,
-                                                  const struct chunk &c, uint32_t keys,
-                                                  const struct chunk_shared &m, float (&u)[SUMS])
+/* Products of a chunk's keys and queries with the wave's columns of the state; with FOLD, of the
+ * state behind the chunk before, whose keys are given too, and u in parts. */
+template <bool FOLD>
+static __device__ __forceinline__ void
+few_products(uint8_t *room, uint32_t keys, const uint32_t (&part)[2][PAIRS], uint32_t keys_before,
+             float decay, struct two_sums &of)
+{
+    const uint32_t queries = gpu_shared_at(room) + QUERIES;
+    struct two_sums last = {};
+    of = last;
+#pragma unroll 1
+    for (int n = 0; n < TILES / 2; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int t = half * TILES / 2 + n;
+            float s[SUMS];
+            move_tile<false>(room, t, s);
+            if (FOLD)
+                fold_tile<2>(s, part, keys_before, t, decay);
+            add_tile<2>(s, keys, queries, t, half ? last : of);
+        }
+    add_sums(of, last);
+}
+
+/* A chunk's rows in the wave's columns. u: of the lines before its first row. */
+[[maybe_unused]] static __device__ __forceinline__ void
+few_rows(const struct whole_args &a, const struct few &f, const struct gdn_slot &slot,
+         uint8_t *room, const struct chunk &c, const struct chunk_shared &m, struct two_sums &of,
+         float (&u)[SUMS])
 {
     const struct gdn_args &g = a.c.g;
     const int32_t col = col_of_lane(), nv = g.shape.n_v_heads, ring = g.block.ring;
-    const uint32_t queries = gpu_shared_at(room) + QUERIES;
-    struct two_sums of = {}, last = {};
-#pragma unroll 1
-    for (int t = 0; t < TILES / 2; t++) {
-        float s[SUMS];
-        move_tile<false>(room, t, s);
-        add_tile<2>(s, keys, queries, t, of);
-        move_tile<false>(room, t + TILES / 2, s);
-        add_tile<2>(s, keys, queries, t + TILES / 2, last);
-    }
-    add_sums(of, last);
 #pragma unroll
     for (int l = 0; l < LINES; l++)
         if (line_of(l) >= c.lo)
@@ -242,17 +255,6 @@ static __device__ __forceinline__ void take_chunk(const struct whole_args &a, co
         put_cols(slot.u + ((int64_t)f.h * ring + gdn_around(f.u0 + place, ring)) * GDN_KEY + col, u,
                  l);
     }
-    if (!c.folds)
-        return;
-    uint32_t part[2][PAIRS];
-    cut_u<2>(part, u, [&](int l) { return m.to_end[line_of(l)]; });
-#pragma unroll 2
-    for (int t = 0; t < TILES; t++) {
-        float s[SUMS];
-        move_tile<false>(room, t, s);
-        fold_tile<2>(s, part, keys, t, m.decay[GDN_CHUNK - 1]);
-        move_tile<true>(room, t, s);
-    }
 }
 
 /* Keys, and rows before the convolution in the channels of queries and keys. */
@@ -261,7 +263,7 @@ static __device__ __forceinline__ void take_chunk(const struct whole_args &a, co
                                                                     const struct gdn_slot &slot,
                                                                     uint32_t room)
 {
-    const int32_t nk = a.g.shape.n_k_heads, conv0 = f.seg.base % a.g.block.conv_ring;
+    const int32_t nk = a.g.shape.n_k_heads;
     for (int32_t n = threadIdx.x; n < f.seg.n * OCTETS; n += WHOLE_THREADS) {
         const int32_t i = n / OCTETS, octet = n % OCTETS, place = f.line + i;
         const uint32_t tile = room + KEYS + place / GDN_CHUNK * KEY_TILE;
@@ -286,8 +288,63 @@ static __device__ __forceinline__ void take_chunk(const struct whole_args &a, co
 #pragma unroll
     for (int n = 0; n < EACH; n++)
         if (first + n * APART < f.seg.n)
-            put_conv_row(a, slot, gdn_around(conv0 + first + n * APART, a.g.block.conv_ring),
+            put_conv_row(a, slot, gdn_around(f.conv0 + first + n * APART, a.g.block.conv_ring),
                          channel, x[n]);
+}
+
+/* What a thread reads of the pass's rows, two bf16 a word: x, in warp GATES a and b instead; the
+ * gate of the norm. Repeated behind the last row. */
+enum { NORM_EACH = GDN_CHUNK / WHOLE_WAVES };
+struct words {
+    uint32_t x[GDN_CHUNK], z[NORM_EACH][2];
+};
+[[maybe_unused]] static __device__ __forceinline__ void
+take_words(const struct whole_args &a, const struct few &f, int32_t channel, struct words &in)
+{
+    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, last = f.seg.n - 1;
+    const __nv_bfloat16 *const x = (const __nv_bfloat16 *)a.c.x + f.seg.row0 * a.c.ldx + channel,
+                               *const z = a.z + f.seg.row0 * a.n.ldz + f.h * GDN_KEY + 2 * lane;
+    const int64_t gates = (f.seg.row0 + min(lane, last)) * a.c.ldx + f.h;
+    if (warp < CONV_WARPS) {
+#pragma unroll
+        for (int n = 0; n < GDN_CHUNK; n++)
+            in.x[n] = *(const uint32_t *)(x + min(n, last) * a.c.ldx);
+    } else if (warp == GATES) {
+        in.x[0] = ((const uint16_t *)a.c.a)[gates];
+        in.x[1] = ((const uint16_t *)a.c.b)[gates];
+    }
+#pragma unroll
+    for (int r = 0; r < NORM_EACH; r++)
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            in.z[r][n] =
+                *(const uint32_t *)(z + min(warp + r * WHOLE_WAVES, last) * a.n.ldz + 64 * n);
+}
+
+/* The norm of the outputs in shared memory, a warp a row. Has a barrier. */
+[[maybe_unused]] static __device__ __forceinline__ void
+few_norm(const struct whole_args &a, const struct few &f, uint8_t *room, const struct words &in)
+{
+    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, nv = a.c.g.shape.n_v_heads;
+    float2 weight[2];
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+        weight[n] = norm_weights(a.n, 2 * lane + 64 * n);
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < NORM_EACH; r++) {
+        const int32_t row = warp + r * WHOLE_WAVES;
+        if (row >= f.seg.n)
+            break;
+        const float2 x[2] = {*(const float2 *)value_at(room, f.line + row, 2 * lane),
+                             *(const float2 *)value_at(room, f.line + row, 2 * lane + 64)};
+        const float inv = to_norm(a.n, sum_of_squares(x));
+        __nv_bfloat16 *const to =
+            a.normed + ((int64_t)(f.seg.row0 + row) * nv + f.h) * GDN_KEY + 2 * lane;
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            put_norm(to + 64 * n, x[n], load2((const __nv_bfloat16 *)&in.z[r][n]), weight[n], inv);
+    }
 }
 
 /* LANES: of a wave; there is one for 32 alone. */
@@ -299,7 +356,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     __shared__ __align__(16) struct few_shared m;
     const struct gdn_args &g = a.c.g;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, nk = g.shape.n_k_heads,
-                  nv = g.shape.n_v_heads, each = g.each, ring = g.block.ring;
+                  each = g.each, ring = g.block.ring;
     const uint32_t at = gpu_shared_at(room);
     sv_pdl_launch();
     if (!g.early)
@@ -316,6 +373,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     f.chunk = f.seg.base - f.line;
     f.u0 = f.chunk % ring;
     f.k0 = f.chunk % g.block.k_ring;
+    f.conv0 = f.seg.base % g.block.conv_ring;
     const struct gdn_slot slot = gdn_slot_at(g, f.seg.slot);
     const int32_t pos = state_pos(g, slot, f.seg, f.h), i = threadIdx.x / OCTETS,
                   octet = threadIdx.x % OCTETS;
@@ -342,30 +400,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     } else if (warp == GATES && lane < f.line) {
         gate = slot.g[(int64_t)f.h * ring + gdn_around(f.u0 + lane, ring)];
     }
-    bring_state<WHOLE_WAVES - CONV_WARPS>(slot, f.h, at);
-    sv_pdl_wait(); /* no-op after the one above */
-    if (warp < CONV_WARPS) {
-        convolve_few(a.c, f, slot, part, pair, channel, taps, room);
-    } else if (warp == GATES) {
-        float own = 0, beta = 0;
-        if (lane < f.seg.n) {
-            const int64_t row = (f.seg.row0 + lane) * a.c.ldx + f.h;
-            own = log_decay(sv_load((const __nv_bfloat16 *)a.c.a + row), a.c.dt_bias[f.h],
-                            a.c.decay[f.h]);
-            beta = sv_sigmoid(sv_load((const __nv_bfloat16 *)a.c.b + row));
-        }
-        gate = put_gates(f, own, beta, gate, m);
-    }
-    __syncthreads();
-    to_length(a.c, f, room);
-    if (i < f.line)
-        put_keys(at + KEYS, kept);
-    if (full)
-        put_keys(at + FULL, before);
-    __syncthreads(); /* all that others write later is read */
-    if (threadIdx.x == 0)
-        m.before = each > 1 ? gpu_arrive(slot.arrived + f.kh) : 0;
-    float u[SUMS];
+    float u[SUMS], dt_bias = 0, decay = 0;
 #pragma unroll
     for (int l = 0; l < LINES; l++)
         if (line_of(l) < f.line)
@@ -376,6 +411,33 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
     struct full_chunk chunk;
     if (full)
         take_full(g, slot, f.h, pos, chunk);
+    if (warp == GATES)
+        dt_bias = a.c.dt_bias[f.h], decay = a.c.decay[f.h];
+    struct words in;
+    /* What is asked for behind the state comes behind it. */
+    if (!g.early)
+        take_words(a, f, channel, in);
+    bring_state(slot, f.h, at);
+    sv_pdl_wait(); /* no-op after the one above */
+    if (g.early)
+        take_words(a, f, channel, in);
+    if (warp < CONV_WARPS) {
+        convolve_few(a.c, f, slot, part, pair, channel, taps, in.x, room);
+    } else if (warp == GATES) {
+        float own = 0, beta = 0;
+        if (lane < f.seg.n) {
+            own = log_decay(__uint_as_float(in.x[0] << 16), dt_bias, decay);
+            beta = sv_sigmoid(__uint_as_float(in.x[1] << 16));
+        }
+        gate = put_gates(f, own, beta, gate, m);
+    }
+    __syncthreads();
+    to_length(a.c, f, room);
+    if (i < f.line)
+        put_keys(at + KEYS, kept);
+    if (full)
+        put_keys(at + FULL, before);
+    __syncthreads(); /* all that others write later is read */
     const bool two = f.line + f.seg.n > GDN_CHUNK;
     if (warp < 4 || two) {
         const int32_t n = warp / 4;
@@ -383,42 +445,25 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 2)
         put_dots<LANES>(few_chunk(f, n), warp % 2, warp / 2 % 2, keys,
                         warp % 2 ? at + QUERIES : keys, m.g[n], m.of[n]);
     }
+    if (threadIdx.x == WHOLE_THREADS - 1)
+        m.before = each > 1 ? gpu_arrive(slot.arrived + f.kh) : 0;
     gpu_copy_wait<0>(0, 0);
     __syncthreads(); /* the state is there */
     if (full)
         fold_full(slot, room, at + FULL, f.h, chunk);
-    enum { EACH = GDN_CHUNK / WHOLE_WAVES };
-    const int64_t head = (int64_t)f.h * GDN_KEY + 2 * lane;
-    uint32_t z[EACH][2]; /* two bf16 each */
-#pragma unroll
-    for (int r = 0; r < EACH; r++)
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-            if (warp + r * WHOLE_WAVES < f.seg.n)
-                z[r][n] =
-                    *(const uint32_t *)(a.z + (f.seg.row0 + warp + r * WHOLE_WAVES) * a.n.ldz +
-                                        head + 64 * n);
+    struct two_sums of;
+    uint32_t cut[2][PAIRS] = {};
+    few_products<false>(room, at + KEYS, cut, 0, 0, of);
 #pragma unroll 1
-    for (int32_t n = 0; n < 1 + two; n++)
-        take_chunk<LANES>(a, f, slot, room, few_chunk(f, n), at + KEYS + n * KEY_TILE, m.of[n], u);
-    float2 weight[2];
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-        weight[n] = norm_weights(a.n, 2 * lane + 64 * n);
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < EACH; r++) {
-        const int32_t row = warp + r * WHOLE_WAVES;
-        if (row >= f.seg.n)
+    for (int32_t n = 0;; n++) {
+        few_rows(a, f, slot, room, few_chunk(f, n), m.of[n], of, u);
+        if (n == two)
             break;
-        const float2 x[2] = {*(const float2 *)value_at(room, f.line + row, 2 * lane),
-                             *(const float2 *)value_at(room, f.line + row, 2 * lane + 64)};
-        const float inv = to_norm(a.n, sum_of_squares(x));
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-            put_norm(a.normed + (int64_t)(f.seg.row0 + row) * nv * GDN_KEY + head + 64 * n, x[n],
-                     load2((const __nv_bfloat16 *)&z[r][n]), weight[n], inv);
+        cut_u<2>(cut, u, [&](int l) { return m.of[0].to_end[line_of(l)]; });
+        few_products<true>(room, at + KEYS + KEY_TILE, cut, at + KEYS, m.of[0].decay[GDN_CHUNK - 1],
+                           of);
     }
+    few_norm(a, f, room, in);
     if (warp == GATES && lane < f.seg.n)
         slot.g[(int64_t)f.h * ring + gdn_around(f.u0 + f.line + lane, ring)] = gate;
     if (threadIdx.x == 0)

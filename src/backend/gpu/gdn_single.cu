@@ -49,13 +49,8 @@ take_taps(const struct conv_args &a, const struct group &g, const struct gdn_slo
 [[maybe_unused]] static __device__ __forceinline__ void
 convolve_two(const struct conv_args &a, const struct group &g, const struct gdn_slot &slot,
              int32_t channel, bool keeps, int32_t ring_row, const struct two_taps &t,
-             float2 (&y)[2])
+             const uint32_t (&in)[2], float2 (&y)[2])
 {
-    const __nv_bfloat16 *const from = (const __nv_bfloat16 *)a.x + g.row0 * a.ldx + channel;
-    uint32_t in[2];
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-        in[m] = *(const uint32_t *)(from + 64 * m);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         const float2 *const w = t.w[m];
@@ -239,7 +234,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
                                                               : 2 * nk + h);
     struct two_taps taps;
     float gate = 0, u[GDN_CHUNK - 1];
-    float2 z[2], weight[2];
+    float2 weight[2];
     if (warp < 3)
         take_taps(a.c, now, slot, channel, taps);
     else if (warp == 3)
@@ -250,13 +245,43 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
             u[j] = j < now.line
                        ? slot.u[((int64_t)h * ring + gdn_around(row0 + j, ring)) * GDN_KEY + col]
                        : 0;
-    bring_state<8>(slot, h, gpu_shared_at(room));
+    float dt_bias = 0, decay = 0;
+    if (warp == 3)
+        dt_bias = a.c.dt_bias[h], decay = a.c.decay[h];
+    /* Of the row itself: two words of x; of z, or of a and b. */
+    uint32_t in[2] = {}, more[2] = {};
+    const auto take_row = [&] {
+        const int64_t at = now.row0 * a.c.ldx;
+        if (warp < 3)
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                in[n] = *(const uint32_t *)((const __nv_bfloat16 *)a.c.x + at + channel + 64 * n);
+        if (warp == 0)
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                more[n] = *(const uint32_t *)(a.z + now.row0 * a.n.ldz + (int64_t)h * GDN_KEY +
+                                              2 * lane + 64 * n);
+        if (warp == 3) {
+            more[0] = ((const uint16_t *)a.c.a)[at + h];
+            more[1] = ((const uint16_t *)a.c.b)[at + h];
+        }
+    };
+    /* What is asked for behind the state comes behind it. */
+    if (!g.early)
+        take_row();
+    if (warp == 0)
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            weight[n] = norm_weights(a.n, 2 * lane + 64 * n);
+    bring_state(slot, h, gpu_shared_at(room));
     sv_pdl_wait(); /* no-op after the one above */
+    if (g.early)
+        take_row();
     float G = 0;
     if (warp < 3) {
         float2 y[2];
         convolve_two(a.c, now, slot, channel, warp == 2 || first, now.pos % g.block.conv_ring, taps,
-                     y);
+                     in, y);
         if (warp == 2) {
             *(float2 *)&m.v[2 * lane] = y[0];
             *(float2 *)&m.v[2 * lane + 64] = y[1];
@@ -268,23 +293,15 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
                                                       gdn_around(k_row0 + now.line, k_ring), 0)
                           : NULL);
         }
-        if (warp == 0)
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                z[n] = load2(a.z + now.row0 * a.n.ldz + (int64_t)h * GDN_KEY + 2 * lane + 64 * n);
-                weight[n] = norm_weights(a.n, 2 * lane + 64 * n);
-            }
     } else if (warp == 3) {
-        const int64_t at = now.row0 * a.c.ldx + h;
-        const float own = log_decay(sv_load((const __nv_bfloat16 *)a.c.a + at), a.c.dt_bias[h],
-                                    a.c.decay[h]),
+        const float own = log_decay(__uint_as_float(more[0] << 16), dt_bias, decay),
                     before = __shfl_sync(0xffffffffu, gate, max(now.line - 1, 0));
         G = now.line ? __fadd_rn(before, own) : own;
         if (lane < GDN_CHUNK)
             m.weight[lane] = expf(__fsub_rn(G, gate));
         if (lane == 0) {
             m.decay = expf(G);
-            m.beta = sv_sigmoid(sv_load((const __nv_bfloat16 *)a.c.b + at));
+            m.beta = sv_sigmoid(__uint_as_float(more[1] << 16));
         }
     }
     if (i < now.line)
@@ -325,7 +342,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
     __nv_bfloat16 *const to = a.normed + ((int64_t)now.row0 * nv + h) * GDN_KEY + 2 * lane;
 #pragma unroll
     for (int n = 0; n < 2; n++)
-        put_norm(to + 64 * n, x[n], z[n], weight[n], inv);
+        put_norm(to + 64 * n, x[n], load2((const __nv_bfloat16 *)&more[n]), weight[n], inv);
 }
 
 bool sv_gdn_single(struct sv_cuda *cu, const struct sv_p_gdn *p)

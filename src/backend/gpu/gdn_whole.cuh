@@ -78,19 +78,14 @@ static __device__ __forceinline__ float2 older_of(const struct conv_args &a, int
                          : make_float2(x[0], x[1]);
 }
 
-/* On its way to the start of `room`, by the last N warps, behind whose backs the others fetch what
- * is wanted first: copies and loads of a multiprocessor come in the order in which they are asked
- * for. */
-template <int N>
+/* On its way to the start of `room`. Copies and loads of a multiprocessor come in the order in
+ * which they are asked for. */
 static __device__ __forceinline__ void bring_state(const struct gdn_slot &slot, int32_t h,
                                                    uint32_t room)
 {
-    const int32_t first = (int32_t)threadIdx.x / 32 - (WHOLE_WAVES - N);
-    if (first < 0)
-        return;
 #pragma unroll
-    for (int32_t d = 0; d < GDN_KEY; d += N)
-        gpu_copy_rows<STATE_LINE, false>(room, d + first, [&](uint32_t i, uint32_t at) {
+    for (int32_t d = 0; d < GDN_KEY; d += WHOLE_WAVES)
+        gpu_copy_rows<STATE_LINE, false>(room, d + threadIdx.x / 32, [&](uint32_t i, uint32_t at) {
             return gpu_source{slot.state + ((int64_t)h * GDN_KEY + (int32_t)i) * GDN_KEY + at * 4,
                               true};
         });
