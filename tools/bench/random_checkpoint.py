@@ -2,13 +2,13 @@
 """Writes a checkpoint nobody trained: DIR/config.json's shapes, sharded, random bf16 numbers, and a tokenizer of the
 same size made from the demo's. For timing starts at real sizes; about 2 GB/s a shard, all at once. Standard library only.
 
-    tools/bench/random_checkpoint.py [--fp8 | --int4] CONFIG_DIR OUT_DIR [TOKENIZER_DIR]
+    tools/bench/random_checkpoint.py [--fp8 | --int4 | --nvfp4] CONFIG_DIR OUT_DIR [TOKENIZER_DIR]
     tools/bench/random_checkpoint.py --q4_k | --q4_k_m CONFIG_DIR OUT.gguf
 
 A target gets TOKENIZER_DIR's tokenizer (default models/demo/target), grown by merges up to the vocabulary's size. With
---fp8 its layers' matrices are e4m3 in blocks of 128 x 128, with --int4 pack-quantized in groups of 128. A GGUF file,
-of Qwen3 alone, has no tokenizer, and its layers' matrices are Q4_K; with --q4_k_m some are Q6_K, and the head, as
-llama-quantize has it.
+--fp8 its layers' matrices are e4m3 in blocks of 128 x 128, with --int4 pack-quantized in groups of 128, with --nvfp4
+e2m1 in groups of 16. A GGUF file, of Qwen3 alone, has no tokenizer, and its layers' matrices are Q4_K; with --q4_k_m
+some are Q6_K, and the head, as llama-quantize has it.
 """
 import json
 import math
@@ -46,11 +46,16 @@ def tensors(c):
         yield "lm_head.weight", [c["vocab_size"], h]
 
 
-BYTES = {"BF16": 2, "F8_E4M3": 1, "I32": 4, "I64": 8}
+BYTES = {"BF16": 2, "F8_E4M3": 1, "U8": 1, "I32": 4, "I64": 8, "F32": 4}
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 INT4 = {"quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
         "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
             "num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True, "dynamic": False}}}}
+
+NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "quantization_status": "compressed",
+         "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+             "num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True,
+             "dynamic": False}}}}
 
 
 def stored(items, quant):
@@ -62,6 +67,10 @@ def stored(items, quant):
         elif quant == FP8:
             yield name, "F8_E4M3", shape, None
             yield name + "_scale_inv", "BF16", [(n + 127) // 128, (k + 127) // 128], b"\x00\x3d"
+        elif quant == NVFP4:
+            yield name + "_packed", "U8", [n, k // 2], None
+            yield name + "_scale", "F8_E4M3", [n, k // 16], b"\x38\x3b\x3e"
+            yield name + "_global_scale", "F32", [1], struct.pack("<f", 150)
         else:
             yield name + "_packed", "I32", [n, k // 8], None
             yield name + "_scale", "BF16", [n, k // 128], b"\x80\x3b"
@@ -104,7 +113,7 @@ def write_shard(path, items, blocks):
         for _, dtype, shape, contents in items:
             n, view = n_bytes(dtype, shape), memoryview(blocks[dtype != "BF16"])
             if contents:
-                f.write(contents * (n // len(contents)))
+                f.write((contents * (n // len(contents) + 1))[:n])
                 continue
             while n:
                 used %= len(view)
@@ -214,7 +223,7 @@ def main():
     if len(args) == 3 and args[0] in ("--q4_k", "--q4_k_m"):
         c = json.load(open(os.path.join(args[1], "config.json"), encoding="utf-8"))
         return write_gguf(args[2], c, args[0] == "--q4_k_m")
-    quant = {"--fp8": FP8, "--int4": INT4}.get(args[0] if args else "")
+    quant = {"--fp8": FP8, "--int4": INT4, "--nvfp4": NVFP4}.get(args[0] if args else "")
     args = args[1:] if quant else args
     if len(args) not in (2, 3):
         sys.exit(__doc__)
