@@ -50,7 +50,7 @@ enum {
 };
 
 /* How a launch shares out strips of 16 weight rows: evenly, at most so many to a thread block, and
- * pieces of each; gated, gate and up. */
+ * pieces of each, equally many for all; gated, gate and up. */
 struct one_plan {
     int32_t n_strips, strips, pieces, k;
     bool by_twos; /* four pieces are added up two and two */
@@ -346,11 +346,11 @@ bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_g
 {
     const bool gated = a->mode == SV_GEMM_GATED;
     const int32_t n_units = a->split.n_units, n_row_blocks = a->split.n_blocks,
-                  pieces = n_units % n_row_blocks == 0 ? n_units / n_row_blocks : 0;
-    struct one_plan p = {0, ONE_GATED_WARPS / 2, gated ? 2 : pieces, k,
-                         !gated && sv_split_paired(&a->split) == 4};
+                  pieces = n_units % n_row_blocks == 0 ? n_units / n_row_blocks : 0,
+                  paired = sv_split_paired(&a->split);
+    struct one_plan p = {0, ONE_GATED_WARPS / 2, gated ? 2 : pieces, k, !gated && paired == 4};
     if (a->mode == SV_GEMM_ARGMAX || gated != (bool)a->tall ||
-        (!gated && (!pieces || pieces != sv_split_paired(&a->split))))
+        (!gated && (!pieces || pieces > ONE_WARPS || (paired && paired != pieces))))
         return false;
     for (int32_t i = 0; i < (gated ? 1 : a->n_parts); i++)
         p.n_strips += a->part[i].n_bands * 4;
@@ -361,6 +361,8 @@ bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_g
                   n_blocks = least > cu->n_sms        ? least
                              : p.n_strips < cu->n_sms ? p.n_strips
                                                       : cu->n_sms;
+    if (!gated && !paired && least > cu->n_sms)
+        return false;
     p.strips = (p.n_strips + n_blocks - 1) / n_blocks;
     const int32_t n_warps = p.strips * p.pieces;
     const size_t smem = (size_t)a->split.n_k * X_TILE_BYTES +
