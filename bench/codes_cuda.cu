@@ -48,7 +48,7 @@ static __global__ void codes_kernel(uint8_t *tiles, size_t n_strips, uint64_t se
 {
     const int bits = sv_codes_bits(code), n_bytes = SV_CODES_SCALES_AT(bits);
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        *factor = scale * 0.37f * 256;
+        *factor = scale * 0.37f / 8 * 256; /* times 448, the largest scale, below 4 */
     for (size_t s = blockIdx.x; s < n_strips; s += gridDim.x) {
         uint8_t *strip = tiles + s * SV_CODES_STRIP_BYTES(bits);
         for (int i = threadIdx.x; i < n_bytes; i += blockDim.x) {

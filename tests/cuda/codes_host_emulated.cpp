@@ -1,6 +1,6 @@
 /*
  * codes_host_emulated.cpp - what codes_host.cu hands to the device of a matrix in integers of 8 bits: bytes and words of
- * scales have the values of the definition, and what has no place there is not taken.
+ * scales have the values of the definition, and what has no place there is not taken; nor is NVFP4 out of range.
  */
 #include "backend/cuda/codes_host.h"
 
@@ -8,6 +8,7 @@ extern "C" {
 #include "backend/quant.h"
 }
 
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -48,6 +49,25 @@ bool takes(const matrix &m, sv_role role)
     return sv_cuda_takes_codes((const sv_dev *)&cu, &m.q, role);
 }
 
+/* NVFP4 of one group whose scale is 448. */
+bool takes_factor(float factor)
+{
+    static sv_cuda cu;
+    const uint8_t codes[2 * 8] = {}, scales[2] = {1, 0x7e};
+    sv_quant q = {};
+    q.code = SV_CODE_NVFP4;
+    q.rows = 2;
+    q.cols = 16;
+    q.data = codes;
+    q.scales = scales;
+    q.scale = SV_F8;
+    q.block_rows = 1;
+    q.block_cols = 16;
+    q.global = factor;
+    cu.act = SV_BF16;
+    return sv_cuda_takes_codes((const sv_dev *)&cu, &q, SV_ROLE_Q);
+}
+
 /* Bytes times scales of the device's form, against the definition. */
 int check(int32_t rows, int32_t cols, sv_dtype type)
 {
@@ -84,7 +104,8 @@ int check_what_is_not_taken()
     points.q.zeros = zeros;
     return !takes(good, SV_ROLE_DOWN) || takes(good, SV_ROLE_EXPERT_DOWN) || takes(good, SV_ROLE_HEAD) ||
            takes(small, SV_ROLE_Q) || takes(large, SV_ROLE_Q) || !takes(subnormal, SV_ROLE_Q) || !takes(zero, SV_ROLE_Q) ||
-           takes(other, SV_ROLE_Q) || takes(points, SV_ROLE_Q);
+           takes(other, SV_ROLE_Q) || takes(points, SV_ROLE_Q) || !takes_factor(0.0089f) || takes_factor(-0.009f) ||
+           !takes_factor(0) || takes_factor(0x1p-81f) || takes_factor(NAN);
 }
 }
 

@@ -51,21 +51,23 @@ static int64_t scales_of(const struct sv_quant *q, int32_t row)
     return row / q->block_rows * n * (q->step ? q->step : 1);
 }
 
-/* Whether scales of e2m1 have room: e8m0 times 2^126 in bf16, e4m3 above zero, and 256 times a
- * factor.
+/* Whether scales of e2m1 have room: e8m0 times 2^126 in bf16; e4m3 above zero, whose products with
+ * the factor are in the range of sv_codes_nv4_parts.
  */
 static bool small_scales_fit(const struct sv_quant *q)
 {
     const bool mx = q->code == SV_CODE_MXFP4;
-    if (!mx && !(q->global < 0x1p100f && q->global > -0x1p100f))
-        return false;
+    uint8_t most = 0;
     for (int32_t r = 0; r < q->rows; r++) {
         const uint8_t *at = (const uint8_t *)q->scales + scales_of(q, r);
-        for (int32_t g = 0; g < q->cols / q->block_cols; g++)
+        for (int32_t g = 0; g < q->cols / q->block_cols; g++) {
             if (mx ? at[g] > 128 && at[g] != 255 : at[g] >= 0x7f)
                 return false;
+            most = at[g] > most ? at[g] : most;
+        }
     }
-    return true;
+    const float factor = q->global < 0 ? -q->global : q->global;
+    return mx || factor == 0 || (factor > 0x1p-80f && factor * sv_f8_to_f32(most) < 4);
 }
 
 /* Blocks of a GGUF file: an f16 scale and 32 codes. */

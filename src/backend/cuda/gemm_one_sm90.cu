@@ -16,6 +16,7 @@
 #include "backend/cuda/barrier.cuh"
 #if SV_GEMM_CODES
 #include "backend/cuda/gemm_codes.cuh"
+#include "backend/cuda/nvfp4_parts.cuh"
 #else
 #include "backend/gpu/gemm_expand.cuh"
 #endif
@@ -45,8 +46,9 @@ enum {
     ONE_GATED_RING = SV_GEMM_CODES == 4 ? 4 : 3,
     ONE_WARPS = 8,
     ONE_GATED_WARPS = 12,
-    ONE_ALONE = SMEM_MAX / 2,
-    ONE_SMEM = SMEM_MAX - 1024,
+    ONE_STATIC = SV_GEMM_CODES == 4 ? 5120 : 1024, /* shared memory beside, with tables */
+    ONE_ALONE = SMEM_MAX / 2 + 1024 - ONE_STATIC,
+    ONE_SMEM = SMEM_MAX - ONE_STATIC,
 };
 
 /* How a launch shares out strips of 16 weight rows: evenly, at most so many to a thread block, and
@@ -61,6 +63,7 @@ struct one_chain {
     const struct sv_gemm_item *it;
     const uint8_t *from; /* the strip of its first tile */
     int32_t row0, k0, n; /* n: tiles, 0: no such strip */
+    uint32_t table;      /* NVFP4: of the part, see nvfp4_parts.cuh */
 };
 
 template <bool GATED>
@@ -146,11 +149,11 @@ static __device__ __forceinline__ void one_x(uint32_t (&x)[2][4], uint32_t x_at)
     gpu_load_a(x[1], own + 64);
 }
 
-/* at: the tile's strip, whose patches are still there. kk: the tile's number. */
+/* Tile i of a piece. at: its strip, whose patches are still there; x_at: of the first tile. */
 template <int CODE>
 static __device__ __forceinline__ void one_tile(float (&acc)[4], const struct coded &c, uint32_t at,
-                                                int32_t strip, int32_t kk, uint32_t x_at,
-                                                struct expansion &e)
+                                                const struct one_chain &own, int32_t i,
+                                                uint32_t x_at, struct expansion &e)
 {
     uint32_t x[2][4];
 #if SV_GEMM_CODES
@@ -161,17 +164,20 @@ static __device__ __forceinline__ void one_tile(float (&acc)[4], const struct co
     const uint32_t patch = first_patch(at);
     expand_half<0>(pair, c, e);
     expand_half<1>(pair, c, e);
-    patch_all(pair, patch, at, (uint32_t)strip, (uint32_t)kk, e);
+    patch_all(pair, patch, at, (uint32_t)own.row0 / 16 % 4, (uint32_t)(own.k0 + i), e);
 #endif
-    one_x(x, x_at);
+    one_x(x, x_at + i * X_TILE_BYTES);
 #pragma unroll
     for (int step = 0; step < 4; step++) {
         uint32_t four[4];
 #if SV_GEMM_CODES
-        sv_codes_step<CODE>(four, c.word + step * (SV_GEMM_CODES / 4), step, s, e.factor);
+        if constexpr (CODE == SV_CODES_NV4)
+            nvfp4_step(four, c.word[step], step, c.scale, own.table);
+        else
+            sv_codes_step<CODE>(four, c.word + step * (SV_GEMM_CODES / 4), step, s, e.factor);
 #else
-        for (int i = 0; i < 4; i++)
-            four[i] = pair[4 * step + i];
+        for (int j = 0; j < 4; j++)
+            four[j] = pair[4 * step + j];
 #endif
         gpu_mma_16x8(acc, four, x[step / 2][step % 2 * 2], x[step / 2][step % 2 * 2 + 1]);
     }
@@ -207,10 +213,8 @@ static __device__ __forceinline__ void one_turn(float (&acc)[4], const struct co
     if (at == r.end)
         at = r.first;
     one_take<RING - 2>(next, at);
-    const int32_t strip = c.row0 / 16 % 4, kk = c.k0 + i;
-    one_tile<CODE>(acc, own[0], own_at, strip, kk, x_at + i * X_TILE_BYTES, e);
-    one_tile<CODE>(acc, own[1], own_at + STRIP_BYTES, strip, kk + 1, x_at + (i + 1) * X_TILE_BYTES,
-                   e);
+    one_tile<CODE>(acc, own[0], own_at, c, i, x_at, e);
+    one_tile<CODE>(acc, own[1], own_at + STRIP_BYTES, c, i + 1, x_at, e);
     __syncwarp();
     one_fill(r);
 }
@@ -235,7 +239,7 @@ static __device__ __forceinline__ void one_sum(float (&acc)[4], struct one_ring 
         i += 2;
     }
     if (i < c.n)
-        one_tile<CODE>(acc, even[0], at, c.row0 / 16 % 4, c.k0 + i, x_at + i * X_TILE_BYTES, e);
+        one_tile<CODE>(acc, even[0], at, c, i, x_at, e);
 }
 
 /* What the pieces of 16 rows add up to. */
@@ -272,7 +276,7 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
     __shared__ uint64_t x_there;
     constexpr int RING = GATED ? ONE_GATED_RING : ONE_RING;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31, n_x = a.split.n_k * SV_TILE;
-    const struct one_chain c = one_chain_of<GATED>(a, p);
+    struct one_chain c = one_chain_of<GATED>(a, p);
     const uint32_t smem = gpu_shared_at(smem_bytes), x_at = smem;
     if (threadIdx.x == 0) {
         bar_init(gpu_shared_at(&x_there), 1);
@@ -292,6 +296,11 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
             one_fill(r);
         e = expansion_of(*c.it, c.row0, a.split.n_k);
     }
+#if SV_GEMM_CODES == 4
+    __shared__ __align__(1024) uint32_t tables[NVFP4_TABLES][256];
+    nvfp4_tables(tables, a);
+    c.table = gpu_shared_at(tables[c.it - a.part]);
+#endif
     for (int32_t i = p.k + threadIdx.x; i < n_x; i += blockDim.x)
         ((__nv_bfloat16 *)smem_bytes)[i] = __float2bfloat16_rn(0.0f);
     __syncthreads();
@@ -352,6 +361,10 @@ bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_g
     if (a->mode == SV_GEMM_ARGMAX || gated != (bool)a->tall ||
         (!gated && (!pieces || pieces > ONE_WARPS || (paired && paired != pieces))))
         return false;
+#if SV_GEMM_CODES == 4
+    if (a->n_parts > NVFP4_TABLES)
+        return false;
+#endif
     for (int32_t i = 0; i < (gated ? 1 : a->n_parts); i++)
         p.n_strips += a->part[i].n_bands * 4;
     if (!gated)
