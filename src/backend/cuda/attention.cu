@@ -245,7 +245,9 @@ static struct sv_attn_args args_of(const struct sv_cuda *cu, const struct sv_p_a
 }
 
 /* Few sequences with few rows: one launch of clusters. False when it is not for them. Rows of a
- * segment are not known here, but they are no more than all. */
+ * segment are not known here, but they are no more than all. Where experts follow, and for one row,
+ * whose output product has few registers (gemm_one_sm90.cu), room for their thread blocks is left,
+ * which ask for weights meanwhile. */
 static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struct sv_attn_args a,
                        const struct sv_attn_force *force)
 {
@@ -255,7 +257,8 @@ static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struc
                   n_queries = p->rows.n_rows * a.group;
     if (cu->set != SV_CUDA_SM90 || p->softcap > 0 || (n_clusters > 16 && force->few == 0) ||
         !takes_boxes(cu, p) ||
-        !sv_cuda_attn_few(p->kv.head_dim, n_queries, cu->lim.max_experts > 0, &a, &k) ||
+        !sv_cuda_attn_few(p->kv.head_dim, n_queries, cu->lim.max_experts > 0 || p->rows.n_rows == 1,
+                          &a, &k) ||
         !fit(cu, &k, 0, &a, &smem))
         return false;
     a.unit = force->unit;

@@ -407,9 +407,20 @@ int sv_cuda_attn_maps_open(void **encode, struct sv_err *err)
 {
     cudaDriverEntryPointQueryResult found;
     static_assert(sizeof(CUtensorMap) == sizeof(struct sv_attn_map), "a tensor map");
-    return sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", encode, 12000,
-                                                        cudaEnableDefault, &found),
-                       err, "the driver's tensor maps");
+    int rc = sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", encode, 12000,
+                                                          cudaEnableDefault, &found),
+                         err, "the driver's tensor maps");
+    /* All of a multiprocessor's, so that thread blocks of products fit beside these. */
+    for (int32_t hd = 64; hd <= 128 && !rc; hd += 64) {
+        struct sv_attn_launch k;
+        struct sv_attn_args few;
+        if (sv_cuda_attn_few(hd, 1, true, &few, &k))
+            rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
+                                                  cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                  cudaSharedmemCarveoutMaxShared),
+                             err, "attention: shared memory");
+    }
+    return rc;
 }
 
 bool sv_cuda_attn_maps(struct sv_cuda *cu, void *encode, struct sv_attn_args *a)

@@ -266,8 +266,11 @@ one_store(const struct sv_gemm_args &a, const struct sv_gemm_item &it, int32_t r
         ((__nv_bfloat16 *)a.y)[it.col0 + row] = __float2bfloat16_rn(v);
 }
 
+/* Of codes, with few enough registers that thread blocks of the output product fit beside those of
+ * attention (attention_few_sm90.cu) and ask for weights meanwhile. */
 template <bool GATED>
-static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) * 32, 1)
+static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) * 32,
+                                         SV_GEMM_CODES && !GATED ? 3 : 1)
     one_kernel(const __nv_bfloat16 *x, const __grid_constant__ struct one_plan p,
                const __grid_constant__ struct sv_gemm_args a)
 {
@@ -344,10 +347,16 @@ int sv_gemm_one_open(struct sv_err *err)
 {
     const void *fn[] = {(const void *)one_kernel<false>, (const void *)one_kernel<true>};
     int rc = SV_OK;
-    for (int i = 0; i < 2 && !rc; i++)
+    for (int i = 0; i < 2 && !rc; i++) {
         rc = sv_cuda_try(
             cudaFuncSetAttribute(fn[i], cudaFuncAttributeMaxDynamicSharedMemorySize, ONE_SMEM), err,
             "shared memory of a matrix product");
+        if (!rc)
+            rc = sv_cuda_try(cudaFuncSetAttribute(fn[i],
+                                                  cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                  cudaSharedmemCarveoutMaxShared),
+                             err, "shared memory of a matrix product");
+    }
     return rc;
 }
 
