@@ -20,18 +20,19 @@
 
 enum { ASIDE_BYTES = 8 * 32, LOADERS = 4 /* warps */ };
 
-/* Shared memory of the loaders of a cache in e4m3: stages of codes, of which a warp reads what it
- * has itself brought; rows of the keys of chunks, and their scales. */
-enum { RAW_STAGES = 4, ROW_CHUNKS = 4, SCALE_CHUNKS = 2 };
+/* Shared memory of the loaders of a cache in e4m3: each warp has a ring of its own of codes, a
+ * stage of which is a quarter of a stage's keys, and its barriers. */
+enum { RAW_STAGES = 4, OWN_KEYS = HALF / LOADERS };
 template <int HD, bool F8> struct raw {
     enum {
-        STAGE_BYTES = HALF * HD,
-        EACH = STAGE_BYTES / 16 / (LOADERS * 32), /* pieces of 16 codes of each thread */
-        ROWS_AT = RAW_STAGES * STAGE_BYTES,
-        SCALES_AT = ROWS_AT + ROW_CHUNKS * KEYS * 4,
-        BYTES = F8 ? SCALES_AT + SCALE_CHUNKS * KEYS * 2 : 0
+        STAGE_BYTES = OWN_KEYS * HD,
+        BARS_AT = LOADERS * RAW_STAGES * STAGE_BYTES,
+        BYTES = F8 ? BARS_AT + LOADERS * RAW_STAGES * 8 : 0
     };
 };
+/* Whether a block's sum of spans lies in shared memory: two stages would remain beside it and
+ * codes. */
+template <int GROUPS, bool F8> static constexpr bool RUN_BESIDE = !F8 || GROUPS == 2;
 
 /* What a warp needs to know of its item only at the end, kept out of its registers. */
 static __device__ __forceinline__ void aside_put(volatile int32_t *to, const struct attn_item &it)
@@ -93,74 +94,83 @@ static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct
 
 /* ---------------------------------------------------------------- the loader of e4m3 */
 
-/* A piece of 16 codes: its key of the half chunk, its place in the key's row. */
-template <int HD> struct piece {
-    uint32_t key, at;
-};
-template <int HD>
-static __device__ __forceinline__ struct piece<HD> piece_of(uint32_t line, uint32_t chunk) {
-    if (HD == 128)
-        return {line, chunk};
-    return {2 * line + chunk / 4, chunk % 4};
-}
-/* The first of the lines of 128 bytes that this warp brings with one instruction. */
-static __device__ __forceinline__ uint32_t
-first_line(int i)
+/* A warp has sixteen keys of each half of a chunk, a lane one key. Keys of one copy: all sixteen,
+ * if each page has a multiple of them. */
+static __device__ __forceinline__ uint32_t copied_keys(const struct sv_attn_args &a)
 {
-    return threadIdx.x / 32 % LOADERS * 4 + 16 * i;
+    return a.p.kv.page_size % OWN_KEYS ? 1 : OWN_KEYS;
 }
-
-/* Starts to bring stage j of a chunk whose rows are in `rows`. */
-template <int HD>
-static __device__ __forceinline__ void bring(const struct sv_attn_args &a, uint32_t to, int j,
-                                             const uint32_t *rows)
+/* The row of the lane's key at pos, in its page; of keys that are copied together, all if any is
+ * seen. */
+static __device__ __forceinline__ uint32_t own_row(const struct sv_attn_args &a,
+                                                   const struct attn_item &it, int32_t pos,
+                                                   int32_t page)
 {
-    const uint8_t *const from = (const uint8_t *)(j / 2 ? a.p.kv.v : a.p.kv.k);
-#pragma unroll
-    for (int i = 0; i < raw<HD, true>::EACH; i++)
-        gpu_copy_rows<128, true>(to, first_line(i), [&](uint32_t line, uint32_t chunk) {
-            const struct piece<HD> p = piece_of<HD>(line, chunk);
-            const uint32_t row = rows[j % 2 * HALF + p.key];
-            const bool there = row != ATTN_NONE;
-            return gpu_source{from + (there ? (uint64_t)row * HD + p.at * 16 : 0), there};
-        });
+    const int32_t n = (int32_t)copied_keys(a), first = pos & -n;
+    return first < it.seen_hi && first + n > it.seen_lo ? attn_page_row(a, it, pos, page)
+                                                        : ATTN_NONE;
 }
 
-/* The values of what this warp has brought, to where the copy engine puts those of bf16. */
+/* Starts to copy the codes of stage j of a chunk, from the row of the lane's key on. By the whole
+ * warp, which has read those before. */
 template <int HD>
-static __device__ __forceinline__ void expand(const struct sv_attn_args &a, uint32_t from,
-                                              uint32_t to, int j, const uint16_t *scales)
+static __device__ __forceinline__ void bring(const struct sv_attn_args &a, uint32_t codes,
+                                             uint32_t bar, int j, uint32_t row)
 {
-    const float fixed = j / 2 ? a.p.kv.v_scale : a.p.kv.k_scale;
+    const uint32_t lane = threadIdx.x % 32, key = lane % OWN_KEYS, n = copied_keys(a);
+    const bool asks = (int)(lane / OWN_KEYS) == j % 2 && key % n == 0 && row != ATTN_NONE;
+    const uint32_t asking = __ballot_sync(0xffffffffu, asks);
+    if (lane == 0)
+        bar_expect(bar, (uint32_t)__popc(asking) * n * HD);
+    __syncwarp();
+    if (asks)
+        attn_copy(codes + key * HD,
+                  (const uint8_t *)(j / 2 ? a.p.kv.v : a.p.kv.k) + (uint64_t)row * HD, n * HD, bar);
+}
+
+/* The values of the warp's codes of stage j, to where the copy engine puts those of bf16. by: of
+ * the lane's key, what its codes are multiplied by if that is enough for all of them, else its own
+ * scale. */
+template <int HD, bool ENOUGH>
+static __device__ __forceinline__ void expand(uint32_t from, uint32_t to, int j, uint32_t by,
+                                              float fixed)
+{
+    constexpr uint32_t LANES = HD / 16 /* of a key */, AT_ONCE = 32 / LANES;
+    const uint32_t lane = threadIdx.x % 32, chunk = lane % LANES,
+                   key = lane / LANES ^ chunk / 4; /* of eight lanes no two meet at a bank */
+    from += key * HD + chunk * 16;
+    to += chunk / 4 * COLUMNS_BYTES + key * 128 + (chunk % 4 * 2 ^ key) * 16;
 #pragma unroll
-    for (int i = 0; i < raw<HD, true>::EACH; i++) {
-        const uint32_t line = first_line(i) + threadIdx.x % 32 / 8, chunk = threadIdx.x % 8;
-        const struct piece<HD> p = piece_of<HD>(line, chunk);
-        const uint32_t own = scales[j % 2 * HALF + p.key] >> (j / 2 * 8) & 0xff;
+    for (uint32_t i = 0; i < OWN_KEYS; i += AT_ONCE) {
+        const uint32_t own = __shfl_sync(0xffffffffu, by, j % 2 * OWN_KEYS + i + key),
+                       at = (to ^ i % 8 * 16) + i % 8 * 128 + i / 8 * (HD * 16);
+        const uint4 codes = gpu_load16(from + i * HD);
         uint4 v[2];
-        sv_kv_f8_expand(gpu_load16(from + gpu_place<128>(line, chunk)), own, fixed, v);
-        /* Of eight lanes no two meet at a bank. */
-        const uint32_t odd = p.at / 4, row = p.key % 8,
-                       at = to + p.key / 8 * (HD * 16) + p.at / 4 * COLUMNS_BYTES + row * 128,
-                       col = p.at % 4 * 2;
-        gpu_store16(at + ((col + odd) ^ row) * 16, odd ? v[1] : v[0]);
-        gpu_store16(at + ((col + 1 - odd) ^ row) * 16, odd ? v[0] : v[1]);
+        if (ENOUGH)
+            sv_kv_f8_times(codes, own, v);
+        else
+            sv_kv_f8_expand(codes, own, fixed, v);
+        gpu_store16(at, v[0]);
+        gpu_store16(at ^ 16, v[1]);
     }
 }
 
-/* The whole of the loaders. Codes are on their way three stages ahead of their values, rows and
- * scales a chunk ahead. */
+/* The whole of each of LOADERS warps. Codes are copied a chunk ahead of their values; what a copy
+ * needs to know is read another chunk ahead, and used only then. */
 template <int HD>
 static __device__ __forceinline__ void load_f8(const struct sv_attn_args &a,
                                                struct attn_items *plan, const struct attn_head &h,
-                                               int32_t tile_rows, struct ring r, uint8_t *memory)
+                                               int32_t tile_rows, struct ring r, uint32_t memory)
 {
     typedef raw<HD, true> m;
-    constexpr int AHEAD = RAW_STAGES - 1, GROUP = 2; /* the workers' warpgroups are 0 and 1 */
-    const uint32_t codes = gpu_shared_at(memory), t = threadIdx.x % (LOADERS * 32);
-    uint32_t *const rows = (uint32_t *)(memory + m::ROWS_AT);
-    uint16_t *const scales = (uint16_t *)(memory + m::SCALES_AT);
-    static_assert(LOADERS * 32 == KEYS && AHEAD == 3, "a key of a chunk for each thread");
+    static_assert(RAW_STAGES == 4 && 2 * OWN_KEYS == 32, "a chunk ahead; a lane for each key");
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % LOADERS;
+    const struct sv_kv &kv = a.p.kv;
+    const float fixed_k = kv.k_scale, fixed_v = kv.v_scale;
+    const uint32_t codes = memory + warp * (RAW_STAGES * m::STAGE_BYTES),
+                   bars = memory + m::BARS_AT + warp * (RAW_STAGES * 8),
+                   at = lane / OWN_KEYS * HALF + warp * OWN_KEYS + lane % OWN_KEYS;
+    uint32_t phase = 0; /* of all copies of a chunk */
 
     attn_settle(a, h.unit);
     for (int32_t turn = 0; turn * (int32_t)gridDim.x < h.n_items; turn++) {
@@ -170,43 +180,50 @@ static __device__ __forceinline__ void load_f8(const struct sv_attn_args &a,
         const struct attn_item it = attn_turn_item(a, plan, h, tile_rows, turn, i);
         if (it.from == it.to)
             continue;
-        const int32_t first = it.seen_lo / KEYS * KEYS + (int32_t)t,
-                      n = (it.seen_hi + KEYS - 1) / KEYS - it.seen_lo / KEYS;
-        attn_group_sync(GROUP); /* the item before needs no rows any more */
-        uint32_t row = attn_key_row(a, it, first);
-        rows[t] = row;
-        uint16_t next = sv_kv_f8_scales(a.p.kv, row);
-        attn_group_sync(GROUP);
+        int32_t pos = it.seen_lo / KEYS * KEYS + (int32_t)at,
+                left = (it.seen_hi + KEYS - 1) / KEYS - it.seen_lo / KEYS;
+        uint32_t row = own_row(a, it, pos, attn_page(a, it, pos));
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            bring<HD>(a, codes + j * m::STAGE_BYTES, j, rows);
-            gpu_copy_commit();
-        }
+        for (int j = 0; j < RAW_STAGES; j++)
+            bring<HD>(a, codes + j * m::STAGE_BYTES, bars + 8 * j, j, row);
+        uint32_t next_k = sv_kv_f8_own_scale(kv.k_own, row),
+                 next_v = sv_kv_f8_own_scale(kv.v_own, row);
+        int32_t page = attn_page(a, it, pos + KEYS);
 #pragma unroll 1
-        for (int32_t c = 0; c < n; c++) {
-            uint16_t *const now = scales + c % SCALE_CHUNKS * KEYS;
-            now[t] = next;
-            if (c + 1 < n) {
-                row = attn_key_row(a, it, first + (c + 1) * KEYS);
-                rows[(c + 1) % ROW_CHUNKS * KEYS + t] = row;
-                next = sv_kv_f8_scales(a.p.kv, row);
+        for (; left > 0; left--) {
+            uint32_t of_k = next_k, of_v = next_v;
+            const bool enough =
+                !__any_sync(0xffffffffu, fixed_k > 0 || sv_kv_f8_two_factors(of_k) ||
+                                             sv_kv_f8_two_factors(of_v));
+            if (enough) {
+                of_k = sv_kv_f8_factor(of_k);
+                of_v = sv_kv_f8_factor(of_v);
             }
-            attn_group_sync(GROUP);
+            pos += KEYS;
+            row = ATTN_NONE;
+            if (left > 1) {
+                row = own_row(a, it, pos, page);
+                next_k = sv_kv_f8_own_scale(kv.k_own, row);
+                next_v = sv_kv_f8_own_scale(kv.v_own, row);
+                page = attn_page(a, it, pos + KEYS);
+            }
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const int32_t of = c + (j > 0);
-                if (of < n)
-                    bring<HD>(a, codes + (j + AHEAD) % RAW_STAGES * m::STAGE_BYTES, (j + AHEAD) % 4,
-                              rows + of % ROW_CHUNKS * KEYS);
-                gpu_copy_commit();
-                gpu_copy_wait<AHEAD>(AHEAD, 0);
-                __syncwarp(); /* what the warp has brought is there for all its lanes */
+                bar_wait(bars + 8 * j, phase);
                 bar_wait(ring_free(r), r.phase ^ 1);
-                expand<HD>(a, codes + j * m::STAGE_BYTES, ring_at<HD>(r), j, now);
+                const uint32_t from = codes + j * m::STAGE_BYTES,
+                               to = ring_at<HD>(r) + warp * (OWN_KEYS * HD * 2);
+                if (enough)
+                    expand<HD, true>(from, to, j, j / 2 ? of_v : of_k, 0);
+                else
+                    expand<HD, false>(from, to, j, j / 2 ? of_v : of_k, j / 2 ? fixed_v : fixed_k);
                 attn_proxy_fence();
                 ring_give(ring_full(r));
                 ring_next(r);
+                if (left > 1)
+                    bring<HD>(a, codes + j * m::STAGE_BYTES, bars + 8 * j, j, row);
             }
+            phase ^= 1;
         }
     }
 }
@@ -327,6 +344,8 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
             bar_init(r.bars + 16 * i, LOADERS);
             bar_init(r.bars + 16 * i + 8, GROUPS * 4);
         }
+        for (int32_t i = 0; F8 && i < LOADERS * RAW_STAGES; i++)
+            bar_init(gpu_shared_at(codes) + raw<HD, F8>::BARS_AT + 8 * i, 1);
         bar_made();
     }
     if (!F8 && threadIdx.x == WORKERS) {
@@ -348,13 +367,14 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     if (threadIdx.x >= WORKERS) { /* a warpgroup of its own, so that it can give registers away */
         attn_fewer_registers<40>();
         if (F8)
-            load_f8<HD>(a, plan, h, GROUPS * GROUP_ROWS, r, codes);
+            load_f8<HD>(a, plan, h, GROUPS * GROUP_ROWS, r, gpu_shared_at(codes));
         else
             load<HD>(a, plan, h, GROUPS * GROUP_ROWS, r);
     } else {
         attn_more_registers<GROUPS == 1 ? 216 : 232>();
-        float4 *const run = h.long_walk ? (float4 *)(shared + a.n_stages_run * (HALF * HD * 2))
-                                        : a.run + (size_t)blockIdx.x * RUN;
+        float4 *const run = RUN_BESIDE<GROUPS, F8> && h.long_walk
+                                ? (float4 *)(shared + a.n_stages_run * (HALF * HD * 2))
+                                : a.run + (size_t)blockIdx.x * RUN;
         work<HD, GROUPS>(a, plan, h, r, run + threadIdx.x,
                          (volatile int32_t *)(behind + BAR_BYTES) + threadIdx.x / 32 * 8);
     }
@@ -364,17 +384,18 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
 
 template <int HD, int GROUPS, bool F8> static void describe(struct sv_attn_launch *out)
 {
-    *out =
-        (struct sv_attn_launch){.kernel = attn_sm90<HD, GROUPS, F8>,
-                                .tile_rows = GROUPS * GROUP_ROWS,
-                                .n_threads = GROUPS * 128 + 128,
-                                .blocks_per_sm = GROUPS == 1 ? 2 : 1,
-                                .stage_bytes = HALF * HD * 2,
-                                .fixed_bytes = BAR_BYTES + ASIDE_BYTES + raw<HD, F8>::BYTES,
-                                .max_stages = MAX_STAGES,
-                                .run_bytes = (HD / 8 + 1) * GROUPS * 128 * (int32_t)sizeof(float4),
-                                .parts = 1,
-                                .maps = !F8};
+    *out = (struct sv_attn_launch){
+        .kernel = attn_sm90<HD, GROUPS, F8>,
+        .tile_rows = GROUPS * GROUP_ROWS,
+        .n_threads = GROUPS * 128 + 128,
+        .blocks_per_sm = GROUPS == 1 ? 2 : 1,
+        .stage_bytes = HALF * HD * 2,
+        .fixed_bytes = BAR_BYTES + ASIDE_BYTES + raw<HD, F8>::BYTES,
+        .max_stages = MAX_STAGES,
+        .run_bytes =
+            RUN_BESIDE<GROUPS, F8> ? (HD / 8 + 1) * GROUPS * 128 * (int32_t)sizeof(float4) : 0,
+        .parts = 1,
+        .maps = !F8};
 }
 
 template <bool F8>

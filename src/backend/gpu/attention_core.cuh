@@ -432,24 +432,35 @@ static __device__ __forceinline__ int64_t attn_part_at(const struct sv_attn_args
     return ((int64_t)part * a.p.rows.n_rows + row) * a.p.n_heads + head;
 }
 
-/* The row of position pos in kv.k and kv.v. */
-static __device__ __forceinline__ uint32_t attn_key_row(const struct sv_attn_args &a,
-                                                        const struct attn_item &it, int32_t pos)
+/* The page of position pos as the table has it, not yet checked. */
+static __device__ __forceinline__ int32_t attn_page(const struct sv_attn_args &a,
+                                                    const struct attn_item &it, int32_t pos)
 {
     const struct sv_kv &kv = a.p.kv;
-    if (pos < it.seen_lo || pos >= it.seen_hi)
-        return ATTN_NONE;
     const int32_t i = a.page_shift >= 0 ? pos >> a.page_shift : pos / kv.page_size;
-    int32_t page = -1;
-    if (i < kv.table_stride)
-        page = kv.table[(int64_t)it.g.slot * kv.table_stride + i];
+    return i < kv.table_stride ? kv.table[(int64_t)it.g.slot * kv.table_stride + i] : -1;
+}
+/* The row in kv.k and kv.v of a position that is seen, in that page. */
+static __device__ __forceinline__ uint32_t attn_page_row(const struct sv_attn_args &a,
+                                                         const struct attn_item &it, int32_t pos,
+                                                         int32_t page)
+{
+    const struct sv_kv &kv = a.p.kv;
     if (page < 0 || page >= kv.n_pages) {
         sv_fault_set(a.fault, SV_CUDA_FAULT_READ_PAGE, it.g.slot, pos, 0);
         return ATTN_NONE;
     }
+    const int32_t i = a.page_shift >= 0 ? pos >> a.page_shift : pos / kv.page_size;
     return ((uint32_t)page * (uint32_t)kv.n_kv_heads + (uint32_t)it.kv_head) *
                (uint32_t)kv.page_size +
            (uint32_t)(pos - i * kv.page_size);
+}
+/* The row of position pos. */
+static __device__ __forceinline__ uint32_t attn_key_row(const struct sv_attn_args &a,
+                                                        const struct attn_item &it, int32_t pos)
+{
+    return pos < it.seen_lo || pos >= it.seen_hi ? ATTN_NONE
+                                                 : attn_page_row(a, it, pos, attn_page(a, it, pos));
 }
 
 /* Where it lies, in units of 16 bytes. */

@@ -95,6 +95,12 @@ static __device__ __forceinline__ uint16_t sv_kv_f8_scales(const struct sv_kv &k
     return (uint16_t)(row == UINT32_MAX ? KV_F8_ONE : kv.k_own[row] | kv.v_own[row] << 8);
 }
 
+/* One of them. */
+static __device__ __forceinline__ uint32_t sv_kv_f8_own_scale(const uint8_t *own, uint32_t row)
+{
+    return row == UINT32_MAX ? KV_F8_ONE : own[row];
+}
+
 static __device__ __forceinline__ float sv_kv_f8_scale(uint8_t own, float fixed)
 {
     const float scale = own == KV_F8_NAN ? __uint_as_float(0x7fc00000u)
@@ -121,8 +127,31 @@ static __device__ __forceinline__ uint32_t sv_kv_f8_pair(uint32_t word, int half
     return (x & 0x80008000u) | (x >> 4 & 0x07f007f0u);
 }
 
-/* Sixteen codes of a row as bf16. With a scale of its own the value is the code's times a power of
- * two, up to 2^239: two factors, of which the second is seldom needed. */
+/* With a scale of its own a value is the code's times a power of two, up to 2^239: two factors, of
+ * which the second is seldom needed. The first, twice, as bf16. */
+static __device__ __forceinline__ uint32_t sv_kv_f8_factor(uint32_t own)
+{
+    const uint32_t factor = own == KV_F8_NAN ? 0x7fc0u : min(own + 120u, 254u) << 7;
+    return factor << 16 | factor;
+}
+static __device__ __forceinline__ bool sv_kv_f8_two_factors(uint32_t own)
+{
+    return own > 134 && own != KV_F8_NAN;
+}
+
+/* Sixteen codes of a row times the first factor, as bf16. */
+static __device__ __forceinline__ void sv_kv_f8_times(uint4 codes, uint32_t factor, uint4 (&out)[2])
+{
+    const uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
+    uint32_t v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = gpu_scale2(sv_kv_f8_pair(w[i / 2], i % 2), factor);
+    out[0] = make_uint4(v[0], v[1], v[2], v[3]);
+    out[1] = make_uint4(v[4], v[5], v[6], v[7]);
+}
+
+/* Sixteen codes of a row as bf16. */
 static __device__ __forceinline__ void sv_kv_f8_expand(uint4 codes, uint32_t own, float fixed,
                                                        uint4 (&out)[2])
 {
@@ -138,11 +167,11 @@ static __device__ __forceinline__ void sv_kv_f8_expand(uint4 codes, uint32_t own
             v[i] = *(const uint32_t *)&h;
         }
     } else {
-        const uint32_t first = own == KV_F8_NAN ? 0x7fc0u : min(own + 120u, 254u) << 7;
+        const uint32_t first = sv_kv_f8_factor(own);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            v[i] = gpu_scale2(sv_kv_f8_pair(w[i / 2], i % 2), first << 16 | first);
-        if (own > 134 && own != KV_F8_NAN) {
+            v[i] = gpu_scale2(sv_kv_f8_pair(w[i / 2], i % 2), first);
+        if (sv_kv_f8_two_factors(own)) {
             const uint32_t second = (own - 7) << 7;
 #pragma unroll
             for (int i = 0; i < 8; i++)

@@ -277,6 +277,13 @@ void emu_box(uint32_t to, const uint64_t *map, int32_t part, int32_t group, uint
         {to, map[0] + (uint64_t)group * 8 * hd * 2 + (uint64_t)part * 128, rows, parts * 128, hd * 2});
 }
 
+void attn_copy(uint32_t to, const void *from, uint32_t n_bytes, uint32_t bar)
+{
+    if (to % 16 || (uintptr_t)from % 16 || n_bytes % 16)
+        emu_fail("a copy that is not of whole 16 bytes");
+    bar_at(bar).boxes.push_back({to, (uint64_t)(uintptr_t)from, n_bytes});
+}
+
 uint32_t bar_try(uint32_t bar, uint32_t parity)
 {
     return bar_at(bar).phase != parity;
@@ -287,6 +294,12 @@ void bar_wait(uint32_t bar, uint32_t parity)
     auto &b = bar_at(bar);
     for (;;) {
         for (const auto &x : b.boxes) {
+            if (x.size() == 3) { /* in one piece */
+                for (uint32_t at = 0; at < x[2]; at += 16)
+                    memcpy(emu_shared_ptr((uint32_t)x[0] + at, 16), (const uint8_t *)(uintptr_t)x[1] + at, 16);
+                b.bytes -= (int64_t)x[2];
+                continue;
+            }
             for (uint64_t r = 0; r < x[2]; r++)
                 for (uint32_t c = 0; c < x[3] / 16; c++) { /* of eight keys 64 columns, then the next 64 */
                     const uint32_t at = (uint32_t)(x[0] + r / 8 * 8 * x[3] + c / 8 * 1024 + r % 8 * 128 + c % 8 * 16);

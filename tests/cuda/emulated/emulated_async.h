@@ -32,6 +32,7 @@ static inline void attn_box_part(uint32_t to, const struct sv_attn_map *map, int
 {
     emu_box(to, map->opaque, part, group, bar);
 }
+void attn_copy(uint32_t to, const void *from, uint32_t n_bytes, uint32_t bar);
 static inline int32_t attn_cluster_rank(void)
 {
     return (int32_t)emu.rank;
