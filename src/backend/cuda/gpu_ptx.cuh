@@ -25,6 +25,15 @@ enum {
 /* For the device alone: elsewhere wcomp.cuh says it in C. */
 #ifdef __CUDA_ARCH__
 #define GPU_BYTES_OF(a, b, which) __byte_perm(a, b, which)
+#define GPU_SIGNED_BYTES(a, which) gpu_signed_bytes(a, which)
+/* Bytes of a, the first named by the lowest four bits of which; with 8 added, a byte of its sign.
+ */
+static __device__ __forceinline__ uint32_t gpu_signed_bytes(uint32_t a, uint32_t which)
+{
+    uint32_t x;
+    asm("prmt.b32 %0, %1, %1, %2;" : "=r"(x) : "r"(a), "r"(which));
+    return x;
+}
 #define GPU_TURNED(v, left) __funnelshift_l(v, v, (uint32_t)(left))
 #endif
 

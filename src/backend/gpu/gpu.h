@@ -22,7 +22,8 @@
  *   GPU_SMALL_SHARED  a thread block has at most 64 KiB of shared memory
  *   GPU_WCOMP         weights may be compressed: their layout is that of waves of 32
  *   GPU_AFRESH        unrolled code has too few scalar registers: see gpu_afresh
- *   GPU_BYTES_OF, GPU_TURNED, GPU_COPY_PART  macros that replace C code of their users
+ *   GPU_BYTES_OF, GPU_SIGNED_BYTES, GPU_TURNED, GPU_COPY_PART  macros that replace C code of their
+ *                     users
  *
  * Shared memory, addresses of 32 bits
  *   GPU_SHARED(name)                      the dynamic part

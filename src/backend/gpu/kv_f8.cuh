@@ -118,6 +118,10 @@ static __device__ __forceinline__ float sv_kv_f8_value(uint32_t code, float scal
 /* Two codes as bf16 whose exponents are too small by 120: of word bytes 2 * half, 2 * half + 1. */
 static __device__ __forceinline__ uint32_t sv_kv_f8_pair(uint32_t word, int half)
 {
+#ifdef GPU_SIGNED_BYTES
+    /* Each code with its sign in the eight bits above it. */
+    return GPU_SIGNED_BYTES(word, half ? 0xb3a2 : 0x9180) << 4 & 0x87f087f0u;
+#else
 #ifdef GPU_BYTES_OF
     const uint32_t x = GPU_BYTES_OF(word, 0, half ? 0x3424 : 0x1404);
 #else
@@ -125,6 +129,7 @@ static __device__ __forceinline__ uint32_t sv_kv_f8_pair(uint32_t word, int half
     const uint32_t x = (word & 0xff) << 8 | (word & 0xff00) << 16;
 #endif
     return (x & 0x80008000u) | (x >> 4 & 0x07f007f0u);
+#endif
 }
 
 /* With a scale of its own a value is the code's times a power of two, up to 2^239: two factors, of
