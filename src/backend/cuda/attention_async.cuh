@@ -43,15 +43,23 @@ static __device__ __forceinline__ void attn_box_part(uint32_t to, const struct s
                  "l"(map), "r"(0), "r"(part), "r"(group), "r"(bar)
                  : "memory");
 }
-/* Bytes that lie in one piece, a multiple of 16, to shared memory. */
+/* Bytes that lie in one piece, a multiple of 16, to shared memory. ONCE: they leave L2 first; a
+ * policy as createpolicy makes it, as a constant, which takes no registers. */
+template <bool ONCE>
 static __device__ __forceinline__ void attn_copy(uint32_t to, const void *from, uint32_t n_bytes,
                                                  uint32_t bar)
 {
     sv_jitter();
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(n_bytes), "r"(bar)
-                 : "memory");
+    if (ONCE)
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                     ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+                     "l"(from), "r"(n_bytes), "r"(bar), "l"(0x12f0000000000000ull)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                     "[%0], [%1], %2, [%3];" ::"r"(to),
+                     "l"(from), "r"(n_bytes), "r"(bar)
+                     : "memory");
 }
 /* The 128 threads of a warpgroup meet. */
 static __device__ __forceinline__ void attn_group_sync(int32_t group)

@@ -112,8 +112,9 @@ static __device__ __forceinline__ uint32_t own_row(const struct sv_attn_args &a,
 }
 
 /* Starts to copy the codes of stage j of a chunk, from the row of the lane's key on. By the whole
- * warp, which has read those before. */
-template <int HD>
+ * warp, which has read those before. Of one warpgroup's queries there are seldom more tiles: L2
+ * keeps sums of spans instead of codes. */
+template <int HD, int GROUPS>
 static __device__ __forceinline__ void bring(const struct sv_attn_args &a, uint32_t codes,
                                              uint32_t bar, int j, uint32_t row)
 {
@@ -124,8 +125,9 @@ static __device__ __forceinline__ void bring(const struct sv_attn_args &a, uint3
         bar_expect(bar, (uint32_t)__popc(asking) * n * HD);
     __syncwarp();
     if (asks)
-        attn_copy(codes + key * HD,
-                  (const uint8_t *)(j / 2 ? a.p.kv.v : a.p.kv.k) + (uint64_t)row * HD, n * HD, bar);
+        attn_copy<GROUPS == 1>(codes + key * HD,
+                               (const uint8_t *)(j / 2 ? a.p.kv.v : a.p.kv.k) + (uint64_t)row * HD,
+                               n * HD, bar);
 }
 
 /* The values of the warp's codes of stage j, to where the copy engine puts those of bf16. by: of
@@ -157,10 +159,10 @@ static __device__ __forceinline__ void expand(uint32_t from, uint32_t to, int j,
 
 /* The whole of each of LOADERS warps. Codes are copied a chunk ahead of their values; what a copy
  * needs to know is read another chunk ahead, and used only then. */
-template <int HD>
+template <int HD, int GROUPS>
 static __device__ __forceinline__ void load_f8(const struct sv_attn_args &a,
                                                struct attn_items *plan, const struct attn_head &h,
-                                               int32_t tile_rows, struct ring r, uint32_t memory)
+                                               struct ring r, uint32_t memory)
 {
     typedef raw<HD, true> m;
     static_assert(RAW_STAGES == 4 && 2 * OWN_KEYS == 32, "a chunk ahead; a lane for each key");
@@ -177,7 +179,7 @@ static __device__ __forceinline__ void load_f8(const struct sv_attn_args &a,
         const int32_t i = attn_turn(turn);
         if (i >= h.n_items)
             continue;
-        const struct attn_item it = attn_turn_item(a, plan, h, tile_rows, turn, i);
+        const struct attn_item it = attn_turn_item(a, plan, h, GROUPS * GROUP_ROWS, turn, i);
         if (it.from == it.to)
             continue;
         int32_t pos = it.seen_lo / KEYS * KEYS + (int32_t)at,
@@ -185,7 +187,7 @@ static __device__ __forceinline__ void load_f8(const struct sv_attn_args &a,
         uint32_t row = own_row(a, it, pos, attn_page(a, it, pos));
 #pragma unroll
         for (int j = 0; j < RAW_STAGES; j++)
-            bring<HD>(a, codes + j * m::STAGE_BYTES, bars + 8 * j, j, row);
+            bring<HD, GROUPS>(a, codes + j * m::STAGE_BYTES, bars + 8 * j, j, row);
         uint32_t next_k = sv_kv_f8_own_scale(kv.k_own, row),
                  next_v = sv_kv_f8_own_scale(kv.v_own, row);
         int32_t page = attn_page(a, it, pos + KEYS);
@@ -221,7 +223,7 @@ static __device__ __forceinline__ void load_f8(const struct sv_attn_args &a,
                 ring_give(ring_full(r));
                 ring_next(r);
                 if (left > 1)
-                    bring<HD>(a, codes + j * m::STAGE_BYTES, bars + 8 * j, j, row);
+                    bring<HD, GROUPS>(a, codes + j * m::STAGE_BYTES, bars + 8 * j, j, row);
             }
             phase ^= 1;
         }
@@ -367,7 +369,7 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     if (threadIdx.x >= WORKERS) { /* a warpgroup of its own, so that it can give registers away */
         attn_fewer_registers<40>();
         if (F8)
-            load_f8<HD>(a, plan, h, GROUPS * GROUP_ROWS, r, gpu_shared_at(codes));
+            load_f8<HD, GROUPS>(a, plan, h, r, gpu_shared_at(codes));
         else
             load<HD>(a, plan, h, GROUPS * GROUP_ROWS, r);
     } else {

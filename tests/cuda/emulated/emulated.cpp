@@ -277,7 +277,7 @@ void emu_box(uint32_t to, const uint64_t *map, int32_t part, int32_t group, uint
         {to, map[0] + (uint64_t)group * 8 * hd * 2 + (uint64_t)part * 128, rows, parts * 128, hd * 2});
 }
 
-void attn_copy(uint32_t to, const void *from, uint32_t n_bytes, uint32_t bar)
+void emu_copy_piece(uint32_t to, const void *from, uint32_t n_bytes, uint32_t bar)
 {
     if (to % 16 || (uintptr_t)from % 16 || n_bytes % 16)
         emu_fail("a copy that is not of whole 16 bytes");

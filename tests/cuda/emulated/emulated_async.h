@@ -32,7 +32,12 @@ static inline void attn_box_part(uint32_t to, const struct sv_attn_map *map, int
 {
     emu_box(to, map->opaque, part, group, bar);
 }
-void attn_copy(uint32_t to, const void *from, uint32_t n_bytes, uint32_t bar);
+void emu_copy_piece(uint32_t to, const void *from, uint32_t n_bytes, uint32_t bar);
+template <bool ONCE>
+static inline void attn_copy(uint32_t to, const void *from, uint32_t n_bytes, uint32_t bar)
+{
+    emu_copy_piece(to, from, n_bytes, bar);
+}
 static inline int32_t attn_cluster_rank(void)
 {
     return (int32_t)emu.rank;
