@@ -58,6 +58,16 @@ int sv_moe_sm90_joined_open(size_t, struct sv_err *)
 {
     abort();
 }
+#ifdef SV_EMULATED_WAVE64
+bool sv_moe_few(struct sv_cuda *, const struct sv_moe *, bool)
+{
+    abort();
+}
+int sv_moe_few_open(struct sv_err *)
+{
+    return SV_OK;
+}
+#endif
 
 namespace
 {
@@ -296,13 +306,13 @@ void run(sv_cuda *cu, const layer &l, const sv_routes &r, const void *x, acts &a
     d.down = l.down.x;
     d.routes = r;
     d.out = down.data();
-    sv_cuda_moe_down((sv_dev *)(void *)cu, &d);
     sv_p_moe_combine c = {};
     c.hidden = l.s.hidden;
     c.x = down.data();
     c.routes = r;
     c.out = out.data.data();
-    sv_cuda_moe_combine((sv_dev *)(void *)cu, &c);
+    d.then = &c;
+    sv_cuda_moe_down((sv_dev *)(void *)cu, &d);
 }
 
 /* Rows 0 .. n - 2 draw from the first `among` experts; the last has those in own. */
@@ -540,6 +550,51 @@ int check_shared(sv_cuda *cu, sv_rng &rng, const shape &s)
     return 0;
 }
 
+/* Few rows by Hopper's kernels for them, which add up by themselves: the same bits. shared: the last expert lies by itself,
+ * and is every row's last choice. */
+int check_few(sv_cuda *cu, sv_rng &rng, const shape &s, bool shared)
+{
+#ifdef SV_EMULATED_WAVE64
+    return 0;
+#endif
+    layer l(rng, s);
+    for (projection *p : {&l.gate, &l.up, &l.down})
+        if (shared)
+            p->split(p->x, sv_packed_bytes(p->x.rows, p->x.cols));
+    std::vector<int32_t> own(s.k);
+    for (int32_t j = 0; j < s.k; j++)
+        own[j] = shared && j == s.k - 1 ? s.n_experts - 1 : s.n_experts - 2 - j;
+    for (int32_t n : {2, 3, 8, 9, 16}) {
+        routing t(n, s);
+        draw(rng, t, s, s.n_experts - 1, own);
+        for (int32_t row = 0; row < n && shared; row++)
+            t.r.expert[row * s.k + s.k - 1] = s.n_experts - 1;
+        if (n == 3)
+            for (int32_t j = 0; j < s.k; j++)
+                t.r.expert[j] = -1; /* padding */
+        t.r.shared = shared;
+        t.lists();
+        acts x((size_t)n * s.hidden, true);
+        for (size_t i = 0; i < (size_t)n * s.hidden; i++)
+            x.set(i, sv_rng_normal(&rng));
+        std::vector<uint8_t> bits[2];
+        for (int few = 0; few < 2; few++) {
+            acts act((size_t)n * s.k * s.inter, true), out((size_t)n * s.hidden, true);
+            std::vector<float> down((size_t)n * s.k * s.hidden);
+            cu->set = few ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
+            run(cu, l, t.r, x.data.data(), act, down, out);
+            bits[few] = act.data;
+            bits[few].insert(bits[few].end(), out.data.begin(), out.data.end());
+        }
+        cu->set = SV_CUDA_PORTABLE;
+        if (bits[0] != bits[1]) {
+            printf("%d rows of %d experts, %d to %d, by the kernels of few rows: other bits\n", n, s.n_experts, s.hidden, s.inter);
+            return 1;
+        }
+    }
+    return 0;
+}
+
 bool beats(float a, int32_t i, float b, int32_t j)
 {
     if (std::isnan(a) || std::isnan(b))
@@ -729,6 +784,7 @@ int main(int argc, char **)
     uint32_t arrived = 0;
     cu.arrived = &arrived;
     sv_cuda_moe_open(&cu, NULL);
+    sv_moe_few_open(NULL);
     int bad = 0, n_checks = 0;
     for (bool bf16 : {true, false}) {
         cu.act = bf16 ? SV_BF16 : SV_F32;
@@ -746,6 +802,10 @@ int main(int argc, char **)
         n_checks += 3;
     }
     cu.act = SV_BF16;
+    bad |= check_few(&cu, rng, {8, 3, 136, 72, true, true, SV_EXPERT_CLAMPED}, false);
+    bad |= check_few(&cu, rng, {40, 9, 1032, 200, true, false, SV_EXPERT_SILU}, true);
+    bad |= check_few(&cu, rng, {4, 2, 64, 520, true, false, SV_EXPERT_SILU}, false);
+    n_checks += 3;
     for (const shape &s : {shape{4, 2, 64, 32, true, false, SV_EXPERT_SILU, 122}, shape{9, 3, 160, 96, true, true, SV_EXPERT_CLAMPED, 121},
                            shape{5, 2, 96, 64, true, false, SV_EXPERT_SILU, 252},
                            shape{3, 2, 736, 480, true, false, SV_EXPERT_CLAMPED, 120}}) {

@@ -65,8 +65,9 @@ struct sv_moe {
     enum sv_expert_act act;
     float limit, alpha;
     struct sv_routes r;
-    void *out;    /* (n_rows * k, rows) */
-    void *joined; /* NULL, or (rows) act: of one row what moe_combine gives, in place of out */
+    void *out; /* (n_rows * k, rows) */
+    /* NULL, or (n_rows, rows) act: what moe_combine gives, in place of out where a kernel can */
+    void *joined;
 };
 
 /* A kernel for n entries at a time; groups: of 64 weight rows (of gate and up: 32 each) in a thread
@@ -80,6 +81,9 @@ enum { SV_MOE_WIDTHS = 5 };
 bool sv_moe_sm90_joined(struct sv_cuda *cu, const struct sv_moe *a, const struct sv_moe_width *w,
                         size_t smem);
 int sv_moe_sm90_joined_open(size_t smem, struct sv_err *err);
+/* moe_few_sm90.cu: few rows in bf16, and of down the adding up; false: nothing done. */
+bool sv_moe_few(struct sv_cuda *cu, const struct sv_moe *a, bool gated);
+int sv_moe_few_open(struct sv_err *err);
 /* (SV_MOE_WIDTHS), by n; moe_sm90.cu */
 const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form form);
 

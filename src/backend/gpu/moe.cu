@@ -94,6 +94,8 @@ int sv_cuda_moe_open(struct sv_cuda *cu, struct sv_err *err)
     }
     if (!rc && cu->set == SV_CUDA_SM90)
         rc = sv_moe_sm90_joined_open(shared_most(cu), err);
+    if (!rc && cu->set == SV_CUDA_SM90)
+        rc = sv_moe_few_open(err);
     return rc;
 }
 
@@ -152,6 +154,8 @@ static bool run(struct sv_cuda *cu, const char *what, struct sv_moe *a, const st
     a->form = form_of(&x->w[0]);
     SV_REQUIRE(a->form == SV_MOE_BF16 || cu->act == SV_BF16);
     if (a->form != SV_MOE_BF16 || (cu->act == SV_BF16 && a->packed && a->k % 8 == 0)) {
+        if (cu->set == SV_CUDA_SM90 && a->form == SV_MOE_BF16 && sv_moe_few(cu, a, gated))
+            return !gated;
         const struct sv_moe_width *w = width_for(cu, a);
         if (a->joined && cu->set == SV_CUDA_SM90 &&
             sv_moe_sm90_joined(cu, a, w, shared_bytes(w, a->k)))

@@ -152,6 +152,15 @@ bool sv_moe_sm90_joined(struct sv_cuda *, const struct sv_moe *, const struct sv
 {
     return false;
 }
+bool sv_moe_few(struct sv_cuda *, const struct sv_moe *, bool)
+{
+    return false;
+}
+int sv_moe_few_open(struct sv_err *)
+{
+    never();
+    return SV_EDEVICE;
+}
 int sv_moe_sm90_joined_open(size_t, struct sv_err *)
 {
     never();
