@@ -37,6 +37,7 @@ template <sv_moe_form FORM, int TURNS_, int AT_ONCE_, int SLOTS_> struct ring_co
     enum {
         TURNS = TURNS_,
         AT_ONCE = AT_ONCE_,
+        TELLS = 1,
         SLOTS = SLOTS_,
         PIECE = piece<FORM>::BYTES,
         STEP = piece<FORM>::STEP,
@@ -77,6 +78,10 @@ template <sv_moe_form FORM, int TURNS_, int AT_ONCE_, int SLOTS_> struct ring_co
         }
         left -= TURNS;
         from += TURNS * STEP;
+    }
+    __device__ __forceinline__ bool all_asked(void) const
+    {
+        return left <= 0;
     }
     __device__ __forceinline__ void begin(const uint8_t *strip, int32_t n_pieces)
     {

@@ -124,7 +124,10 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, (coded<N, GROU
     codes.open(own);
     if (GATED)
         sv_pdl_wait();
-    sv_pdl_launch();
+    /* Of one row the next launch's weights come behind all of these. */
+    const bool late = N <= 8 && code_queue<N, FORM>::TELLS && a.r.n_rows == 1;
+    if (!late)
+        sv_pdl_launch();
     const bool few = a.r.n_rows <= N;
     struct unit u =
         few ? unit_of_few(a, (int32_t)blockIdx.y) : unit_of_many<N>(a, (int32_t)blockIdx.y);
@@ -215,6 +218,9 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, (coded<N, GROU
             }
             take(pair[1 - i % 2], (i + 1) * AT_ONCE, kk + AT_ONCE);
             end_coded();
+            if constexpr (N <= 8 && code_queue<N, FORM>::TELLS)
+                if (late && codes.all_asked())
+                    sv_pdl_launch();
             next = now;
             now += AT_ONCE * C::X;
             if (!C::WHOLE && now == x_at + C::STAGES * C::X)
