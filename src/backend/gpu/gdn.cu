@@ -535,9 +535,7 @@ static __device__ __forceinline__ void keep_rows(const struct conv_args &a, cons
 /* Thread blocks of each segment for its first chunk, and others for all chunks that begin in 16
  * rows of the pass. */
 template <bool HALF, bool ALL>
-static __global__ void __launch_bounds__(CONV_THREADS, !ALL   ? CONV_APART
-                                                       : HALF ? 4
-                                                              : 3)
+static __global__ void __launch_bounds__(CONV_THREADS, ALL ? 3 : CONV_APART)
     conv_kernel(const __grid_constant__ struct conv_args a)
 {
     typedef typename std::conditional<HALF, __nv_bfloat16, float>::type T;
