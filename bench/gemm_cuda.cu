@@ -36,19 +36,6 @@ static void must(cudaError_t rc, const char *what, int line)
     }
 }
 
-extern "C" {
-int sv_fail(struct sv_err *err, int code, int64_t pos, const char *fmt, ...)
-{
-    (void)err, (void)pos;
-    printf("error: %s\n", fmt);
-    return code;
-}
-void sv_panic_at(const char *file, int line, const char *fmt, ...)
-{
-    printf("%s:%d: %s\n", file, line, fmt);
-    abort();
-}
-}
 bool sv_cuda_check(struct sv_cuda *, cudaError_t rc, const char *what)
 {
     must(rc, what, 0);
