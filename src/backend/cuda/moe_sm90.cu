@@ -37,7 +37,7 @@ template <sv_moe_form FORM, int TURNS_, int AT_ONCE_, int SLOTS_> struct ring_co
     enum {
         TURNS = TURNS_,
         AT_ONCE = AT_ONCE_,
-        TELLS = 1,
+        HAS_ALL_ASKED = 1,
         SLOTS = SLOTS_,
         PIECE = piece<FORM>::BYTES,
         STEP = piece<FORM>::STEP,

@@ -110,7 +110,7 @@ static void *library_main(void *arg)
     struct sv_cuda_hosts *h = (struct sv_cuda_hosts *)arg;
     cudaSetDevice(h->ordinal);
     int rc = h->call.init_rank(&h->comm, h->ranks.n, h->id, h->ranks.rank);
-    if (!rc && !sv_count_read(&h->told)) {
+    if (!rc && !sv_count_read(&h->stop)) {
         uint8_t *const at = h->outgoing;
         rc = h->call.group_start();
         for (int32_t r = 0; r < h->ranks.n && !rc; r++)
@@ -123,7 +123,7 @@ static void *library_main(void *arg)
     }
     h->rc = rc;
     sv_count_set(&h->done, CONNECTED);
-    sv_count_wait(&h->told, 1, NULL, 0, -1);
+    sv_count_wait(&h->stop, 1, NULL, 0, -1);
     if (h->comm)
         h->call.abort(h->comm);
     sv_count_set(&h->done, ABORTED);
@@ -222,7 +222,7 @@ const char *sv_cuda_hosts_broken(struct sv_cuda *cu)
 void sv_cuda_hosts_end(struct sv_cuda *cu)
 {
     cu->peers->hosts->ends = true;
-    sv_count_set(&cu->peers->hosts->told, 1);
+    sv_count_set(&cu->peers->hosts->stop, 1);
 }
 
 void sv_cuda_hosts_close(struct sv_cuda *cu)

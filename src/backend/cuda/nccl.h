@@ -41,9 +41,9 @@ struct sv_cuda_hosts {
     int rc;                 /* the first call that failed */
     int64_t broken_us;      /* since then, or since a connection broke; 0: all is well */
     struct sv_thread *thread;
-    struct sv_count done; /* by the thread, which waits for what it is told: to end */
-    struct sv_count told;
-    bool ends; /* nothing is enqueued with the library any more */
+    struct sv_count done; /* what the thread has done; then it waits for stop */
+    struct sv_count stop; /* 1: it aborts the communicator and ends */
+    bool ends;            /* nothing is enqueued with the library any more */
 };
 
 /* Connects all ranks, of which each calls it. Ends when one fails. */

@@ -125,7 +125,7 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, (coded<N, GROU
     if (GATED)
         sv_pdl_wait();
     /* Of one row the next launch's weights come behind all of these. */
-    const bool late = N <= 8 && code_queue<N, FORM>::TELLS && a.r.n_rows == 1;
+    const bool late = N <= 8 && code_queue<N, FORM>::HAS_ALL_ASKED && a.r.n_rows == 1;
     if (!late)
         sv_pdl_launch();
     const bool few = a.r.n_rows <= N;
@@ -218,7 +218,7 @@ static __global__ void __launch_bounds__(GROUPS *WAVES *GPU_WAVE, (coded<N, GROU
             }
             take(pair[1 - i % 2], (i + 1) * AT_ONCE, kk + AT_ONCE);
             end_coded();
-            if constexpr (N <= 8 && code_queue<N, FORM>::TELLS)
+            if constexpr (N <= 8 && code_queue<N, FORM>::HAS_ALL_ASKED)
                 if (late && codes.all_asked())
                     sv_pdl_launch();
             next = now;

@@ -33,10 +33,10 @@ template <sv_moe_form FORM> struct lane_codes : lane_words<piece<FORM>> {
 };
 
 /* PIECES are on their way. A queue has BYTES of shared memory for the wave, TURNS: pieces after
- * which a loop begins anew, and AT_ONCE: how many a step takes; TELLS: all_asked() says whether
- * all are there or on their way. */
+ * which a loop begins anew, and AT_ONCE: how many a step takes; HAS_ALL_ASKED: all_asked() says
+ * whether all are there or on their way. */
 template <int PIECES, sv_moe_form FORM> struct held_codes {
-    enum { TURNS = PIECES, AT_ONCE = 1, TELLS = 0 };
+    enum { TURNS = PIECES, AT_ONCE = 1, HAS_ALL_ASKED = 0 };
     const uint8_t *strip;
     int32_t n;
     struct lane_codes<FORM> codes[TURNS];
