@@ -82,11 +82,15 @@ static const struct {
     sv_gemm_run_fn *run;
     sv_gemm_one_open_fn *one_open;
     sv_gemm_one_fn *one;
-} codes_sets[] = {{sv_gemm_codes4_open, sv_gemm_codes4, sv_gemm_one4_open, sv_gemm_one4},
-                  {sv_gemm_codes5_open, sv_gemm_codes5, NULL, NULL},
-                  {sv_gemm_codes6_open, sv_gemm_codes6, NULL, NULL},
-                  {sv_gemm_codes7_open, sv_gemm_codes7, NULL, NULL},
-                  {sv_gemm_codes_open, sv_gemm_codes, sv_gemm_one_open, sv_gemm_one}};
+    sv_gemm_one_any_open_fn *any_open;
+    sv_gemm_one_fn *any;
+} codes_sets[] = {{sv_gemm_codes4_open, sv_gemm_codes4, sv_gemm_one4_open, sv_gemm_one4,
+                   sv_gemm_one4_any_open, sv_gemm_one4_any},
+                  {sv_gemm_codes5_open, sv_gemm_codes5, NULL, NULL, NULL, NULL},
+                  {sv_gemm_codes6_open, sv_gemm_codes6, NULL, NULL, NULL, NULL},
+                  {sv_gemm_codes7_open, sv_gemm_codes7, NULL, NULL, NULL, NULL},
+                  {sv_gemm_codes_open, sv_gemm_codes, sv_gemm_one_open, sv_gemm_one,
+                   sv_gemm_one_any_open, sv_gemm_one_any}};
 
 int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
 {
@@ -115,6 +119,8 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
         rc = codes_sets[bits - 4].open(cu, err);
     for (int32_t bits = 4; bits <= 8 && cu->set == SV_CUDA_SM90 && !rc; bits += 4)
         rc = codes_sets[bits - 4].one_open(err);
+    for (int32_t bits = 4; bits <= 8 && cu->set != SV_CUDA_SM90 && !rc; bits += 4)
+        rc = codes_sets[bits - 4].any_open(cu, err);
     if (!rc && cu->set == SV_CUDA_SM90)
         rc = sv_gemm_one12_open(err);
     if (!rc && cu->codes_packed && most > (int32_t)SV_GEMM_CODES_ROWS)
@@ -171,8 +177,13 @@ static bool run_one(struct sv_cuda *cu, const void *x, int32_t k, const struct s
 {
     if (a->n_rows != 1)
         return false;
-    if (a->codes)
-        return codes_sets[a->codes - 4].one && codes_sets[a->codes - 4].one(cu, x, k, a);
+    if (a->codes) {
+        sv_gemm_one_fn *const one =
+            cu->set == SV_CUDA_SM90 ? codes_sets[a->codes - 4].one : codes_sets[a->codes - 4].any;
+        return one && one(cu, x, k, a);
+    }
+    if (cu->set != SV_CUDA_SM90)
+        return false;
     bool wcomp = !a->bytes && !a->co_resident && sv_gemm_wcomp_rows(cu) > 0;
     for (int32_t p = 0; p < a->n_parts; p++)
         wcomp = wcomp && a->part[p].wcomp;
@@ -182,10 +193,10 @@ static bool run_one(struct sv_cuda *cu, const void *x, int32_t k, const struct s
 static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                      struct sv_gemm_args *a)
 {
+    if (run_one(cu, x, k, a))
+        return;
     if (cu->set != SV_CUDA_SM90)
         sv_gemm_portable(cu, x, ldx, k, a);
-    else if (run_one(cu, x, k, a))
-        return;
     else if (a->groups)
         sv_gemm_w8a8(cu, x, ldx, k, a);
     else if (a->bytes)
