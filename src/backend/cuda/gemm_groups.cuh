@@ -34,6 +34,26 @@ static __device__ __forceinline__ void add_group(float (&sum)[N / 2], const floa
     }
 }
 
+/* Whole products: two warpgroups multiply by turns, where both would wait for the same stage, share
+ * the tensor cores, and then add up both at once. Warpgroup 1 gives the first turn to 0. */
+static __device__ __forceinline__ void turn_wait(int wg)
+{
+    sv_jitter();
+    if (wg == 0)
+        asm volatile("bar.sync 11, 256;" ::: "memory");
+    else
+        asm volatile("bar.sync 12, 256;" ::: "memory");
+}
+
+static __device__ __forceinline__ void turn_pass(int wg)
+{
+    sv_jitter();
+    if (wg == 0)
+        asm volatile("bar.arrive 12, 256;" ::: "memory");
+    else
+        asm volatile("bar.arrive 11, 256;" ::: "memory");
+}
+
 /* As sum_tiles. */
 template <int N, enum way WAY>
 static __device__ __forceinline__ void
@@ -50,6 +70,8 @@ sum_groups(float (&sum)[N / 2], struct place &at, int32_t n, bool present, bool 
         bar_wait(smem_u32(&tail->full[at.s]), at.parity);
         if (at.s == 0 && at.parity == 0)
             SV_MARK(a, 1);
+        if (WAY == WHOLE)
+            turn_wait(wg);
         if (present) {
             const uint32_t stage = smem + at.s * R::STAGE;
             const uint64_t w = sv_wgmma_desc(stage + wg * SV_TILE_BYTES);
@@ -60,9 +82,15 @@ sum_groups(float (&sum)[N / 2], struct place &at, int32_t n, bool present, bool 
             for (int step = 0; step < 4; step++)
                 multiply<N, WAY>(acc, w + 2 * step, x + 2 * step, step > 0);
             sv_wgmma_commit();
+            if (WAY == WHOLE && N > 128)
+                turn_pass(wg);
             sv_wgmma_wait<0>();
             settle<N>(acc);
+            if (WAY == WHOLE && N <= 128) /* this late is faster there, and slower with wide ones */
+                turn_pass(wg);
             add_group<N>(sum, acc, stage + R::SCALES_AT, stage + R::X_SCALES_AT);
+        } else if (WAY == WHOLE) {
+            turn_pass(wg);
         }
         __syncwarp(); /* lane 0 tells the producer that all lanes have done with the stage */
         if (exchanges(WAY) && last && i == n - 1 && (threadIdx.x & 31) < 2)

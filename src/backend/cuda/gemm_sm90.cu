@@ -567,8 +567,11 @@ static const struct width *whole_width(const struct sv_cuda *cu, const struct sv
         const struct width *w = &wholes[i];
         const int32_t items = (a->n_rows + w->n - 1) / w->n * a->split.n_blocks,
                       n_rounds = (items + at_once - 1) / at_once;
-        /* Narrow ones take no less than the copies of weights. */
-        const int64_t cost = (int64_t)n_rounds * (a->split.n_k + 6) * (w->n < 96 ? 96 : w->n);
+        /* Narrow ones take no less than the copies of weights, nor than the sums of groups. */
+        const int64_t cost = (int64_t)n_rounds * (a->split.n_k + 6) *
+                             (w->n < 96               ? 96
+                              : GROUPS && w->n == 128 ? 144
+                                                      : w->n);
         if ((w->n < 192 && n_rounds > 1 && !GROUPS) || (best && cost > *least) ||
             (tune > 1 && tune != w->n) || !w->fn[way == TALL_WHOLE][a->mode == SV_GEMM_GATED])
             continue;

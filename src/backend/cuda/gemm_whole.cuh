@@ -199,6 +199,10 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
     const int wg = threadIdx.x / 128, mate = CL > 1 ? half ^ 1 : -1;
     struct place at = {0, 0};
     int turn = 0;
+#if SV_GEMM_GROUPS
+    if (wg == 1)
+        turn_pass(wg);
+#endif
     sv_pdl_wait();
     if (a.mode == SV_GEMM_ARGMAX)
         best_clear(a, THREADS / 32);
