@@ -2,11 +2,10 @@
  * attention_wgmma.cuh - the matrix instruction of sm_90a as attention uses it: 64 queries (A, in
  * registers) times a tile of keys or values (B, in shared memory).
  *
- * Included by attention_sm90.cu and, with queries in shared memory too, attention_latent_sm90.cu.
- * Written by a short script: the operands of an asm statement cannot be made by a loop. A tile lies
- * in pieces of 8 rows and 64 columns, 1 KiB each, whose 16-byte chunks are permuted by the row's
- * low three bits; pieces of the same rows lie beside one another. It is 1024-aligned. Must not:
- * hold anything but the instruction.
+ * Included by attention_chunk.cuh and, for queries in shared memory too, by
+ * attention_latent_sm90.cu. A tile lies in pieces of 8 rows and 64 columns, 1 KiB each, whose
+ * 16-byte chunks are permuted by the row's low three bits; pieces of the same rows lie beside one
+ * another. It is 1024-aligned. Must not: hold anything but the instruction.
  */
 #ifndef SV_CUDA_ATTENTION_WGMMA_CUH
 #define SV_CUDA_ATTENTION_WGMMA_CUH
@@ -40,6 +39,7 @@ static __device__ __forceinline__ void attn_wgmma_scores(float (&d)[8][4], uint6
                                                          int keep);
 
 #ifndef SV_CUDA_EMULATED
+#include "backend/cuda/wgmma.cuh"
 
 static __device__ __forceinline__ void attn_wgmma_fence(void)
 {
@@ -74,87 +74,43 @@ static __device__ __forceinline__ void attn_proxy_fence(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-static __device__ __forceinline__ void attn_wgmma_keys(float (&d)[8][4], const uint32_t (&a)[4],
+/* n: columns of the result; h: a thread's sums; a_, b_, k: the operands behind these. */
+#define ATTN_WGMMA(n, h, a_, b_, k, layouts, ...)                                                  \
+    float(&d)[h] = *(float(*)[h]) & sums;                                                          \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #k ", 0;\n"                                  \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" SV_WGMMA_NAMES_##h   \
+                 "}, " a_ ", %" #b_ ", p, 1, 1, " layouts ";\n}\n"                                 \
+                 : SV_WGMMA_SUMS_##h(0)                                                            \
+                 : __VA_ARGS__, "l"(b), "r"(keep))
+#define ATTN_REGISTERS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+
+static __device__ __forceinline__ void attn_wgmma_keys(float (&sums)[8][4], const uint32_t (&a)[4],
                                                        uint64_t b, int keep)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}\n"
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
-                   "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
-                   "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
-                   "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-                   "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]),
-                   "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                   "+f"(d[7][2]), "+f"(d[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+    ATTN_WGMMA(64, 32, "{%32, %33, %34, %35}", 36, 37, "0", ATTN_REGISTERS);
 }
 
-static __device__ __forceinline__ void attn_wgmma_scores(float (&d)[8][4], uint64_t a, uint64_t b,
-                                                         int keep)
+static __device__ __forceinline__ void attn_wgmma_scores(float (&sums)[8][4], uint64_t a,
+                                                         uint64_t b, int keep)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "%32, %33, p, 1, 1, 0, 0;\n}\n"
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
-                   "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
-                   "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
-                   "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-                   "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]),
-                   "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                   "+f"(d[7][2]), "+f"(d[7][3])
-                 : "l"(a), "l"(b), "r"(keep));
+    ATTN_WGMMA(64, 32, "%32", 33, 34, "0, 0", "l"(a));
 }
 
 template <>
-__device__ __forceinline__ void attn_wgmma_values<64>(float (&d)[8][4], const uint32_t (&a)[4],
+__device__ __forceinline__ void attn_wgmma_values<64>(float (&sums)[8][4], const uint32_t (&a)[4],
                                                       uint64_t b, int keep)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
-                   "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
-                   "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
-                   "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-                   "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]),
-                   "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                   "+f"(d[7][2]), "+f"(d[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+    ATTN_WGMMA(64, 32, "{%32, %33, %34, %35}", 36, 37, "1", ATTN_REGISTERS);
 }
 
 template <>
-__device__ __forceinline__ void attn_wgmma_values<128>(float (&d)[16][4], const uint32_t (&a)[4],
+__device__ __forceinline__ void attn_wgmma_values<128>(float (&sums)[16][4], const uint32_t (&a)[4],
                                                        uint64_t b, int keep)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                 "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
-                   "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
-                   "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
-                   "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-                   "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]),
-                   "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                   "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]),
-                   "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
-                   "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]),
-                   "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]), "+f"(d[12][0]), "+f"(d[12][1]),
-                   "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]),
-                   "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
-                   "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+    ATTN_WGMMA(128, 64, "{%64, %65, %66, %67}", 68, 69, "1", ATTN_REGISTERS);
 }
+#undef ATTN_WGMMA
+#undef ATTN_REGISTERS
 
 #else
 #include <emulated_wgmma.h>

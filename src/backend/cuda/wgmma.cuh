@@ -1,9 +1,9 @@
 /*
  * wgmma.cuh - the matrix instruction of sm_90a, one function for each width, and its descriptors.
  *
- * Included by gemm_sm90.cu only, which is built once for bf16 and once for numbers of 8 bits. The
- * operands of an asm statement cannot be made by a loop, but by macros. Must not: hold anything but
- * the instruction.
+ * Included by gemm_sm90.cu, which is built once for bf16 and once for numbers of 8 bits, by
+ * wgmma_reg.cuh and by attention_wgmma.cuh. The operands of an asm statement cannot be made by a
+ * loop, but by macros. Must not: hold anything but the instruction.
  */
 #ifndef SV_CUDA_WGMMA_CUH
 #define SV_CUDA_WGMMA_CUH

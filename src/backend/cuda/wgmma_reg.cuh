@@ -2,8 +2,9 @@
  * wgmma_reg.cuh - the matrix instruction of sm_90a with weights in registers, one function for each
  * width.
  *
- * Included by gemm_wcomp_sm90.cu only; wgmma.cuh has the rest. The operands must be final before
- * the fence and stay as they are until the wait. Must not: hold anything but the instruction.
+ * Included by gemm_sm90.cu, where weights are expanded into registers, and by moe_sm90.cu;
+ * wgmma.cuh has the rest. The operands must be final before the fence and stay as they are until
+ * the wait. Must not: hold anything but the instruction.
  */
 #ifndef SV_CUDA_WGMMA_REG_CUH
 #define SV_CUDA_WGMMA_REG_CUH
