@@ -52,8 +52,6 @@ struct sv_quant {
     int32_t step;         /* MXFP4: from a row's codes and scales to the next row's; 0 is 1 */
 };
 
-#define SV_QUANT_MAX_BLOCK 256
-
 const char *sv_quant_name(enum sv_quant_code code);
 /* Weights and bytes of a GGUF block; 0: not such a code. */
 int32_t sv_quant_block(enum sv_quant_code code);

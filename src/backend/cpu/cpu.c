@@ -53,7 +53,6 @@ static int cpu_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, stru
                    sv_cpu_attn_parts_floats(lim) * sizeof(float);
     sv_free(cpu->scratch);
     cpu->lim = *lim;
-    cpu->scratch_bytes = bytes;
     cpu->scratch = sv_alloc(bytes); /* kernels read only what they wrote, or mask it */
     if (!cpu->scratch)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for %zu bytes of CPU scratch", bytes);

@@ -72,7 +72,6 @@ struct sv_cpu {
     const struct sv_cpu_vec *vec;
     const struct sv_cpu_attn_lanes *attn_lanes; /* NULL: this level has no bf16 products */
     void *scratch; /* attention, sampling, context K/V: sized by reserve, laid out in cpu.c */
-    size_t scratch_bytes;
     struct sv_cpu_peers *peers; /* NULL: no windows */
     struct sv_err latched;      /* first device error since the last sync */
     char text[96];              /* describe() */

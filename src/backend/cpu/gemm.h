@@ -119,7 +119,6 @@ struct sv_gemm_span {
 };
 
 struct sv_gemm_kern {
-    const char *name;
     enum sv_gemm_form form;
     /* Packs rows [m0, m1) of the call: slice i of n, NULL for SV_GEMM_X_RAW. */
     void (*pack)(const struct sv_gemm_call *c, void *xp, int i, int n);

@@ -679,8 +679,8 @@ static void run(const struct sv_gemm_span *s)
 
 const struct sv_gemm_kern *sv_gemm_kern_amx(void)
 {
-    static const struct sv_gemm_kern kern = {"amx-bf16", SV_GEMM_X_TILES, sv_gemm_pack_tiles,
-                                             run,        enter,           leave};
+    static const struct sv_gemm_kern kern = {SV_GEMM_X_TILES, sv_gemm_pack_tiles, run, enter,
+                                             leave};
     return &kern;
 }
 

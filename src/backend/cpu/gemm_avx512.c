@@ -179,12 +179,11 @@ void sv_gemm_emit_avx512(const struct sv_gemm_span *s, int32_t n0, int nn, int32
 
 const struct sv_gemm_kern *sv_gemm_kern_avx512(enum sv_dtype w, bool rounded)
 {
-    static const struct sv_gemm_kern f32 = {"avx512 f32", SV_GEMM_X_RAW, NULL, run_f32, NULL, NULL};
-    static const struct sv_gemm_kern f16 = {"avx512 f16", SV_GEMM_X_RAW, NULL, run_f16, NULL, NULL};
-    static const struct sv_gemm_kern bf16 = {"avx512 bf16", SV_GEMM_X_RAW, NULL,
-                                             run_bf16,      NULL,          NULL};
-    static const struct sv_gemm_kern both16 = {
-        "avx512 bf16 x bf16", SV_GEMM_X_ROUND, sv_gemm_pack_round, run_bf16, NULL, NULL};
+    static const struct sv_gemm_kern f32 = {SV_GEMM_X_RAW, NULL, run_f32, NULL, NULL};
+    static const struct sv_gemm_kern f16 = {SV_GEMM_X_RAW, NULL, run_f16, NULL, NULL};
+    static const struct sv_gemm_kern bf16 = {SV_GEMM_X_RAW, NULL, run_bf16, NULL, NULL};
+    static const struct sv_gemm_kern both16 = {SV_GEMM_X_ROUND, sv_gemm_pack_round, run_bf16, NULL,
+                                               NULL};
     if (w == SV_BF16)
         return rounded ? &both16 : &bf16;
     return w == SV_F32 ? &f32 : w == SV_F16 ? &f16 : NULL;

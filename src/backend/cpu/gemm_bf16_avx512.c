@@ -257,7 +257,6 @@ static void run(const struct sv_gemm_span *s)
 
 const struct sv_gemm_kern *sv_gemm_kern_bf16_avx512(void)
 {
-    static const struct sv_gemm_kern kern = {
-        "avx512-bf16", SV_GEMM_X_TILES, sv_gemm_pack_tiles, run, NULL, NULL};
+    static const struct sv_gemm_kern kern = {SV_GEMM_X_TILES, sv_gemm_pack_tiles, run, NULL, NULL};
     return &kern;
 }

@@ -312,7 +312,7 @@ int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_g
 
 const struct sv_gemm_kern *sv_gemm_kern_i8_avx512(void)
 {
-    static const struct sv_gemm_kern kern = {"avx512-i8", SV_GEMM_X_BYTES, pack, run, NULL, NULL};
+    static const struct sv_gemm_kern kern = {SV_GEMM_X_BYTES, pack, run, NULL, NULL};
     return &kern;
 }
 

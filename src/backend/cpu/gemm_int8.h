@@ -205,6 +205,6 @@ static void run(const struct sv_gemm_span *s)
 
 const struct sv_gemm_kern *INT8_KERN(void)
 {
-    static const struct sv_gemm_kern kern = {INT8_NAME, SV_GEMM_X_INT8, pack, run, NULL, NULL};
+    static const struct sv_gemm_kern kern = {SV_GEMM_X_INT8, pack, run, NULL, NULL};
     return &kern;
 }

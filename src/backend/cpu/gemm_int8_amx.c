@@ -314,8 +314,7 @@ static void run_either(const struct sv_gemm_span *s)
 
 const struct sv_gemm_kern *sv_gemm_kern_int8_amx(void)
 {
-    static const struct sv_gemm_kern kern = {"amx int8", SV_GEMM_X_INT8, pack_either,
-                                             run_either, NULL,           leave};
+    static const struct sv_gemm_kern kern = {SV_GEMM_X_INT8, pack_either, run_either, NULL, leave};
     return &kern;
 }
 

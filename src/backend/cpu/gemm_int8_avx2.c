@@ -164,7 +164,6 @@ UNCHECKED static void emit(const struct sv_gemm_span *s, int32_t n0, int32_t m, 
     sv_gemm_emit_plain(s, n0, nn, m, rows, t, 8);
 }
 
-#define INT8_NAME "avx2 int8"
 #define INT8_TALL 4
 #define INT8_KERN sv_gemm_kern_int8_avx2
 #include "backend/cpu/gemm_int8.h"

@@ -24,7 +24,6 @@ ALWAYS vi i_dot(const int bits, vi sum, vi w, int32_t x)
     return _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(x));
 }
 
-#define INT8_NAME "avx512 int8"
 #define INT8_TALL 16
 #define INT8_KERN sv_gemm_kern_int8_avx512
 #include "backend/cpu/gemm_int8.h"

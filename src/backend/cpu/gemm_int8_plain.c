@@ -137,7 +137,6 @@ static void emit(const struct sv_gemm_span *s, int32_t n0, int32_t m, int32_t ro
     sv_gemm_emit_plain(s, n0, nn, m, 1, sum->v, 1);
 }
 
-#define INT8_NAME "plain int8"
 #define INT8_TALL 1
 #define INT8_KERN sv_gemm_kern_int8_plain
 #include "backend/cpu/gemm_int8.h"

@@ -119,12 +119,11 @@ void sv_gemm_pack_round(const struct sv_gemm_call *c, void *xp, int i, int n)
 
 const struct sv_gemm_kern *sv_gemm_kern_plain(enum sv_dtype w, bool rounded)
 {
-    static const struct sv_gemm_kern f32 = {"plain f32", SV_GEMM_X_RAW, NULL, run_f32, NULL, NULL};
-    static const struct sv_gemm_kern f16 = {"plain f16", SV_GEMM_X_RAW, NULL, run_f16, NULL, NULL};
-    static const struct sv_gemm_kern bf16 = {"plain bf16", SV_GEMM_X_RAW, NULL,
-                                             run_bf16,     NULL,          NULL};
-    static const struct sv_gemm_kern both16 = {
-        "plain bf16 x bf16", SV_GEMM_X_ROUND, sv_gemm_pack_round, run_bf16, NULL, NULL};
+    static const struct sv_gemm_kern f32 = {SV_GEMM_X_RAW, NULL, run_f32, NULL, NULL};
+    static const struct sv_gemm_kern f16 = {SV_GEMM_X_RAW, NULL, run_f16, NULL, NULL};
+    static const struct sv_gemm_kern bf16 = {SV_GEMM_X_RAW, NULL, run_bf16, NULL, NULL};
+    static const struct sv_gemm_kern both16 = {SV_GEMM_X_ROUND, sv_gemm_pack_round, run_bf16, NULL,
+                                               NULL};
     if (w == SV_BF16)
         return rounded ? &both16 : &bf16;
     return w == SV_F32 ? &f32 : w == SV_F16 ? &f16 : NULL;

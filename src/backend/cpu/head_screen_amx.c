@@ -121,8 +121,8 @@ static void run_fine(const struct sv_gemm_span *s)
 const struct sv_gemm_kern *sv_gemm_kern_screen_amx(enum sv_screen_plane plane)
 {
     static const struct sv_gemm_kern kern[] = {
-        {"amx screen", SV_GEMM_X_HALVES, sv_screen_pack_x, run_coarse, enter, leave},
-        {"amx fine screen", SV_GEMM_X_HALVES, sv_screen_pack_x, run_fine, enter, leave}};
+        {SV_GEMM_X_HALVES, sv_screen_pack_x, run_coarse, enter, leave},
+        {SV_GEMM_X_HALVES, sv_screen_pack_x, run_fine, enter, leave}};
     return &kern[plane];
 }
 

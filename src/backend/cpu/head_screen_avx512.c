@@ -364,8 +364,8 @@ static void run_fine(const struct sv_gemm_span *s)
 const struct sv_gemm_kern *sv_gemm_kern_screen_avx512(enum sv_screen_plane plane)
 {
     static const struct sv_gemm_kern kern[] = {
-        {"avx512 screen", SV_GEMM_X_HALVES, sv_screen_pack_x, run_coarse, NULL, NULL},
-        {"avx512 fine screen", SV_GEMM_X_HALVES, sv_screen_pack_x, run_fine, NULL, NULL}};
+        {SV_GEMM_X_HALVES, sv_screen_pack_x, run_coarse, NULL, NULL},
+        {SV_GEMM_X_HALVES, sv_screen_pack_x, run_fine, NULL, NULL}};
     return &kern[plane];
 }
 

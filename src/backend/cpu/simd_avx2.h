@@ -18,7 +18,6 @@
 #define SIMD_NV 2
 #define SIMD_NV1 4
 #define SIMD_TABLE sv_cpu_vec_avx2
-#define SIMD_NAME "avx2"
 #define SIMD_LOCALS /* see simd_avx512.h */
 
 typedef __m256 vf;

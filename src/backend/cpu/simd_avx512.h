@@ -2,8 +2,8 @@
  * simd_avx512.h - the vector operations of the kernel templates with AVX-512 F, BW, DQ, VL: sixteen
  * lanes.
  *
- * Included by vec_avx512.c only; operations are documented in simd_plain.h. Must not: be reached on
- * a machine without these sets.
+ * Included by vec_avx512.c and attention_lanes_work.h; operations are documented in simd_plain.h.
+ * Must not: be reached on a machine without these sets.
  */
 #ifndef SV_SIMD_AVX512_H
 #define SV_SIMD_AVX512_H
@@ -19,7 +19,6 @@
 #define SIMD_NV 4
 #define SIMD_NV1 4
 #define SIMD_TABLE sv_cpu_vec_avx512
-#define SIMD_NAME "avx512"
 #if defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
 /* GCC before 13 aligns ASan's fake stack frames to 32 bytes (its bug 110027) but fills 64-byte
  * locals with aligned moves, so functions with local arrays stay out; the other levels check the

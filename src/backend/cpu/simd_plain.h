@@ -20,7 +20,6 @@
 #define SIMD_NV 4
 #define SIMD_NV1 4 /* vectors of a block of one query */
 #define SIMD_TABLE sv_cpu_vec_plain
-#define SIMD_NAME "plain"
 #define SIMD_LOCALS /* see simd_avx512.h */
 
 typedef float vf __attribute__((vector_size(16)));

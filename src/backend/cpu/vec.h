@@ -77,7 +77,6 @@ struct sv_cpu_gdn_row {
 /* ---------------------------------------------------------------- the table */
 
 struct sv_cpu_vec {
-    const char *name;
     void (*add_rms_norm)(const struct sv_cpu_norm_row *r);
     /* out = x, not read soon, nor by other threads before this one's fence */
     void (*stream)(float *out, const float *x, int32_t n);

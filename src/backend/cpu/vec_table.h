@@ -5,7 +5,6 @@
  */
 
 const struct sv_cpu_vec SIMD_TABLE = {
-    .name = SIMD_NAME,
     .add_rms_norm = k_add_rms_norm,
     .stream = k_stream,
     .fence = k_fence,
