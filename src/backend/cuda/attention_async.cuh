@@ -2,8 +2,9 @@
  * attention_async.cuh - loads of boxes through tensor maps and barriers of a warpgroup, one
  * function for each instruction.
  *
- * Included by attention_chunk.cuh and attention_latent_sm90.cu. Emulated builds bring their own,
- * the barriers of barrier.cuh with them. Must not: hold anything but instructions.
+ * Included by attention_chunk.cuh, attention_latent_sm90.cu and, for their barriers, by
+ * moe_joined.cuh and route_sm90.cu. Emulated builds bring their own, the barriers of barrier.cuh
+ * with them. Must not: hold anything but instructions.
  */
 #ifndef SV_CUDA_ATTENTION_ASYNC_CUH
 #define SV_CUDA_ATTENTION_ASYNC_CUH

@@ -2,8 +2,8 @@
  * barrier.cuh - barriers in shared memory (mbarrier), one function for each instruction; `bar` is a
  * barrier's address in shared memory.
  *
- * Included by gemm_sm90.cu, moe_sm90.cu, route_sm90.cu and, through attention_async.cuh, by
- * attention's *_sm90.cu. Emulated builds bring their own. Must not: hold anything but instructions.
+ * Included by the products of *_sm90.cu and, through attention_async.cuh, by attention's. Emulated
+ * builds bring their own. Must not: hold anything but instructions.
  */
 #ifndef SV_CUDA_BARRIER_CUH
 #define SV_CUDA_BARRIER_CUH

@@ -52,8 +52,7 @@ static int64_t scales_of(const struct sv_quant *q, int32_t row)
 }
 
 /* Whether scales of e2m1 have room: e8m0 times 2^126 in bf16; e4m3 above zero, whose products with
- * the factor are in the range of sv_codes_nv4_parts.
- */
+ * the factor have the two parts of nvfp4_parts.cuh. */
 static bool small_scales_fit(const struct sv_quant *q)
 {
     const bool mx = q->code == SV_CODE_MXFP4;

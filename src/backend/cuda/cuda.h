@@ -2,10 +2,10 @@
  * cuda.h - what the files of the CUDA backend share: the device struct, checked calls and launches,
  * programmatic dependent launch, latched faults; and values.cuh.
  *
- * Included only inside src/backend/cuda, by .cu files. The host half is C compiled as C++. Act
- * values are bf16 when compute is SV_BF16 and f32 when it is SV_F32; sums are always f32 or wider.
- * Must not: let a row's bits depend on other rows, on their number or on a launch shape taken from
- * their number; synchronise, allocate or read device memory on the host inside an op.
+ * Included only inside src/backend/cuda and src/backend/gpu. The host half is C compiled as C++.
+ * Act values are bf16 when compute is SV_BF16 and f32 when it is SV_F32; sums are always f32 or
+ * wider. Must not: let a row's bits depend on other rows, on their number or on a launch shape
+ * taken from their number; synchronise, allocate or read device memory on the host inside an op.
  *
  * Rules for launches. Every op kernel is launched by sv_cuda_launch. Its first statements may read
  * only memory that no earlier kernel of the stream writes (weights; more with cu->settled); then

@@ -5,7 +5,7 @@
  * Which kernel computes a part depends on the weight alone, never on the number of rows: packed
  * bf16 weights with k a multiple of 8 take tensor cores (gemm_sm90.cu, or gemm_portable.cu), all
  * others gemm_plain.cu. Each of the three fixes one order of sums per weight shape (split.cuh).
- * Must not: be included outside src/backend/cuda and its bench.
+ * Must not: be included outside src/backend/{cuda,gpu} and their bench.
  */
 #ifndef SV_CUDA_GEMM_H
 #define SV_CUDA_GEMM_H

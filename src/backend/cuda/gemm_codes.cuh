@@ -1,8 +1,9 @@
 /*
  * gemm_codes.cuh - codes (codes.cuh) become bf16 in a warp's registers.
  *
- * Included by gemm_sm90.cu where it is built for codes, in place of gemm_expand.cuh, whose names it
- * has: there are no patches. Must not: know of rings, blocks or sums.
+ * Included by gemm_sm90.cu and gemm_one_sm90.cu where they are built for codes, in place of
+ * gemm_expand.cuh, whose names it has: there are no patches. Must not: know of rings, blocks or
+ * sums.
  */
 #ifndef SV_CUDA_GEMM_CODES_CUH
 #define SV_CUDA_GEMM_CODES_CUH

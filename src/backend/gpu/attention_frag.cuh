@@ -2,8 +2,9 @@
  * attention_frag.cuh - sums and scores as the matrix instructions leave them in a wave's registers
  * (gpu.h): queries are rows, keys or values columns. The same for mma.sync and for a warp of wgmma.
  *
- * Included by attention_portable.cu and attention_sm90.cu: clearing and merging of sums, a block's
- * own running sum, masks, and storing finished rows or partial results.
+ * Included by attention_portable.cu, attention_latent.cuh and cuda/attention_chunk.cuh: clearing
+ * and merging of sums, a block's own running sum, masks, and storing finished rows or partial
+ * results.
  */
 #ifndef SV_CUDA_ATTENTION_FRAG_CUH
 #define SV_CUDA_ATTENTION_FRAG_CUH

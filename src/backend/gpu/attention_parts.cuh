@@ -2,7 +2,7 @@
  * attention_parts.cuh - merges a query's partial results by one warp: chunks in ascending order
  * within a span, spans in ascending order, as one block with all keys does.
  *
- * Included by attention.cu.
+ * Included by attention.cu and attention_few_sm90.cu.
  * Must not: merge by another formula than attn_merge, or in another order.
  */
 #ifndef SV_CUDA_ATTENTION_PARTS_CUH

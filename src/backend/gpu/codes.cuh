@@ -2,10 +2,11 @@
  * codes.cuh - the layout of weights in codes of 4 to 8 bits with their scales, as dense products
  * and those of experts read them.
  *
- * Included by codes.cu, which makes them, by codes_value.cuh, which expands them, and by a unit
- * test in plain C. A tile is that of pack.cuh, of four strips of 16 rows: codes, and behind them a
- * word for each of the strip's rows with its scales in these 64 columns. A lane holds the 16 pairs
- * of wcomp.cuh. Of 8 bits: word q has the codes of pair 2 q in bytes 1 and 3 and those of pair 2 q
+ * Included through gemm.h by codes.cu, which makes them, by codes_host.h, by codes_value.cuh, which
+ * expands them, and by a unit test in plain C. A tile is that of pack.cuh, of four strips of 16
+ * rows: codes, and behind them a word for each of the strip's rows with its scales in these 64
+ * columns. A lane holds the 16 pairs of wcomp.cuh. Of 8 bits: word q has the codes of pair 2 q in
+ * bytes 1 and 3 and those of pair 2 q
  * + 1 in bytes 0 and 2; words 0 to 3 are at 16 l, 4 to 7 at 512 + 16 l. Of 4 bits: word q, at 16
  * l + 4 q, has pairs 4 q to 4 q + 3, the first column of pair 4 q + i in bits 4 i to 4 i + 3, the
  * second 16 bits above. An f32 factor of the matrix follows all tiles (SV_CODES_NV4).

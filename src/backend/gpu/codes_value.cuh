@@ -2,8 +2,8 @@
  * codes_value.cuh - codes of codes.cuh become weights in bf16, a lane's four pairs of 16 columns at
  * a time: the value in f32, rounded once (docs/formats.md).
  *
- * Included by gemm_codes.cuh, codes_lane.cuh and codes.cu. Where a product of code and scale
- * has few bits, it is computed in bf16, which then rounds as f32 followed by bf16 does; values of
+ * Included by codes.cu and by the products that read codes. Where a product of code and scale has
+ * few bits, it is computed in bf16, which then rounds as f32 followed by bf16 does; values of
  * K-quants are computed in f32. Must not: know of tiles.
  */
 #ifndef SV_GPU_CODES_VALUE_CUH

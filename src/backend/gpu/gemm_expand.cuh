@@ -2,8 +2,8 @@
  * gemm_expand.cuh - compressed weights (wcomp.cuh) become bf16 in a warp's registers, and patches
  * come in.
  *
- * Included by gemm_sm90.cu where it is built for compressed weights, and by gemm_portable.cu. Must
- * not: know of rings, blocks or sums.
+ * Included by gemm_sm90.cu and gemm_one_sm90.cu where they are built for compressed weights, and by
+ * gemm_portable.cuh. Must not: know of rings, blocks or sums.
  */
 #ifndef SV_CUDA_GEMM_EXPAND_CUH
 #define SV_CUDA_GEMM_EXPAND_CUH

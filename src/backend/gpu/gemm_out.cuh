@@ -2,10 +2,10 @@
  * gemm_out.cuh - what the tensor-core kernels do with finished sums: adding up pieces of a shared
  * block, bias, rounding and storing, or keeping the best logit.
  *
- * Included by gemm_sm90.cu and gemm_portable.cu: wgmma and mma.sync leave their results in the same
- * lanes. A group is four waves that hold 64 weight rows, 16 a wave; acc is a product of these 16
- * rows and N rows of x as gpu.h has it. Must not: add pieces in any but ascending order, except for
- * four nested units a block (n_sharers): first and second, third and fourth, then the two.
+ * Included by gemm_sm90.cu and gemm_portable.cuh: wgmma and mma.sync leave their results in the
+ * same lanes. A group is four waves that hold 64 weight rows, 16 a wave; acc is a product of these
+ * 16 rows and N rows of x as gpu.h has it. Must not: add pieces in any but ascending order, except
+ * for four nested units a block (n_sharers): first and second, third and fourth, then the two.
  */
 #ifndef SV_CUDA_GEMM_OUT_CUH
 #define SV_CUDA_GEMM_OUT_CUH

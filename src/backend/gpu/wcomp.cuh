@@ -1,13 +1,13 @@
 /*
  * wcomp.cuh - the layout of compressed weights: bf16 matrices in 12 bits a number, without loss.
  *
- * Included by wcomp.cu, which makes them of the tiles of pack.cuh, by gemm_wcomp_sm90.cu, which
- * reads them, and by a unit test in plain C. A number keeps its low byte, which is the exponent's
- * last bit and the mantissa, its sign, and three bits of a code: 15 exponents above a base of its
- * band. Expanding puts the bytes together and multiplies by 2^base, which is exact and leaves zero
- * zero. The few numbers that the 15 exponents do not reach are patches: words with the number in
- * full and its place, eight in a strip, further ones in a list of the band. Must not: know anything
- * but index arithmetic.
+ * Included by wcomp.cu, which makes them of the tiles of pack.cuh, by gemm_expand.cuh, which
+ * expands them, by codes.cuh, and by a unit test in plain C. A number keeps its low byte, which is
+ * the exponent's last bit and the mantissa, its sign, and three bits of a code: 15 exponents above
+ * a base of its band. Expanding puts the bytes together and multiplies by 2^base, which is exact
+ * and leaves zero zero. The few numbers that the 15 exponents do not reach are patches: words with
+ * the number in full and its place, eight in a strip, further ones in a list of the band. Must not:
+ * know anything but index arithmetic.
  *
  * A tile is that of pack.cuh in 6272 bytes, a multiple of 128: four strips of 16 rows, one for each
  * warp. A lane holds 16 pairs of neighbouring columns, as wgmma wants them in registers: pair 4 s +
