@@ -103,11 +103,8 @@ static void update_chunk(struct sv_engine *e, int32_t n)
                                                        .seg_slot = h->pair[SV_DEFERRED_SLOT].dev,
                                                        .row_pos = h->pair[SV_DEFERRED_POS].dev},
                                               .n_commit = h->pair[SV_DEFERRED_ONE].dev,
-                                              .taps = h->chunk,
-                                              .cache = &e->cache});
-    const int64_t spent = sv_clock_ns() - start;
-    double us = (double)spent / 1e3 / n;
-    h->work_ns += spent;
+                                              .taps = h->chunk});
+    double us = (double)(sv_clock_ns() - start) / 1e3 / n;
     if (n >= h->chunk_rows / 2 || h->row_us <= 0) /* small chunks cost more per row */
         h->row_us += h->row_us > 0 ? (us - h->row_us) / 8 : us;
 }

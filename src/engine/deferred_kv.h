@@ -26,9 +26,8 @@ struct sv_deferred {
     bool pays_alone;  /* a single sequence would draft, when last checked */
     uint32_t n_plans;
     size_t row_bytes;
-    double row_us;   /* cost of an update per row */
-    int64_t work_ns; /* time of all updates */
-    void *taps;      /* device, (cap_rows, n_taps * hidden) act */
+    double row_us; /* cost of an update per row */
+    void *taps;    /* device, (cap_rows, n_taps * hidden) act */
     /* (max_rows) indices of the current plan's taps; -1: not deferred */
     struct sv_i32_pair tap_row;
     struct sv_deferred_row *row; /* host, (cap_rows), in order of arrival */

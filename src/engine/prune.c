@@ -35,12 +35,9 @@ void sv_prune_fill(struct sv_engine *e)
         const int32_t n_ids = g->n_drafts > g->n_rows - 1 ? g->n_drafts : g->n_rows - 1;
         n += n_ids;
         SV_REQUIRE(g->draft_out0 + n_ids <= e->prune.cap);
-        g->filled = sv_drafter_fill(e->drafter,
-                                    &(struct sv_draft_hint){.request = q->id,
-                                                            .tokens = q->tokens,
-                                                            .n_tokens = q->n_tokens,
-                                                            .sampling = &q->sampling},
-                                    n_ids, e->prune.ids + g->draft_out0);
+        g->filled = sv_drafter_fill(
+            e->drafter, &(struct sv_draft_hint){.request = q->id, .n_tokens = q->n_tokens}, n_ids,
+            e->prune.ids + g->draft_out0);
     }
 }
 

@@ -264,8 +264,7 @@ static void update_context(struct sv_engine *e)
     sv_drafter_update_context(e->drafter,
                               &(struct sv_context_pass){.rows = sv_engine_rows(e),
                                                         .n_commit = e->batch.n_commit.dev,
-                                                        .taps = e->taps,
-                                                        .cache = &e->cache});
+                                                        .taps = e->taps});
     e->stats.context_us += sv_clock_us() - start_us;
 }
 

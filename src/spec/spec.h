@@ -44,15 +44,12 @@ struct sv_context_pass {
     struct sv_rows rows;     /* the target's batch */
     const int32_t *n_commit; /* (n_segs) */
     const void *taps;        /* (n_rows, n_taps * hidden) act */
-    const struct sv_cache *cache;
 };
 
 /* The host's knowledge of a sequence while the batch is filled. */
 struct sv_draft_hint {
     uint64_t request;
-    const int32_t *tokens; /* prompt and output so far; the last one is the anchor (on_host) */
-    int32_t n_tokens;
-    const struct sv_sampling *sampling; /* as slot_sampling above */
+    int32_t n_tokens; /* prompt and output so far; the last one is the anchor (on_host) */
 };
 
 /* Called through sv_drafter_* below; NULL: there is nothing to do. */

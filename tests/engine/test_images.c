@@ -587,9 +587,8 @@ static void draft_positions(const char *target, const char *draft)
     free(draft_keys(e, true, &n));
     rows.row_rope = NULL;
     sv_drafter_update_context(
-        e->drafter,
-        &(struct sv_context_pass){
-            .rows = rows, .n_commit = e->batch.n_commit.dev, .taps = e->taps, .cache = &e->cache});
+        e->drafter, &(struct sv_context_pass){
+                        .rows = rows, .n_commit = e->batch.n_commit.dev, .taps = e->taps});
     float *text = draft_keys(e, false, &n);
     double sum = 0;
     for (size_t i = 0; i < n; i++)
