@@ -47,7 +47,6 @@ static int compile(struct sv_regex *re, const struct sv_buf *text, uint32_t opti
                        text->data ? text->data : "", (char *)why);
     }
     code = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
-    re->jit = code == 0;
     return code == PCRE2_ERROR_NOMEMORY ? SV_ENOMEM : SV_OK;
 }
 

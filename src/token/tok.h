@@ -97,7 +97,6 @@ size_t sv_scan_next(const struct sv_scanner *sc, const char *text, size_t n, siz
 /* A compiled split expression. */
 struct sv_regex {
     pcre2_code *code;
-    bool jit;
 };
 /* Mutable state of matching; one per scratch. */
 struct sv_regex_work {

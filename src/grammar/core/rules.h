@@ -131,13 +131,13 @@ struct sv_build_rule {
     int64_t pos;
     sv_expr body;
     bool defined;
-    uint32_t entry, end; /* nodes; entry 0: not compiled yet */
+    uint32_t entry; /* its first node; 0: not compiled yet */
 };
 
 struct sv_import {
     const struct sv_grammar *grammar;
     bool copied;
-    uint32_t first_node, first_rule; /* of the copy */
+    uint32_t first_rule; /* of the copy */
 };
 
 /* Appends n items of item_bytes, at most max in all, and returns their address; NULL: failed, the

@@ -12,7 +12,7 @@
 /* A rule's name where it was first seen. */
 struct name {
     const char *text;
-    size_t n, at;
+    size_t n;
     sv_expr rule;
 };
 
@@ -121,7 +121,7 @@ static sv_expr read_name(struct gbnf *g, size_t n)
     slot = name_slot(g, g->names, g->cap, text, n);
     if (!slot->text) {
         sv_expr rule = sv_build_rule(g->b, text, n, s->pos + (int64_t)s->at);
-        *slot = (struct name){text, n, s->at, rule};
+        *slot = (struct name){text, n, rule};
         g->n_names++;
     }
     s->at += n;

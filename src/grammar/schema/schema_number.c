@@ -121,7 +121,6 @@ struct side {
 };
 
 struct number {
-    const struct sv_numbers *spec;
     struct side side[2]; /* [negative] */
     int n_counted;  /* digits of a whole part are counted so far: it is longer than all bounds */
     int n_digits;   /* of whole part and fraction together, where there is no step */
@@ -306,7 +305,7 @@ int sv_numbers_dfa(struct sv_dfa_room *room, const struct sv_numbers *spec, bool
                    const struct sv_dfa **out, struct sv_err *err)
 {
     static const struct sv_dfa_kind kind = {sizeof(struct place), number_steps, number_final};
-    struct number n = {.spec = spec, .side = {side_of(spec, false), side_of(spec, true)}};
+    struct number n = {.side = {side_of(spec, false), side_of(spec, true)}};
     const struct sv_decimal *bounds[] = {spec->has_lo ? &spec->lo : NULL,
                                          spec->has_hi ? &spec->hi : NULL};
     struct place start = {0};
