@@ -22,7 +22,7 @@ int sv_bench_load_parse_url(struct sv_bench_load_server *s, const char *url, str
 struct sv_bench_load_request {
     char *body;
     size_t n_body;
-    bool chat, started, done, ok;
+    bool chat, ok;
     char error[200];
     int64_t start_us, first_us, last_us;
     int64_t n_prompt, n_out; /* of the server's usage */

@@ -140,7 +140,6 @@ static void on_end(struct evhttp_request *q, void *arg)
     if (!r->ok && !r->error[0])
         snprintf(r->error, sizeof r->error, "status %d: %.150s", r->status,
                  r->line.data ? r->line.data : "the connection ended");
-    r->done = true;
     sv_buf_fini(&r->line);
     if (!r->ok) {
         evhttp_connection_free_on_completion(r->con);
@@ -167,7 +166,6 @@ int sv_bench_load_send(struct event_base *base, const struct sv_bench_load_serve
     evbuffer_add(evhttp_request_get_output_buffer(q), r->body, r->n_body);
     snprintf(path, sizeof path, "%s%s", s->prefix,
              r->chat ? "/v1/chat/completions" : "/v1/completions");
-    r->started = true;
     r->start_us = sv_clock_us();
     if (evhttp_make_request(r->con, q, EVHTTP_REQ_POST, path) == 0)
         return SV_OK;

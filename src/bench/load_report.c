@@ -76,7 +76,7 @@ struct totals {
     int32_t ok, failed;
     int64_t in, out;
     double seconds; /* never 0: rates are by it */
-    double rate, accept_rate, accept_length;
+    double accept_rate, accept_length;
     struct sv_bench_load_spec d;
 };
 

@@ -34,7 +34,7 @@ static int sample(struct ops *o, double *us, double *phase)
     const int32_t n_steps = o->s->o->steps;
     *us = 0;
     for (int k = 0; k <= RUNS; k++) { /* the first one captures */
-        struct sv_sim_row row = {.n_steps = 0};
+        struct sv_sim_row row = {.n_tokens = 0};
         int64_t before[SV_PHASES];
         double rate;
         memcpy(before, o->e->phase_ns, sizeof before);

@@ -207,7 +207,6 @@ static void send_next(struct load *l)
         l->res.peak = l->running;
     if (sv_bench_load_send(l->base, &l->server, r)) {
         snprintf(r->error, sizeof r->error, "cannot be sent");
-        r->done = true;
         on_done(l, r);
     }
 }

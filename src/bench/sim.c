@@ -145,8 +145,6 @@ static void count_plan(const struct sv_engine *e, struct sv_sim_row *row)
         row->n_rows += p->seg[i].n_rows;
         row->width[p->seg[i].n_rows]++;
     }
-    row->n_steps++;
-    row->n_drafting += p->n_draft_segs > 0;
 }
 
 /* A device that kept to its power limit runs faster for a while after a pause. */

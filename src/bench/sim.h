@@ -51,7 +51,7 @@ struct sv_sim_row {
     int32_t sequences, context;
     struct sv_cli_samples rate, ms;       /* tokens per second, per step */
     struct sv_cli_samples gbs, whole_gbs; /* read; and had every weight been read in its own type */
-    int64_t n_tokens, n_segs, n_rows, n_steps, n_drafting; /* rows: verify rows */
+    int64_t n_tokens, n_segs, n_rows;     /* rows: verify rows */
     int64_t width[SV_MAX_BLOCK + 1];
     double ratio; /* the policy's rate over the best other arm's, by pairs in time; 0 = not said */
 };
