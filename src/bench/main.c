@@ -82,7 +82,7 @@ static void write_people(const struct sv_cli_pair_results *r, const struct sv_en
         all = strcmp(r->row[i].kind, "all") == 0 ? &r->row[i] : NULL;
     if (drafted && all) {
         sv_buf_printf(b, "\nAccept lengths, share of verify steps:\n");
-        sv_cli_accept_bars(&all->accept, 2, b);
+        sv_cli_accept_bars(&all->accept, b);
         sv_buf_printf(b, "\nToken ids of all answers: plain %016llx, DFlash %016llx: %s\n",
                       (unsigned long long)all->arm[0].hash, (unsigned long long)all->arm[1].hash,
                       r->differ ? "NOT EQUAL" : "equal");

@@ -225,7 +225,7 @@ void sv_cli_bar(double share, int cells, struct sv_buf *out)
     sv_buf_printf(out, "%s", part[eighths % 8]);
 }
 
-void sv_cli_accept_bars(const struct sv_cli_accept *s, int indent, struct sv_buf *out)
+void sv_cli_accept_bars(const struct sv_cli_accept *s, struct sv_buf *out)
 {
     int64_t most = 1;
     int last = 1;
@@ -235,7 +235,7 @@ void sv_cli_accept_bars(const struct sv_cli_accept *s, int indent, struct sv_buf
         last = s->length[i] ? i : last;
     }
     for (int i = 1; i <= last; i++) {
-        sv_buf_printf(out, "%*s%2d  %5.1f %%  ", indent, "", i,
+        sv_buf_printf(out, "  %2d  %5.1f %%  ", i,
                       s->n_steps ? 100.0 * (double)s->length[i] / (double)s->n_steps : 0);
         sv_cli_bar((double)s->length[i] / (double)most, 40, out);
         sv_buf_append(out, "\n", 1);

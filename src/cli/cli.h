@@ -275,7 +275,7 @@ double sv_cli_accept_mean(const struct sv_cli_accept *s);
 /* "1:12 2:30 3:8", zero entries left out. */
 void sv_cli_accept_list(const struct sv_cli_accept *s, struct sv_buf *out);
 /* One line per length with a bar; indent spaces before each. */
-void sv_cli_accept_bars(const struct sv_cli_accept *s, int indent, struct sv_buf *out);
+void sv_cli_accept_bars(const struct sv_cli_accept *s, struct sv_buf *out);
 /* `cells` columns wide, share in [0, 1], in eighths of a column. */
 void sv_cli_bar(double share, int cells, struct sv_buf *out);
 

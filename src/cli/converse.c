@@ -304,7 +304,7 @@ static void show_stats(const struct sv_cli_talk *t)
     sv_buf_init(&b);
     sv_buf_printf(&b, "accept length %.2f over %lld steps\n", sv_cli_accept_mean(&t->accept),
                   (long long)t->accept.n_steps);
-    sv_cli_accept_bars(&t->accept, 2, &b);
+    sv_cli_accept_bars(&t->accept, &b);
     if (!b.failed)
         fputs(b.data, stdout);
     sv_buf_fini(&b);

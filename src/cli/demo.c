@@ -153,7 +153,7 @@ static void write_results(const struct demo *d, const struct sv_cli_pair_results
     if (r->n_loops)
         sv_buf_printf(&b, "%d texts run into a loop and are left out.\n", r->n_loops);
     sv_buf_printf(&b, "\nTokens that a verify step brought (the target's own included):\n");
-    sv_cli_accept_bars(&all->accept, 2, &b);
+    sv_cli_accept_bars(&all->accept, &b);
     sv_buf_printf(&b, "\n%s: %016llx plain, %016llx DFlash\n",
                   r->differ ? "THE TOKENS ARE NOT THE SAME" : "all tokens are the same",
                   (unsigned long long)all->arm[0].hash, (unsigned long long)all->arm[1].hash);

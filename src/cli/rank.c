@@ -64,6 +64,6 @@ int sv_cli_follow(const char *command, const struct sv_cli_model *m,
     if (rc)
         sv_cli_say("process %d: %s", all.rank, err.msg);
     if (m->dp > 1) /* other replicas go on */
-        sv_mpi_leave(&m->processes->place, SV_CLI_OK);
+        sv_mpi_leave(&m->processes->place);
     return rc ? SV_CLI_FAIL : SV_CLI_OK;
 }

@@ -224,7 +224,7 @@ static void serve_replica(const struct sv_serve_options *o)
 
     if (sv_serve_replica(o, &err))
         sv_cli_say("replica %d: %s", o->processes->place.replica, err.msg);
-    sv_mpi_leave(&o->processes->place, SV_CLI_OK);
+    sv_mpi_leave(&o->processes->place);
 }
 
 static int serve(const struct sv_serve_options *o)
@@ -251,7 +251,7 @@ static int serve(const struct sv_serve_options *o)
     const bool lost = o->processes && sv_serve_n_live(s) < o->replicas;
     sv_serve_close(s);
     if (o->processes && !rc && !lost)
-        sv_mpi_leave(&o->processes->place, SV_CLI_OK);
+        sv_mpi_leave(&o->processes->place);
     return rc || lost ? SV_CLI_FAIL : SV_CLI_OK; /* the log has said why */
 }
 

@@ -171,8 +171,8 @@ struct sv_placement {
 };
 /* Every process calls it. */
 int sv_mpi_place(struct sv_placement *p, int32_t tp, int32_t dp, struct sv_err *err);
-/* The end of a process among replicas, of which others may have ended in any way: exits. */
-void sv_mpi_leave(const struct sv_placement *p, int code) __attribute__((noreturn));
+/* The end of a process among replicas, of which others may have ended in any way: exits with 0. */
+void sv_mpi_leave(const struct sv_placement *p) __attribute__((noreturn));
 
 /* link.c: two connections between two processes. Of replicas: process 0 and the first process of
  * another one. Of ranks on different hosts: parts of joins between all of them, and what the world

@@ -195,29 +195,24 @@ int sv_mpi_place(struct sv_placement *p, int32_t tp, int32_t dp, struct sv_err *
 }
 
 /* MPI_Finalize waits for every process, and one that has been killed does not come. */
-struct guard {
-    int32_t pid0;
-    int code;
-};
-
 static void *guard_main(void *arg)
 {
-    const struct guard *g = arg;
+    const int32_t *pid0 = arg;
     const struct timespec nap = {0, 100000000};
-    for (int i = 0; g->pid0 ? kill(g->pid0, 0) == 0 : i < LEAVE_NAPS; i++)
+    for (int i = 0; *pid0 ? kill(*pid0, 0) == 0 : i < LEAVE_NAPS; i++)
         nanosleep(&nap, NULL);
-    _exit(g->code);
+    _exit(0);
 }
 
-void sv_mpi_leave(const struct sv_placement *p, int code)
+void sv_mpi_leave(const struct sv_placement *p)
 {
-    struct guard g = {.pid0 = sv_mpi_ranks().rank ? p->pid0 : 0, .code = code};
+    int32_t pid0 = sv_mpi_ranks().rank ? p->pid0 : 0; /* 0: none to wait for */
     struct sv_thread *thread;
     struct sv_err err;
     fflush(NULL);
-    if (sv_thread_start(&thread, guard_main, &g, &err) == SV_OK)
+    if (sv_thread_start(&thread, guard_main, &pid0, &err) == SV_OK)
         MPI_Finalize();
-    _exit(code);
+    _exit(0);
 }
 
 int sv_mpi_link(struct sv_link *link, const struct sv_placement *p, struct sv_err *err)
@@ -290,10 +285,10 @@ int sv_mpi_place(struct sv_placement *p, int32_t tp, int32_t dp, struct sv_err *
     return sv_fail(err, SV_EUNSUPPORTED, -1, "this build has no MPI");
 }
 
-void sv_mpi_leave(const struct sv_placement *p, int code)
+void sv_mpi_leave(const struct sv_placement *p)
 {
     (void)p;
-    exit(code);
+    exit(0);
 }
 
 int sv_mpi_link(struct sv_link *link, const struct sv_placement *p, struct sv_err *err)

@@ -92,9 +92,9 @@ int sv_j_test_find(const char *p, size_t n)
     return -1;
 }
 
-static bool remainder_is(struct sv_jx *x, const struct sv_jval *v, int64_t by, int64_t want)
+static bool parity_is(struct sv_jx *x, const struct sv_jval *v, int64_t want)
 {
-    struct sv_jval m = sv_j_binary(x, SV_JO_MOD, *v, sv_j_int(by)), w = sv_j_int(want);
+    struct sv_jval m = sv_j_binary(x, SV_JO_MOD, *v, sv_j_int(2)), w = sv_j_int(want);
     return sv_j_eq(x, &m, &w);
 }
 
@@ -174,9 +174,9 @@ static bool on_type(struct sv_jx *x, int test, const struct sv_jval *v)
     case UPPER:
         return on_text(x, v, "isupper");
     case ODD:
-        return remainder_is(x, v, 2, 1);
+        return parity_is(x, v, 1);
     default:
-        return remainder_is(x, v, 2, 0);
+        return parity_is(x, v, 0);
     }
 }
 

@@ -87,10 +87,10 @@ static int probe(const char *dir, const char *name, char **path, struct sv_err *
     return SV_OK;
 }
 
-static bool has_suffix(const char *s, const char *suffix)
+static bool is_safetensors(const char *name)
 {
-    size_t n = strlen(s), k = strlen(suffix);
-    return n > k && !strcmp(s + n - k, suffix);
+    const char *end = strrchr(name, '.');
+    return end && end > name && !strcmp(end, ".safetensors");
 }
 
 /* Counts the *.safetensors files of a directory and keeps the name of the first one seen. */
@@ -102,7 +102,7 @@ static int scan_dir(const char *dir, char *name, size_t n_name, int *count, stru
     *count = 0;
     for (struct dirent *e = readdir(d); e; e = readdir(d)) {
         size_t n = strlen(e->d_name);
-        if (!has_suffix(e->d_name, ".safetensors") || n >= n_name)
+        if (!is_safetensors(e->d_name) || n >= n_name)
             continue;
         if ((*count)++ == 0)
             memcpy(name, e->d_name, n + 1);
@@ -119,7 +119,7 @@ int64_t sv_ckpt_dir_bytes(const char *dir)
     int64_t sum = 0;
 
     for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
-        char *path = has_suffix(e->d_name, ".safetensors") ? sv_path_join(dir, e->d_name) : NULL;
+        char *path = is_safetensors(e->d_name) ? sv_path_join(dir, e->d_name) : NULL;
         struct stat st;
         if (path && stat(path, &st) == 0)
             sum += (int64_t)st.st_size;

@@ -47,16 +47,15 @@ static sv_expr call(struct sv_emit *e, int32_t node)
     return n->rule;
 }
 
-/* open, then nothing or the inside, then close, with space where it is allowed. may_be_empty and
+/* [, then nothing or the inside, then ], with space where it is allowed. may_be_empty and
  * may_be_full: not both false. */
-static sv_expr enclosed(struct sv_emit *e, const char *brackets, bool may_be_empty,
-                        bool may_be_full, sv_expr inside)
+static sv_expr bracketed(struct sv_emit *e, bool may_be_empty, bool may_be_full, sv_expr inside)
 {
-    sv_expr close = sv_build_bytes(e->b, brackets + 1, 1);
+    sv_expr close = sv_build_bytes(e->b, "]", 1);
     sv_expr full = sv_build_seq(e->b, (sv_expr[]){inside, e->space, close}, 3);
     sv_expr rest = !may_be_full ? close : may_be_empty ? sv_build_or(e->b, close, full) : full;
 
-    return sv_build_seq(e->b, (sv_expr[]){sv_build_bytes(e->b, brackets, 1), e->space, rest}, 3);
+    return sv_build_seq(e->b, (sv_expr[]){sv_build_bytes(e->b, "[", 1), e->space, rest}, 3);
 }
 
 /* ---------------------------------------------------------------- arrays */
@@ -75,7 +74,7 @@ static sv_expr emit_array(struct sv_emit *e, const struct sv_leaf *leaf)
         if (!live(e, leaf->prefix[i]) && (max < 0 || max > i))
             max = i;
     if (max == 0)
-        return enclosed(e, "[]", true, false, 0);
+        return bracketed(e, true, false, 0);
     if (max >= 0 && max <= n) {
         n = (int32_t)max;
         rest = sv_build_empty(b);
@@ -92,7 +91,7 @@ static sv_expr emit_array(struct sv_emit *e, const struct sv_leaf *leaf)
             rest = sv_build_or(b, sv_build_empty(b), rest);
     }
     inside = sv_build_then(b, call(e, leaf->n_prefix ? leaf->prefix[0] : leaf->items), rest);
-    return enclosed(e, "[]", min == 0, true, inside);
+    return bracketed(e, min == 0, true, inside);
 }
 
 /* ---------------------------------------------------------------- objects */
