@@ -5,34 +5,17 @@
  * read in place, packed queries the second; rows of a tile product are independent. Must not: leave
  * tiles configured after a call.
  */
+#include "backend/cpu/amx.h"
 #include "backend/cpu/attention_lanes_work.h"
-
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-
-/* GCC's tile loads do not declare that they read memory. */
-static inline void stored_before_tiles(const void *p)
-{
-    __asm__ volatile("" : : "r"(p) : "memory");
-}
 
 static void begin(void)
 {
-    struct tile_config t = {.palette = 1};
+    struct tile_config t = {0};
     for (int i = 0; i < 8; i++) {
         t.rows[i] = 16;
         t.row_bytes[i] = 64;
     }
-    stored_before_tiles(&t);
-    _tile_loadconfig(&t);
-}
-
-static void end(void)
-{
-    _tile_release();
+    configure_tiles(&t);
 }
 
 #define SCORE_STEP(tile, operand, b)                                                               \
@@ -102,6 +85,6 @@ static void lane_values(const struct sv_cpu_attn_chunk *c, const struct work *w,
 
 const struct sv_cpu_attn_lanes *sv_cpu_attn_amx(void)
 {
-    static const struct sv_cpu_attn_lanes k = {begin, end, pack_queries, run_chunk};
+    static const struct sv_cpu_attn_lanes k = {begin, release_tiles, pack_queries, run_chunk};
     return &k;
 }

@@ -35,13 +35,8 @@
                              apply_to = function)
 #endif
 
+#include "backend/cpu/amx.h"
 #include "backend/cpu/wcomp_expand.h"
-
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
 
 /* Address of the next steps of k of one unit's weights: in place, or copied as contiguous tiles. */
 struct wsrc {
@@ -50,27 +45,15 @@ struct wsrc {
     size_t step;   /* between steps of k */
 };
 
-/* GCC's tile loads do not declare that they read memory: their data must be stored before. */
-static inline void stored_before_tiles(const void *p)
-{
-    __asm__ volatile("" : : "r"(p) : "memory");
-}
-
 static void enter(const struct sv_gemm_call *c)
 {
     const int cols = sv_gemm_tile_cols(c->m1 - c->m0);
-    struct tile_config t = {.palette = 1};
+    struct tile_config t = {0};
     for (int i = 0; i < 8; i++) {
         t.rows[i] = 16;
         t.row_bytes[i] = (uint16_t)(i == 4 || i == 5 ? 64 : cols * 4);
     }
-    stored_before_tiles(&t);
-    _tile_loadconfig(&t);
-}
-
-static void leave(void)
-{
-    _tile_release();
+    configure_tiles(&t);
 }
 
 /* --------------------------------------------------------- weights that cannot be used in place */
@@ -680,7 +663,7 @@ static void run(const struct sv_gemm_span *s)
 const struct sv_gemm_kern *sv_gemm_kern_amx(void)
 {
     static const struct sv_gemm_kern kern = {SV_GEMM_X_TILES, sv_gemm_pack_tiles, run, enter,
-                                             leave};
+                                             release_tiles};
     return &kern;
 }
 

@@ -23,6 +23,7 @@
 #endif
 
 #define INT8_ROWS 1
+#include "backend/cpu/amx.h"
 #include "backend/cpu/int8_avx512.h"
 #include "backend/cpu/gemm_int8_input.h"
 #include "backend/cpu/gemm_int8_codes.h"
@@ -56,12 +57,6 @@ struct job {
     struct soon *soon;  /* the two units after these */
 };
 
-/* GCC's tile loads do not declare that they read memory. */
-static inline void stored_before_tiles(const void *p)
-{
-    __asm__ volatile("" : : "r"(p) : "memory");
-}
-
 /* k of a tile, and of a sum. */
 UNCHECKED MUST_INLINE int32_t tile_k(int32_t each)
 {
@@ -76,23 +71,13 @@ static int32_t each_of(const struct sv_codes *c)
 /* Tiles 0-3: sums; 4 and 5: input; 6 and 7: codes. */
 static void configure(int32_t each)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } t = {.palette = 1};
+    struct tile_config t = {0};
     const int32_t n = tile_k(each);
     for (int i = 0; i < 8; i++) {
         t.rows[i] = (uint8_t)(i < 6 ? 16 : n / 4);
         t.row_bytes[i] = (uint16_t)(i == 4 || i == 5 ? n : 64);
     }
-    stored_before_tiles(&t);
-    _tile_loadconfig(&t);
-}
-
-static void leave(void)
-{
-    _tile_release();
+    configure_tiles(&t);
 }
 
 /* ---------------------------------------------------------------- a block of rows */
@@ -314,7 +299,8 @@ static void run_either(const struct sv_gemm_span *s)
 
 const struct sv_gemm_kern *sv_gemm_kern_int8_amx(void)
 {
-    static const struct sv_gemm_kern kern = {SV_GEMM_X_INT8, pack_either, run_either, NULL, leave};
+    static const struct sv_gemm_kern kern = {SV_GEMM_X_INT8, pack_either, run_either, NULL,
+                                             release_tiles};
     return &kern;
 }
 

@@ -23,33 +23,18 @@
 #define LEAD 3 /* steps between expanding and multiplying: stores have to reach the cache first */
 #define RING 4
 
+#include "backend/cpu/amx.h"
 #include "backend/cpu/head_screen_bounds.h"
-
-/* GCC's tile loads do not declare that they read memory. */
-static inline void stored_before_tiles(const void *p)
-{
-    __asm__ volatile("" : : "r"(p) : "memory");
-}
 
 /* Tiles 0 and 1: sums of the high and of the low bytes; 2 and 3: input; 4: weights. */
 static void enter(const struct sv_gemm_call *c)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } t = {.palette = 1};
+    struct tile_config t = {0};
     for (int i = 0; i < 5; i++) {
         t.rows[i] = (uint8_t)(i == 4 ? 16 : c->m1 - c->m0);
         t.row_bytes[i] = 64;
     }
-    stored_before_tiles(&t);
-    _tile_loadconfig(&t);
-}
-
-static void leave(void)
-{
-    _tile_release();
+    configure_tiles(&t);
 }
 
 UNCHECKED MUST_INLINE void expand_step(const uint8_t *w, const enum sv_screen_plane plane,
@@ -121,8 +106,8 @@ static void run_fine(const struct sv_gemm_span *s)
 const struct sv_gemm_kern *sv_gemm_kern_screen_amx(enum sv_screen_plane plane)
 {
     static const struct sv_gemm_kern kern[] = {
-        {SV_GEMM_X_HALVES, sv_screen_pack_x, run_coarse, enter, leave},
-        {SV_GEMM_X_HALVES, sv_screen_pack_x, run_fine, enter, leave}};
+        {SV_GEMM_X_HALVES, sv_screen_pack_x, run_coarse, enter, release_tiles},
+        {SV_GEMM_X_HALVES, sv_screen_pack_x, run_fine, enter, release_tiles}};
     return &kern[plane];
 }
 
