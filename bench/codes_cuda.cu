@@ -210,7 +210,7 @@ static void multiply(struct sv_cuda *cu, const struct product *p, bool gated, in
         g.x = x;
         g.ldx = p->k;
         g.parts = p->part;
-        g.gate_up = g.out = y; /* the former is never touched by these kernels */
+        g.gate_up = g.out = y; /* these kernels do not write gate_up */
         sv_cuda_gemm_act_mul((struct sv_dev *)cu, &g);
         return;
     }

@@ -244,10 +244,10 @@ static struct sv_attn_args args_of(const struct sv_cuda *cu, const struct sv_p_a
     return a;
 }
 
-/* Few sequences with few rows: one launch of clusters. False when it is not for them. Rows of a
- * segment are not known here, but they are no more than all. Where experts follow, and for one row,
- * whose output product has few registers (gemm_one_sm90.cu), room for their thread blocks is left,
- * which ask for weights meanwhile. */
+/* Few sequences with few rows: one launch of clusters; false: other kernels take it. A segment's
+ * rows are not known here, and are at most the pass's. Before experts, and with one row, whose
+ * output product has few registers (gemm_one_sm90.cu), shared memory is left for thread blocks of
+ * the next launch, which fetch weights meanwhile. */
 static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struct sv_attn_args a,
                        const struct sv_attn_force *force)
 {
@@ -409,8 +409,8 @@ static size_t take(size_t *at, size_t n_bytes)
     return here;
 }
 
-/* Of n_segs sequences as many as there is room for: in a plan made beforehand, which a kernel whose
- * waves divide the columns has, or beside two stages. */
+/* How many of n_segs sequences fit: into a plan made beforehand, where a kernel's waves divide the
+ * columns, or else into shared memory beside two stages. */
 static int32_t segs_that_fit(const struct sv_cuda *cu, const struct sv_attn_launch *k,
                              int32_t n_segs)
 {

@@ -62,7 +62,7 @@ struct sv_attn_args {
     /* scale * log2(e); 1 with a softcap, whose result is in powers of two already */
     float scale_log2;
     int32_t page_shift;             /* log2(page_size), or -1 */
-    int32_t n_stages, n_stages_run; /* the latter with a block's sum of spans in shared memory */
+    int32_t n_stages, n_stages_run; /* the second beside a block's sum of spans */
     int32_t ring_bytes;             /* shared memory of the stages, and of that sum */
     int32_t n_blocks, tile_rows;    /* of the main kernel */
     int32_t unit;                   /* enum sv_attn_unit */

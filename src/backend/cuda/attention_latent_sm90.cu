@@ -276,7 +276,7 @@ static __device__ __forceinline__ uint32_t own_quarter(const struct worker &w, u
 {
     return 2 * w.group + i;
 }
-/* Of the tile whose products are under way: the one half of the columns is over, then the other;
+/* Frees the pieces of the tile that is being multiplied: one half of the columns, then the other.
  * LATER: groups of products begun since. */
 template <int LATER>
 static __device__ __forceinline__ void give_back(const struct worker &w, struct sum<COLS> &c,

@@ -167,9 +167,9 @@ template <int N> static __device__ __forceinline__ uint8_t *patches_at(struct ta
 
 /* ---------------------------------------------------------------- the producer */
 
-/* A unit's tiles in the order of work. A block that the unit ends inside of comes first, so that
- * its piece lies ready before the unit's end and nobody waits for it there; or, to keep, a block
- * that it shares comes last: its piece then stays in registers until it is sent. */
+/* The first of a unit's tiles in the order of work. A block in which the unit ends comes first, so
+ * that its piece is there before other units need it. keep: a block shared with the unit before
+ * comes last, and its piece stays in registers until it is sent. */
 static __device__ __forceinline__ int32_t first_tile(int32_t t0, int32_t t1, int32_t n_k, bool keep)
 {
     const int32_t last = t1 - t1 % n_k, next = t0 + (n_k - t0 % n_k);
@@ -334,9 +334,8 @@ static __device__ __forceinline__ int32_t n_early(const struct sv_gemm_args &a, 
                : 0;
 }
 
-/* One thread. Each block of a cluster fetches its share of x's rows for all of them. What lies
- * behind the last row in shared memory is left as it is: it reaches only results that nobody
- * stores. */
+/* By one thread. Each block of a cluster fetches its share of x's rows for all of them. Shared
+ * memory behind the last row is left as it is: it affects only results that are not stored. */
 template <int N, enum way WAY>
 static __device__ __forceinline__ void
 load_x(const CUtensorMap *map, const struct sv_gemm_args &a, int32_t kk, int32_t row,

@@ -77,8 +77,8 @@ static SV_HD constexpr bool moves_registers(int n)
     return WCOMP || n > (GROUPS ? 64 : 128);
 }
 
-/* What the two sides then have, a thread: together what the block began with, or they wait for one
- * another for ever. */
+/* Registers of a thread of each side then. Their sum must be what the block began with: setmaxnreg
+ * waits until registers are free. */
 static SV_HD constexpr int registers_of(int n, enum way way, bool producer)
 {
     if (groups_of(way) == 3)

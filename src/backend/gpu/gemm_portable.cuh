@@ -498,7 +498,7 @@ static __device__ __forceinline__ void end_block(float (&acc)[gpu_sums(N)],
     gpu_copy_settled();
 }
 
-/* How far a unit's sums are. */
+/* The state of a unit's sums. */
 struct sums {
     int32_t kk, begun, block; /* tile of the block; the first that was summed up here */
     int32_t shared;           /* a block whose pieces are to be taken, or -1 */
@@ -537,8 +537,8 @@ static __global__ void __launch_bounds__(THREADS, GPU_BLOCKS)
     __shared__ uint32_t order;
     typedef ring<N, R, FORM, OWN> RING;
     constexpr bool POSTS = posts(N);
-    /* Lines that a wave copies in a round; in one of the first rounds, whose weights or x may have
-     * gone before. */
+    /* Lines that a wave copies in a round, and in one of the first rounds, whose weights or x were
+     * copied earlier. */
     constexpr int W_LINES = R * RING::STRIP / (GPU_WAVE * 16), X_LINES = OWN ? 0 : x_lines(N, R),
                   FIRST_LINES = POSTS ? W_LINES : X_LINES;
     const uint32_t smem = smem_u32(smem_bytes);
