@@ -206,14 +206,14 @@ static struct sv_jval eval_concat(struct sv_jx *x, const struct sv_jnode *n)
 static struct sv_jval eval_logic(struct sv_jx *x, const struct sv_jnode *n)
 {
     struct sv_jval v = sv_j_eval(x, n->a);
-    return sv_j_truth(x, &v) == (n->type == SV_JN_OR) ? v : sv_j_eval(x, n->b);
+    return sv_j_truth(&v) == (n->type == SV_JN_OR) ? v : sv_j_eval(x, n->b);
 }
 
 static struct sv_jval eval_cond(struct sv_jx *x, const struct sv_jnode *n)
 {
     struct sv_jval v = sv_j_eval(x, n->a);
 
-    if (sv_j_truth(x, &v))
+    if (sv_j_truth(&v))
         return sv_j_eval(x, n->b);
     if (n->c)
         return sv_j_eval(x, n->c);
@@ -227,7 +227,7 @@ static struct sv_jval eval_unary(struct sv_jx *x, const struct sv_jnode *n)
 
     x->pos = n->pos;
     if (n->type == SV_JN_NOT)
-        return sv_j_bool(!sv_j_truth(x, &v));
+        return sv_j_bool(!sv_j_truth(&v));
     if (n->type == SV_JN_ATTR)
         return sv_j_getattr(x, v, n->value);
     return sv_j_negate(x, v, n->type == SV_JN_NEG);

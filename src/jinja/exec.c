@@ -25,7 +25,7 @@ static struct sv_jvar *find_var(struct sv_jx *x, const struct sv_jscope *scope, 
     return var;
 }
 
-void sv_j_assign(struct sv_jx *x, struct sv_jscope *scope, int name, struct sv_jval v)
+static void set_var(struct sv_jx *x, struct sv_jscope *scope, int name, struct sv_jval v)
 {
     struct sv_jvar *var = find_var(x, scope, name);
 
@@ -53,7 +53,7 @@ static void assign_target(struct sv_jx *x, struct sv_jscope *scope, const struct
     size_t i = 0;
 
     if (target->type == SV_JN_NAME) {
-        sv_j_assign(x, scope, target->id, v);
+        set_var(x, scope, target->id, v);
         return;
     }
     x->pos = target->pos;
@@ -110,7 +110,7 @@ static struct sv_jlist *filter_items(struct sv_jx *x, const struct sv_jnode *n,
         struct sv_jval keep;
         assign_target(x, scope, n->a, in->item[i]);
         keep = sv_j_eval(x, n->c);
-        if (sv_j_truth(x, &keep))
+        if (sv_j_truth(&keep))
             sv_j_list_push(x, out, in->item[i]);
     }
     x->scope = before;
@@ -152,7 +152,7 @@ static enum flow run_for(struct sv_jx *x, const struct sv_jnode *n, struct sv_js
         l->index0 = i;
         assign_target(x, scope, n->a, l->items->item[i]);
         if (x->t->loop_name >= 0)
-            sv_j_assign(x, scope, x->t->loop_name, loop);
+            set_var(x, scope, x->t->loop_name, loop);
         f = run(x, n->body);
         completed = completed || f == NEXT;
     }
@@ -196,7 +196,7 @@ static struct sv_jval make_macro(struct sv_jx *x, const struct sv_jnode *n)
 static void assign_special(struct sv_jx *x, struct sv_jscope *scope, int id, struct sv_jval v)
 {
     if (id >= 0)
-        sv_j_assign(x, scope, id, v);
+        set_var(x, scope, id, v);
 }
 
 /* Keyword arguments without a parameter: caller, kwargs, or an error. */
@@ -249,7 +249,7 @@ static void bind_params(struct sv_jx *x, const struct sv_jnode *n, struct sv_jsc
             }
         }
         at++;
-        sv_j_assign(x, scope, a->name_id, v);
+        set_var(x, scope, a->name_id, v);
     }
     bind_rest(x, n, scope, c, used);
     for (; at < c->n_pos; at++)
@@ -267,9 +267,9 @@ static void fill_defaults(struct sv_jx *x, const struct sv_jnode *n, struct sv_j
     for (const struct sv_jarg *a = n->args; a; a = a->next) {
         if (!sv_j_is(&find_var(x, scope, a->name_id)->value, SV_J_MISSING))
             continue;
-        sv_j_assign(x, scope, a->name_id,
-                    a->value ? sv_j_eval(x, a->value)
-                             : sv_j_undef(x, "a parameter of the macro was not provided"));
+        set_var(x, scope, a->name_id,
+                a->value ? sv_j_eval(x, a->value)
+                         : sv_j_undef(x, "a parameter of the macro was not provided"));
     }
 }
 
@@ -300,7 +300,7 @@ static enum flow run_if(struct sv_jx *x, const struct sv_jnode *n)
 {
     for (;; n = n->other) { /* through the elifs */
         struct sv_jval v = sv_j_eval(x, n->a);
-        if (sv_j_truth(x, &v))
+        if (sv_j_truth(&v))
             return run(x, n->body);
         if (!n->flag)
             return run(x, n->other);
@@ -391,7 +391,7 @@ static enum flow run_one(struct sv_jx *x, const struct sv_jnode *n)
     case SV_JN_SETBLOCK:
         return run_set_block(x, n);
     case SV_JN_MACRO:
-        sv_j_assign(x, x->scope, n->id, make_macro(x, n));
+        set_var(x, x->scope, n->id, make_macro(x, n));
         return NEXT;
     case SV_JN_CALLBLOCK:
         run_call_block(x, n);

@@ -192,8 +192,8 @@ static struct sv_jval f_indent(struct sv_jx *x, struct sv_jval v, const struct s
     bool first, blank;
 
     sv_j_bind(x, "indent", "width first blank", c, arg);
-    first = sv_j_truth(x, &arg[1]);
-    blank = sv_j_truth(x, &arg[2]);
+    first = sv_j_truth(&arg[1]);
+    blank = sv_j_truth(&arg[2]);
     if (sv_j_is(&v, SV_J_UNDEF))
         sv_j_throw_undef(x, &v);
     if (!sv_j_is(&v, SV_J_STR))
@@ -240,7 +240,7 @@ static struct sv_jval f_truncate(struct sv_jx *x, struct sv_jval v, const struct
     head[0] = head[2] = sv_j_missing();
     head[1] = sv_j_int(length - n);
     v = sv_j_slice(x, v, head);
-    if (!sv_j_truth(x, &arg[1])) {
+    if (!sv_j_truth(&arg[1])) {
         struct sv_jval space = sv_j_cstr(" ");
         v = sv_j_split(x, v, &space, 1, true)->item[0];
     }
@@ -412,7 +412,7 @@ static struct sv_jval f_default(struct sv_jx *x, struct sv_jval v, const struct 
     struct sv_jval arg[2];
 
     sv_j_bind(x, "default", "default_value boolean", c, arg);
-    if (!sv_j_is(&v, SV_J_UNDEF) && !(sv_j_truth(x, &arg[1]) && !sv_j_truth(x, &v)))
+    if (!sv_j_is(&v, SV_J_UNDEF) && !(sv_j_truth(&arg[1]) && !sv_j_truth(&v)))
         return v;
     return sv_j_is(&arg[0], SV_J_MISSING) ? sv_j_cstr("") : arg[0];
 }

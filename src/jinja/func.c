@@ -158,7 +158,7 @@ static struct sv_jval strftime_now(struct sv_jx *x, const struct sv_jcall *c)
     return sv_j_built(&b);
 }
 
-struct sv_jval sv_j_func_call(struct sv_jx *x, int id, const struct sv_jcall *c)
+static struct sv_jval call_global(struct sv_jx *x, int id, const struct sv_jcall *c)
 {
     struct sv_jval arg[1], v = {.kind = SV_J_DICT};
 
@@ -278,7 +278,7 @@ struct sv_jval sv_j_call(struct sv_jx *x, struct sv_jval fn, const struct sv_jca
 
     switch (fn.kind) {
     case SV_J_FUNC:
-        return sv_j_func_call(x, (int)fn.u.i, c);
+        return call_global(x, (int)fn.u.i, c);
     case SV_J_METHOD:
         return fn.u.method->id >= CYCLER_NEXT ? helper_call(x, fn.u.method, c)
                                               : sv_j_method_call(x, fn.u.method, c);

@@ -6,7 +6,6 @@
 #include "jinja/run.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 struct dump {
     struct sv_jx *x;
@@ -208,8 +207,8 @@ struct sv_jval sv_j_tojson(struct sv_jx *x, struct sv_jval v, const struct sv_jc
     int64_t width;
 
     sv_j_bind(x, "tojson", "ensure_ascii indent separators sort_keys", c, arg);
-    d.ascii = sv_j_truth(x, &arg[0]);
-    d.sort = sv_j_truth(x, &arg[3]);
+    d.ascii = sv_j_truth(&arg[0]);
+    d.sort = sv_j_truth(&arg[3]);
     d.indent = !sv_j_is(&arg[1], SV_J_MISSING) && !sv_j_is(&arg[1], SV_J_NONE);
     if (sv_j_is(&arg[1], SV_J_STR)) {
         d.unit = arg[1];

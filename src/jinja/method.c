@@ -365,7 +365,7 @@ static struct sv_jval str_splitlines(struct sv_jx *x, struct sv_jval s, const st
     struct sv_jval arg[1];
 
     sv_j_bind(x, "splitlines", "keepends", c, arg);
-    return sv_j_list(SV_J_LIST, sv_j_splitlines(x, s, sv_j_truth(x, &arg[0])));
+    return sv_j_list(SV_J_LIST, sv_j_splitlines(x, s, sv_j_truth(&arg[0])));
 }
 
 /* Methods without arguments. */

@@ -182,7 +182,7 @@ struct sv_jval sv_j_from_json(struct sv_jx *x, const json_t *j);
 /* A value from JSON text, copied into the arena; throws when it is malformed. */
 struct sv_jval sv_j_json_text(struct sv_jx *x, const char *p, size_t n);
 
-bool sv_j_truth(struct sv_jx *x, const struct sv_jval *v);
+bool sv_j_truth(const struct sv_jval *v);
 bool sv_j_eq(struct sv_jx *x, const struct sv_jval *a, const struct sv_jval *b);
 /* a < b, a <= b, ... as Python orders them; throws for what has no order. */
 bool sv_j_order(struct sv_jx *x, enum sv_jop op, const struct sv_jval *a, const struct sv_jval *b);
@@ -254,7 +254,6 @@ extern const struct sv_jfilter sv_j_seq_filters[]; /* ends with a NULL name */
 
 /* func.c: globals; -1 when unknown */
 int sv_j_func_find(const char *p, size_t n);
-struct sv_jval sv_j_func_call(struct sv_jx *x, int id, const struct sv_jcall *c);
 struct sv_jval sv_j_cycler_attr(struct sv_jx *x, struct sv_jval v, const struct sv_jval *name);
 
 /* eval.c */
@@ -264,8 +263,6 @@ void sv_j_run(struct sv_jx *x, const struct sv_jnode *body);
 struct sv_jval sv_j_macro_call(struct sv_jx *x, struct sv_jmacro *m, const struct sv_jcall *c);
 struct sv_jval sv_j_loop_call(struct sv_jx *x, struct sv_jloop *l, const struct sv_jcall *c);
 struct sv_jval sv_j_loop_attr(struct sv_jx *x, struct sv_jval v, const struct sv_jval *name);
-
-void sv_j_assign(struct sv_jx *x, struct sv_jscope *scope, int name, struct sv_jval v);
 /* eval.c: filters of a block; input goes to the innermost */
 struct sv_jval sv_j_eval_filters(struct sv_jx *x, const struct sv_jnode *n,
                                  const struct sv_jval *input);

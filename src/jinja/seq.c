@@ -82,7 +82,7 @@ static struct sv_jval choose(struct sv_jx *x, struct sv_jval v, const struct sv_
     struct choice ch = {.test = -1, .rest = *c};
     size_t off = attr;
 
-    if (!sv_j_truth(x, &v))
+    if (!sv_j_truth(&v))
         return generator(out);
     in = sv_j_iter(x, &v);
     if (attr && !c->n_pos)
@@ -99,7 +99,7 @@ static struct sv_jval choose(struct sv_jx *x, struct sv_jval v, const struct sv_
     }
     for (size_t i = 0; i < in->n; i++) {
         struct sv_jval item = in->item[i], of = get(x, &ch.by, item);
-        bool yes = ch.test < 0 ? sv_j_truth(x, &of) : sv_j_test_call(x, ch.test, &of, &ch.rest);
+        bool yes = ch.test < 0 ? sv_j_truth(&of) : sv_j_test_call(x, ch.test, &of, &ch.rest);
         if (yes == keep)
             sv_j_list_push(x, out, item);
     }
@@ -134,7 +134,7 @@ static struct sv_jval f_map(struct sv_jx *x, struct sv_jval v, const struct sv_j
     struct getter g = {.n = 0};
     int id = -1;
 
-    if (!sv_j_truth(x, &v))
+    if (!sv_j_truth(&v))
         return generator(out);
     in = sv_j_iter(x, &v);
     if (!c->n_pos && sv_j_has_kw(x, c, "attribute", 9, &arg[0])) {
@@ -217,12 +217,12 @@ static struct sv_jval f_sort(struct sv_jx *x, struct sv_jval v, const struct sv_
     for (size_t i = 0; i < in->n; i++) {
         struct sv_jlist *key = sv_j_list_new(x, names->n);
         for (size_t k = 0; k < names->n; k++) {
-            struct getter g = make_getter(x, &names->item[k], !sv_j_truth(x, &arg[1]));
+            struct getter g = make_getter(x, &names->item[k], !sv_j_truth(&arg[1]));
             sv_j_list_push(x, key, get(x, &g, in->item[i]));
         }
         p[i] = (struct keyed){sv_j_list(SV_J_LIST, key), in->item[i]};
     }
-    return sorted(x, p, in->n, sv_j_truth(x, &arg[0]));
+    return sorted(x, p, in->n, sv_j_truth(&arg[0]));
 }
 
 static struct sv_jval f_dictsort(struct sv_jx *x, struct sv_jval v, const struct sv_jcall *c)
@@ -243,11 +243,11 @@ static struct sv_jval f_dictsort(struct sv_jx *x, struct sv_jval v, const struct
     for (size_t i = 0; i < v.u.dict->n; i++) {
         struct sv_jpair *pair = &v.u.dict->pair[i];
         p[i].key = by_value ? pair->value : pair->key;
-        if (!sv_j_truth(x, &arg[0]) && sv_j_is(&p[i].key, SV_J_STR))
+        if (!sv_j_truth(&arg[0]) && sv_j_is(&p[i].key, SV_J_STR))
             p[i].key = sv_j_lower(x, p[i].key);
         p[i].value = sv_j_pair(x, pair->key, pair->value);
     }
-    return sorted(x, p, v.u.dict->n, sv_j_truth(x, &arg[2]));
+    return sorted(x, p, v.u.dict->n, sv_j_truth(&arg[2]));
 }
 
 static struct sv_jval f_groupby(struct sv_jx *x, struct sv_jval v, const struct sv_jcall *c)
@@ -259,7 +259,7 @@ static struct sv_jval f_groupby(struct sv_jx *x, struct sv_jval v, const struct 
     struct sv_jval last = sv_j_missing();
 
     sv_j_bind(x, "groupby", "attribute default case_sensitive", c, arg);
-    g = make_getter(x, &arg[0], !sv_j_truth(x, &arg[2]));
+    g = make_getter(x, &arg[0], !sv_j_truth(&arg[2]));
     plain = make_getter(x, &arg[0], false);
     if (!sv_j_is(&arg[1], SV_J_NONE))
         g.otherwise = plain.otherwise = arg[1];
@@ -288,7 +288,7 @@ static struct sv_jval extreme(struct sv_jx *x, struct sv_jval v, const struct sv
     sv_j_bind(x, "min or max", "case_sensitive attribute", c, arg);
     if (!in->n)
         return sv_j_undef(x, "No aggregated item, sequence was empty.");
-    g = make_getter(x, &arg[1], !sv_j_truth(x, &arg[0]));
+    g = make_getter(x, &arg[1], !sv_j_truth(&arg[0]));
     best = in->item[0];
     key = get(x, &g, best);
     for (size_t i = 1; i < in->n; i++) {
@@ -407,7 +407,7 @@ static struct sv_jval f_unique(struct sv_jx *x, struct sv_jval v, const struct s
     struct getter g;
 
     sv_j_bind(x, "unique", "case_sensitive attribute", c, arg);
-    g = make_getter(x, &arg[1], !sv_j_truth(x, &arg[0]));
+    g = make_getter(x, &arg[1], !sv_j_truth(&arg[0]));
     for (size_t i = 0; i < in->n; i++) {
         struct sv_jval key = get(x, &g, in->item[i]);
         if (sv_j_dict_get(x, seen, key))

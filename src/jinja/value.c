@@ -307,9 +307,8 @@ static int compare_numbers(const struct sv_jval *a, const struct sv_jval *b)
 
 /* ---------------------------------------------------------------- truth, equality, order */
 
-bool sv_j_truth(struct sv_jx *x, const struct sv_jval *v)
+bool sv_j_truth(const struct sv_jval *v)
 {
-    (void)x;
     switch (v->kind) {
     case SV_J_MISSING:
     case SV_J_UNDEF:
