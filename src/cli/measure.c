@@ -63,7 +63,7 @@ double sv_cli_samples_median(const struct sv_cli_samples *s)
     return s->n % 2 ? v[s->n / 2] : (v[s->n / 2 - 1] + v[s->n / 2]) / 2;
 }
 
-double sv_cli_samples_at(const struct sv_cli_samples *s, double share)
+static double quantile_of(const struct sv_cli_samples *s, double share)
 {
     double v[SV_CLI_MAX_SAMPLES];
 
@@ -236,6 +236,6 @@ void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, c
         sv_cli_table_add(t, "%s", "");
     const struct sv_cli_samples *x = r->to_plain;
     sv_cli_table_add(t, x ? "%.4f" : "", x ? sv_cli_samples_median(x) : 0);
-    sv_cli_table_add(t, x ? "%.4f" : "", x ? sv_cli_samples_at(x, 0.25) : 0);
-    sv_cli_table_add(t, x ? "%.4f" : "", x ? sv_cli_samples_at(x, 0.75) : 0);
+    sv_cli_table_add(t, x ? "%.4f" : "", x ? quantile_of(x, 0.25) : 0);
+    sv_cli_table_add(t, x ? "%.4f" : "", x ? quantile_of(x, 0.75) : 0);
 }

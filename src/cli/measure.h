@@ -31,8 +31,6 @@ struct sv_cli_samples {
 };
 void sv_cli_samples_add(struct sv_cli_samples *s, double v);  /* beyond the limit: dropped */
 double sv_cli_samples_median(const struct sv_cli_samples *s); /* 0 when empty */
-double sv_cli_samples_at(const struct sv_cli_samples *s,
-                         double share); /* a quantile; 0.25: the lower quartile */
 double sv_cli_samples_min(const struct sv_cli_samples *s);
 double sv_cli_samples_max(const struct sv_cli_samples *s);
 

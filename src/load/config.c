@@ -509,8 +509,9 @@ int sv_dir_json(const char *dir, const char *name, bool needed, char **path, jso
     return *root ? SV_OK : err->code;
 }
 
-int sv_dir_parse(const char *dir, const char *name, bool needed, sv_parse_fn *parse, void *user,
-                 struct sv_err *err)
+/* Passes the object in DIR/name, if it exists, to parse; errors name the file. err may be NULL. */
+static int parse_file(const char *dir, const char *name, bool needed, sv_parse_fn *parse,
+                      void *user, struct sv_err *err)
 {
     struct sv_err local;
     char *path;
@@ -552,7 +553,7 @@ int sv_config_read(const char *dir, sv_parse_fn *parse, void *user, struct sv_co
 {
     struct sv_err local;
     return sv_is_gguf(dir) ? load_gguf(dir, parse, user, cfg, err ? err : &local)
-                           : sv_dir_parse(dir, "config.json", true, parse, user, err);
+                           : parse_file(dir, "config.json", true, parse, user, err);
 }
 
 int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err)
@@ -561,7 +562,7 @@ int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err)
     int rc = sv_config_read(dir, parse_target, cfg, cfg, err);
     return rc || sv_is_gguf(dir)
                ? rc
-               : sv_dir_parse(dir, "generation_config.json", false, parse_eos, cfg, err);
+               : parse_file(dir, "generation_config.json", false, parse_eos, cfg, err);
 }
 
 static int parse_gen(void *user, const json_t *root, struct sv_err *err)
@@ -588,5 +589,5 @@ int sv_gen_config_load(struct sv_gen_config *g, const char *dir, struct sv_err *
     *g = (struct sv_gen_config){.temperature = 1, .top_p = 1};
     if (sv_is_gguf(dir))
         return SV_OK; /* there is no such metadata */
-    return sv_dir_parse(dir, "generation_config.json", false, parse_gen, g, err);
+    return parse_file(dir, "generation_config.json", false, parse_gen, g, err);
 }

@@ -135,10 +135,7 @@ int sv_arch_string(const json_t *root, const char **out, struct sv_err *err);
  * both, always. */
 int sv_dir_json(const char *dir, const char *name, bool needed, char **path, json_t **root,
                 struct sv_err *err);
-/* Passes the object in DIR/name, if it exists, to parse; errors name the file. err may be NULL. */
 typedef int sv_parse_fn(void *user, const json_t *root, struct sv_err *err);
-int sv_dir_parse(const char *dir, const char *name, bool needed, sv_parse_fn *parse, void *user,
-                 struct sv_err *err);
 /* parse makes cfg of config.json, or of its equivalent from GGUF metadata. */
 int sv_config_read(const char *dir, sv_parse_fn *parse, void *user, struct sv_config *cfg,
                    struct sv_err *err);

@@ -35,8 +35,6 @@ int sv_out_partial(struct sv_buf *name, const char *out, struct sv_err *err);
 
 /* ---------------------------------------------------------------- sources (quantize_source.c) */
 
-/* Whether a tensor of this name is quantized. */
-bool sv_is_projection(const char *name);
 /* A tensor that is written. */
 struct sv_source {
     struct sv_host_tensor t; /* not made: with its data */

@@ -19,7 +19,8 @@ struct lister {
     struct sv_err *err;
 };
 
-bool sv_is_projection(const char *name)
+/* Whether a tensor of this name is quantized. */
+static bool is_projection(const char *name)
 {
     static const char *const suffixes[] = {"_proj.weight", ".kv_a_proj_with_mqa.weight",
                                            ".in_proj_qkv.weight", ".in_proj_z.weight",
@@ -46,7 +47,7 @@ static int add(struct lister *l, const struct sv_source *s)
         l->cap = cap;
     }
     o->s[o->n] = *s;
-    o->s[o->n++].rounded = sv_is_projection(s->t.name);
+    o->s[o->n++].rounded = is_projection(s->t.name);
     return SV_OK;
 }
 

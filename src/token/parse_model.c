@@ -326,7 +326,7 @@ int sv_tok_parse_model(struct sv_tokenizer *tok, struct sv_jpull *j, const struc
 /* ---------------------------------------------------------------- added tokens */
 
 /* Adds one token; a later one with the same text replaces the flags of an earlier one. */
-int sv_tok_add(struct sv_tokenizer *tok, const struct sv_added *a, struct sv_err *err)
+static int add_token(struct sv_tokenizer *tok, const struct sv_added *a, struct sv_err *err)
 {
     struct sv_jpull j = {.err = err};
     struct sv_buf text = {.data = a->content, .len = a->n};
@@ -427,7 +427,7 @@ int sv_tok_read_added(struct sv_tokenizer *tok, struct sv_jpull *j, int32_t id)
     if (rc == SV_OK) {
         a.content = content.data;
         a.n = content.len;
-        rc = sv_tok_add(tok, &a, j->err);
+        rc = add_token(tok, &a, j->err);
         if (rc < 0 && j->err && j->err->pos < 0)
             j->err->pos = (int64_t)pos;
     }

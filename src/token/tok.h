@@ -210,8 +210,6 @@ int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const struct sv_tree *v, s
 int sv_tok_parse_pre(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err);
 int sv_tok_parse_post(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err);
 int sv_tok_parse_decoder(const struct sv_tree *v, struct sv_err *err);
-/* Byte that a character of the byte-level alphabet stands for, or -1. */
-int sv_byte_of_char(uint32_t cp);
 uint32_t sv_char_of_byte(uint8_t b);
 
 /* ---------------------------------------------------------------- scratch */

@@ -29,7 +29,8 @@ uint32_t sv_char_of_byte(uint8_t b)
     return b <= 0xA0 ? 0x121u + (b - 0x7Fu) : 0x143u;
 }
 
-int sv_byte_of_char(uint32_t cp)
+/* Byte that a character of the byte-level alphabet stands for, or -1. */
+static int byte_of_char(uint32_t cp)
 {
     if (cp < 0x100)
         return is_printable(cp) ? (int)cp : -1;
@@ -152,7 +153,7 @@ static void append_decoded(struct sv_buf *out, const char *s, size_t n)
     size_t start = out->len;
 
     for (size_t i = 0; i < n;) {
-        int len, b = sv_byte_of_char(sv_utf8_get(s + i, &len));
+        int len, b = byte_of_char(sv_utf8_get(s + i, &len));
         char c = (char)b;
         if (b < 0) {
             out->len = start;

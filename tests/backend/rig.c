@@ -63,12 +63,6 @@ void rig_each(void (*fn)(struct sv_dev *dev))
     }
 }
 
-const char *rig_isa_name(enum sv_isa isa)
-{
-    static const char *const name[] = {"auto", "plain", "avx2", "avx512", "amx"};
-    return name[isa];
-}
-
 /* [size][guard][data][guard]; data 64-aligned */
 void *rig_new(size_t n_bytes)
 {

@@ -22,7 +22,6 @@ const enum sv_isa *rig_isas(int *n);
 /* fn on a device of each level in f32, but for AMX, which differs in products only. No error may be
  * latched at its end. */
 void rig_each(void (*fn)(struct sv_dev *dev));
-const char *rig_isa_name(enum sv_isa isa);
 
 /* Memory with guard bytes on both sides, filled with NaN; rig_free checks the guards. */
 void *rig_new(size_t n_bytes);

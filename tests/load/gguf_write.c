@@ -32,6 +32,12 @@ static void put_key(struct gguf_out *g, const char *key, uint32_t type)
     g->n_kv++;
 }
 
+static void gguf_str(struct gguf_out *g, const char *key, const char *v)
+{
+    put_key(g, key, 8);
+    put_str(&g->kv, v, strlen(v));
+}
+
 void gguf_init(struct gguf_out *g, const char *arch)
 {
     memset(g, 0, sizeof *g);
@@ -45,7 +51,7 @@ void gguf_u32(struct gguf_out *g, const char *key, uint32_t v)
     put(&g->kv, v, 4);
 }
 
-void gguf_f32(struct gguf_out *g, const char *key, float v)
+static void gguf_f32(struct gguf_out *g, const char *key, float v)
 {
     uint32_t bits;
     memcpy(&bits, &v, 4);
@@ -53,16 +59,10 @@ void gguf_f32(struct gguf_out *g, const char *key, float v)
     put(&g->kv, bits, 4);
 }
 
-void gguf_bool(struct gguf_out *g, const char *key, bool v)
+static void gguf_bool(struct gguf_out *g, const char *key, bool v)
 {
     put_key(g, key, 7);
     put(&g->kv, v, 1);
-}
-
-void gguf_str(struct gguf_out *g, const char *key, const char *v)
-{
-    put_key(g, key, 8);
-    put_str(&g->kv, v, strlen(v));
 }
 
 static void put_array(struct gguf_out *g, const char *key, uint32_t type, uint64_t n)
@@ -72,8 +72,9 @@ static void put_array(struct gguf_out *g, const char *key, uint32_t type, uint64
     put(&g->kv, n, 8);
 }
 
-void gguf_tensor(struct gguf_out *g, const char *name, int type, int32_t n_dims, const int64_t *dim,
-                 const void *data, size_t n_bytes)
+/* dim: the longest stride first, as directories have it. */
+static void gguf_tensor(struct gguf_out *g, const char *name, int type, int32_t n_dims,
+                        const int64_t *dim, const void *data, size_t n_bytes)
 {
     while (g->data.len % 32)
         put(&g->data, 0, 1);

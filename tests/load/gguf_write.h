@@ -18,12 +18,6 @@ enum { GGUF_F32 = 0, GGUF_F16 = 1, GGUF_Q8_0 = 8, GGUF_BF16 = 30, GGUF_MXFP4 = 3
 
 void gguf_init(struct gguf_out *g, const char *arch);
 void gguf_u32(struct gguf_out *g, const char *key, uint32_t v);
-void gguf_f32(struct gguf_out *g, const char *key, float v);
-void gguf_bool(struct gguf_out *g, const char *key, bool v);
-void gguf_str(struct gguf_out *g, const char *key, const char *v);
-/* dim: the longest stride first, as directories have it. */
-void gguf_tensor(struct gguf_out *g, const char *name, int type, int32_t n_dims, const int64_t *dim,
-                 const void *data, size_t n_bytes);
 /* Writes the file and frees everything. */
 void gguf_save(struct gguf_out *g, const char *path);
 

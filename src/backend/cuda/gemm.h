@@ -135,11 +135,6 @@ bool sv_gemm_bytes_room(const struct sv_cuda *cu, int32_t n_rows, int32_t k);
 void sv_cuda_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows, int32_t cols,
                   void *dst);
 
-/* wcomp.cu: packed -> compressed, sv_wcomp_bytes(rows, cols) of them. Enqueues; whether it could be
- * done stands in the head. */
-void sv_cuda_wcomp_make(struct sv_cuda *cu, const void *packed, int32_t rows, int32_t cols,
-                        void *wcomp);
-
 /* Whether a product of few rows leaves room for other launches' blocks (gemm.cu). */
 bool sv_gemm_is_co_resident(const struct sv_cuda *cu, const struct sv_weight *w, int32_t n_rows);
 /* Which codes these are. */

@@ -117,8 +117,9 @@ static __global__ void encode_kernel(const uint8_t *packed, int32_t n_k, uint8_t
         atomicAdd(&head->refused, 1u);
 }
 
-void sv_cuda_wcomp_make(struct sv_cuda *cu, const void *packed, int32_t rows, int32_t cols,
-                        void *wcomp)
+/* Enqueues; whether it could be done stands in the head. */
+static void wcomp_make(struct sv_cuda *cu, const void *packed, int32_t rows, int32_t cols,
+                       void *wcomp)
 {
     uint8_t *at = (uint8_t *)wcomp;
     sv_cuda_check(cu, cudaMemsetAsync(wcomp, 0, SV_WCOMP_HEAD_BYTES, cu->stream),
@@ -213,7 +214,7 @@ static int make_copies(struct sv_cuda *cu, int32_t *n_new, struct sv_err *err)
         rc = sv_cuda_take(cu, SV_MEM_WCOMP, (void **)&v->wcomp, sv_wcomp_bytes(v->rows, v->cols),
                           err, what);
         if (!rc)
-            sv_cuda_wcomp_make(cu, v->data, v->rows, v->cols, v->wcomp);
+            wcomp_make(cu, v->data, v->rows, v->cols, v->wcomp);
         ++*n_new;
     }
     return rc ? rc : sv_cuda_wait(cu, NULL, "compressed weights", err);

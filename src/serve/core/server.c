@@ -21,7 +21,7 @@ uint64_t sv_serve_random(struct sv_serve *s)
 
 /* ---------------------------------------------------------------- the model's names */
 
-bool sv_call_knows_model(const struct sv_serve *s, const char *name)
+static bool knows_model(const struct sv_serve *s, const char *name)
 {
     return strcmp(name, s->model_name) == 0 || strcmp(name, s->o.engine.target_dir) == 0 ||
            strcmp(name, "default") == 0; /* SGLang's clients use that name */
@@ -29,7 +29,7 @@ bool sv_call_knows_model(const struct sv_serve *s, const char *name)
 
 int sv_check_model(const struct sv_serve *s, const char *model, struct sv_api_err *e)
 {
-    if (!s->o.strict_model || !model || !*model || sv_call_knows_model(s, model))
+    if (!s->o.strict_model || !model || !*model || knows_model(s, model))
         return 0;
     sv_api_fail(e, 404, "model_not_found",
                 "the model '%.200s' does not exist; this server has '%.200s'", model,
@@ -44,7 +44,7 @@ const char *sv_model_of_path(struct sv_serve *s, struct sv_http_req *q)
     struct sv_api_err e;
 
     id += *id == '/';
-    if (!*id || sv_call_knows_model(s, id))
+    if (!*id || knows_model(s, id))
         return id;
     sv_api_fail(&e, 404, "model_not_found", "the model '%.200s' does not exist", id);
     snprintf(e.param, sizeof e.param, "model");

@@ -90,8 +90,6 @@ uint64_t sv_serve_random(struct sv_serve *s);
  * this stage. */
 const char *sv_load_stage_name(enum sv_load_stage stage);
 double sv_load_progress(enum sv_load_stage stage, double share);
-/* Whether this is a name of the model. */
-bool sv_call_knows_model(const struct sv_serve *s, const char *name);
 int sv_check_model(const struct sv_serve *s, const char *model, struct sv_api_err *e);
 /* The model's name at the end of a path under /models, "" for the list; NULL: there is no such
  * model, and the request has been answered. */
