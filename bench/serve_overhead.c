@@ -18,7 +18,6 @@
 #include "serve/serve.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>

@@ -7,7 +7,6 @@
  */
 #include "bench/load.h"
 
-#include <errno.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
 #include <event2/http.h>

@@ -9,7 +9,6 @@
 #include "cli/measure.h"
 
 #include <string.h>
-#include <unistd.h>
 
 static const char usage[] =
     "Usage: salvo demo [-m TARGET_DIR] [-d DRAFT_DIR] [--prompts FILE.jsonl]\n"

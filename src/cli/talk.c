@@ -10,7 +10,6 @@
 #include "media/media.h"
 
 #include <string.h>
-#include <unistd.h>
 
 /* The id of a text that is exactly one token, -1 otherwise. */
 static int32_t single_token(const struct sv_engine *e, const char *text)

@@ -11,7 +11,6 @@
 #include "engine/engine.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_POINTS = 2 * SV_CURVE_POINTS, BASE_CONTEXT = 64, MOST_TILES = 8, SEED = 1 };

@@ -11,7 +11,6 @@
 #include "backend/ops_gdn.h"
 #include "token/token.h"
 
-#include <math.h>
 #include <string.h>
 
 #define TOKENIZER_MAX_BYTES (256u << 20)

@@ -3,8 +3,6 @@
  */
 #include "sample/sample.h"
 
-#include <math.h>
-
 int sv_sample_in(const char *field, double v, struct sv_range range, struct sv_err *err)
 {
     if (v >= range.least && v <= range.most)

@@ -4,8 +4,6 @@
  */
 #include "sample/sample.h"
 
-#include <math.h>
-
 static bool wants_logprobs(const struct sv_request *r)
 {
     return r->logprobs || r->prompt_logprobs;

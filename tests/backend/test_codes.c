@@ -15,7 +15,6 @@
 #include "backend/cpu/codes.h"
 #include "backend/cpu/vec.h"
 
-#include <math.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- parts */

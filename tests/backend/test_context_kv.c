@@ -5,7 +5,6 @@
 #include "rig.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define LAYERS 3

@@ -9,7 +9,6 @@
 #include "testing.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- each head's product */

@@ -7,7 +7,6 @@
 #include "testing.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_ROWS = 40 };

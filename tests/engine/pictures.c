@@ -5,7 +5,6 @@
 
 #include "testing.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { N_PICTURES = 12, MOST_BYTES = 3 * 40 * 40, MOST_EACH = 3, MOST_CASES = 400 };

@@ -13,7 +13,6 @@
 #include "engine/ranked.h"
 #include "engine/toy.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* Its 3 heads and, of the other, 8 heads on fewer K/V heads than ranks are not what these divide.

@@ -11,7 +11,6 @@
 
 #include "engine/run.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { N = 40, MAX_PROMPT = 20, MAX_TOKENS = 36 };

@@ -8,7 +8,6 @@
 #include "engine/run.h"
 #include "engine/toy.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const struct toy small = {.vocab = 48,

@@ -19,7 +19,6 @@
 #include "engine/toy.h"
 #include "load/gguf_write.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { N = 200, FEW = 8, MAX_PROMPT = 70, MAX_TOKENS = 24, VOCAB = RUN_VOCAB };

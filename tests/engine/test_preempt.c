@@ -13,7 +13,6 @@
 
 #include "engine/families.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_PROMPT = 40, MAX_TOKENS = 54, BLOCK = 16, CONTEXT = 96 };

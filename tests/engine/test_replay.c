@@ -10,7 +10,6 @@
 #include "engine/ranked.h"
 #include "engine/toy.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const char *record_of(struct sv_engine_options o, bool ahead)

@@ -9,7 +9,6 @@
 
 #include "engine/run.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { TOKENS = 40 };

@@ -11,7 +11,6 @@
 
 #include "engine/run.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { N = 24, MAX_PROMPT = 40, MAX_TOKENS = 24 };

@@ -9,7 +9,6 @@
 #include "testing.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 

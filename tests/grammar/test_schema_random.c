@@ -10,7 +10,6 @@
 #include "grammar/valid.h"
 #include "grammar/words.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define N_SCHEMAS 600

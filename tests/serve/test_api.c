@@ -8,10 +8,8 @@
 
 #include "testing.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CHAT "/v1/chat/completions"

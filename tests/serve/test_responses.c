@@ -10,7 +10,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define TOOLS                                                                                      \
     "\"tools\":[{\"type\":\"function\",\"name\":\"get_weather\",\"strict\":null,\"parameters\":"   \

@@ -6,7 +6,6 @@
 
 #include "testing.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static void bodies_that_stand_for_more(void **state)

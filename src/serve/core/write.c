@@ -6,7 +6,6 @@
 #include "serve/core/deltas.h"
 #include "serve/core/write.h"
 
-#include <math.h>
 #include <string.h>
 
 /* Like printf("%lld"), which would take most of the time of a token's chunk. */
