@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HIDDEN = 48, ROWS = 45, LAYERS = 4, PAGE = 4, MOST_DIM = 64, MOST_WIDTH = 512 };
+enum { HIDDEN = 48, ROWS = 45, LAYERS = 4, PAGE = 4, MOST_WIDTH = 512 };
 #define EPS 1e-5f
 
 struct geometry {

@@ -120,12 +120,6 @@ static void scales_of(struct scales *to, const struct sv_codes *c, const uint8_t
 
 /* ---------------------------------------------------------------- codes */
 
-/* Position in a unit: codes of the next step, and its chunk's scales. */
-struct walk {
-    const uint8_t *at;
-    struct scales scales;
-};
-
 /* Tables and factors for the values of a kind. */
 struct constants {
     __m512 table, factor;

@@ -178,9 +178,7 @@ static __device__ __forceinline__ int32_t first_tile(int32_t t0, int32_t t1, int
     return last > t0 && last < t1 ? last : t0;
 }
 
-/* Where a unit's walk over its tiles stands. A stage's weights are up to MAX_RUNS runs of
- * memory. */
-enum { MAX_RUNS = 4 };
+/* Where a unit's walk over its tiles stands. A stage's weights are up to four runs of memory. */
 struct walk {
     int32_t t, t0, t1, kk;
     int32_t n;             /* tiles of the stage at hand */

@@ -14,7 +14,6 @@
 
 #define N_WORDS 64 /* of a set of places */
 #define MAX_PLACES (64 * N_WORDS)
-#define MAX_EDGES (4 * MAX_PLACES)
 
 struct place_set {
     uint64_t bits[N_WORDS];

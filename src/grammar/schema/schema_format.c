@@ -8,7 +8,6 @@
 
 #include <string.h>
 
-#define DIGIT "[0-9]"
 #define HEX "[0-9A-Fa-f]"
 
 #define YEAR "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
