@@ -2,13 +2,14 @@
 """Writes a checkpoint nobody trained: DIR/config.json's shapes, sharded, random bf16 numbers, and a tokenizer of the
 same size made from the demo's. For timing starts at real sizes; about 2 GB/s a shard, all at once. Standard library only.
 
-    tools/bench/random_checkpoint.py [--fp8 | --int4 | --nvfp4] CONFIG_DIR OUT_DIR [TOKENIZER_DIR]
+    tools/bench/random_checkpoint.py [--sparse] [--fp8 | --int4 | --nvfp4] CONFIG_DIR OUT_DIR [TOKENIZER_DIR]
     tools/bench/random_checkpoint.py --q4_k | --q4_k_m CONFIG_DIR OUT.gguf
 
 A target gets TOKENIZER_DIR's tokenizer (default models/demo/target), grown by merges up to the vocabulary's size. With
 --fp8 its layers' matrices are e4m3 in blocks of 128 x 128, with --int4 pack-quantized in groups of 128, with --nvfp4
 e2m1 in groups of 16. A GGUF file, of Qwen3 alone, has no tokenizer, and its layers' matrices are Q4_K; with --q4_k_m
-some are Q6_K, and the head, as llama-quantize has it.
+some are Q6_K, and the head, as llama-quantize has it. With --sparse all but norms and scales are zeros that take no
+space on a disk: once read they fill the page cache of a file system such as ext4 like others (tmpfs: not).
 """
 import json
 import math
@@ -111,10 +112,14 @@ def write_shard(path, items, blocks):
     with open(path, "wb", buffering=0) as f:
         f.write(len(text).to_bytes(8, "little") + text)
         for _, dtype, shape, contents in items:
-            n, view = n_bytes(dtype, shape), memoryview(blocks[dtype != "BF16"])
+            n = n_bytes(dtype, shape)
             if contents:
                 f.write((contents * (n // len(contents) + 1))[:n])
                 continue
+            if not blocks:
+                f.truncate(f.seek(n, os.SEEK_CUR))
+                continue
+            view = memoryview(blocks[dtype != "BF16"])
             while n:
                 used %= len(view)
                 n_written = f.write(view[used : used + min(n, len(view) - used)])
@@ -223,6 +228,8 @@ def main():
     if len(args) == 3 and args[0] in ("--q4_k", "--q4_k_m"):
         c = json.load(open(os.path.join(args[1], "config.json"), encoding="utf-8"))
         return write_gguf(args[2], c, args[0] == "--q4_k_m")
+    sparse = args[:1] == ["--sparse"]
+    args = args[sparse:]
     quant = {"--fp8": FP8, "--int4": INT4, "--nvfp4": NVFP4}.get(args[0] if args else "")
     args = args[1:] if quant else args
     if len(args) not in (2, 3):
@@ -241,7 +248,7 @@ def main():
             size = 0
         shards[-1].append(item)
         size += n
-    blocks = random_block(), random_codes()
+    blocks = () if sparse else (random_block(), random_codes())
     index, writers = {}, []
     for i, items in enumerate(shards):
         name = "model.safetensors" if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
