@@ -20,7 +20,7 @@
 #include <string.h>
 
 /* They fill pinned memory at load; more do not fill the bus faster. */
-#define COPY_THREADS 8
+#define COPY_THREADS 16
 
 /* ---------------------------------------------------------------- errors */
 

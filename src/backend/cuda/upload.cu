@@ -41,6 +41,7 @@ struct sv_cuda_staging {
     uint8_t *pinned[2];
     uint8_t *landing[2]; /* device: rows as published, until they are packed */
     cudaEvent_t done[2]; /* the buffers of this index are free again */
+    int32_t next;        /* their index */
 };
 
 /* ---------------------------------------------------------------- pinned memory */
@@ -243,6 +244,15 @@ static int open_buffers(struct sv_cuda *cu, struct sv_err *err)
     return rc;
 }
 
+/* The buffers that were used longer ago, once they are free: of the weight before, too. */
+static int take_buffers(struct sv_cuda *cu, int32_t *i, struct sv_err *err)
+{
+    struct sv_cuda_staging *st = cu->staging;
+    *i = st->next;
+    st->next ^= 1;
+    return sv_cuda_wait(cu, st->done[*i], "weights on their way", err);
+}
+
 struct copy_job {
     uint8_t *dst;
     const uint8_t *src;
@@ -280,10 +290,11 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, const struct s
     const size_t step = packed                ? CHUNK_BYTES / band_bytes * band_bytes
                         : stride != row_bytes ? CHUNK_BYTES / row_bytes * row_bytes
                                               : CHUNK_BYTES;
-    int rc = SV_OK, i = 0;
-    for (size_t at = 0; at < all && !rc; at += step, i ^= 1) {
+    int32_t i;
+    int rc = SV_OK;
+    for (size_t at = 0; at < all && !rc; at += step) {
         const size_t n = all - at < step ? all - at : step;
-        rc = sv_cuda_wait(cu, st->done[i], "weights on their way", err);
+        rc = take_buffers(cu, &i, err);
         if (rc)
             break;
         const size_t from = stride == row_bytes ? at : at / row_bytes * stride;
@@ -326,11 +337,12 @@ static int send_codes(struct sv_cuda *cu, const struct sv_weight *w, const struc
     const int32_t step = (int32_t)(CHUNK_BYTES / row_bytes / SV_TILE * SV_TILE);
     if (step == 0)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers", (int)q->cols);
-    int rc = SV_OK, i = 0;
-    for (int32_t row = 0; row < q->rows && !rc; row += step, i ^= 1) {
+    int32_t i;
+    int rc = SV_OK;
+    for (int32_t row = 0; row < q->rows && !rc; row += step) {
         const int32_t n = q->rows - row < step ? q->rows - row : step;
         const size_t at = (size_t)n * code_bytes; /* a multiple of 4 */
-        rc = sv_cuda_wait(cu, st->done[i], "weights on their way", err);
+        rc = take_buffers(cu, &i, err);
         if (rc)
             break;
         struct sv_code_job job = {q, code,          row,
@@ -354,7 +366,7 @@ static int send_codes(struct sv_cuda *cu, const struct sv_weight *w, const struc
     }
     if (rc || code != SV_CODES_NV4)
         return rc;
-    rc = sv_cuda_wait(cu, st->done[i], "weights on their way", err);
+    rc = take_buffers(cu, &i, err);
     if (rc)
         return rc;
     *(float *)(void *)st->pinned[i] = q->global * 256;
@@ -373,10 +385,11 @@ static int send_mxfp4(struct sv_cuda *cu, const struct sv_quant *q, void *data, 
     const int32_t step = (int32_t)(CHUNK_BYTES / row_bytes / SV_TILE * SV_TILE);
     if (step == 0)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers", (int)q->cols);
-    int rc = SV_OK, i = 0;
-    for (int32_t row = 0; row < q->rows && !rc; row += step, i ^= 1) {
+    int32_t i;
+    int rc = SV_OK;
+    for (int32_t row = 0; row < q->rows && !rc; row += step) {
         const int32_t n = q->rows - row < step ? q->rows - row : step;
-        rc = sv_cuda_wait(cu, st->done[i], "weights on their way", err);
+        rc = take_buffers(cu, &i, err);
         if (rc)
             break;
         struct sv_code_job job = {};
