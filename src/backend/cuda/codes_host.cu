@@ -288,6 +288,20 @@ static uint32_t code_word(const struct sv_quant *q, enum sv_codes_code code, int
     return word;
 }
 
+/* Words of a row of n_k tiles. before: those of the row before it, or NULL. */
+static void row_of_words(const struct sv_code_job *job, int32_t row, int32_t n_k, uint32_t *to,
+                         const uint32_t *before)
+{
+    const struct sv_quant *q = job->q;
+    const bool bytes = sv_codes_bits(job->code) == 8; /* nothing but scales */
+    if (before && bytes && q->block_rows > 1 && row % q->block_rows) {
+        memcpy(to, before, (size_t)n_k * sizeof *to);
+        return;
+    }
+    for (int32_t kk = 0; kk < n_k; kk++)
+        to[kk] = kk && bytes && q->block_cols >= q->cols ? to[0] : code_word(q, job->code, row, kk);
+}
+
 /* Signed bytes as such: "pack-quantized" ones have 128 added. */
 void sv_codes_share(void *arg, int thread, int n)
 {
@@ -310,9 +324,8 @@ void sv_codes_share(void *arg, int thread, int n)
             memcpy(to, (const uint8_t *)q->data + (size_t)(job->row0 + r) * cols, cols);
         for (size_t i = 0; q->code == SV_CODE_INT8 && i < cols; i++)
             to[i] ^= 0x80;
-        for (int32_t kk = 0; kk < n_k; kk++)
-            job->words[(size_t)r * (size_t)n_k + (size_t)kk] =
-                code_word(q, job->code, job->row0 + r, kk);
+        uint32_t *words = job->words + (size_t)r * (size_t)n_k;
+        row_of_words(job, job->row0 + r, n_k, words, r > begin ? words - n_k : NULL);
     }
 }
 
