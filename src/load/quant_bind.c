@@ -9,6 +9,7 @@
 #include "load/quant_config.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 struct binder {
@@ -108,15 +109,6 @@ static int take_byte_scales(struct layer *l, const struct sv_host_tensor *t, boo
     return rc;
 }
 
-static int check_codes(const struct layer *l)
-{
-    const uint8_t *p = l->codes->data;
-    unsigned bad = 0;
-    for (size_t i = 0; i < l->codes->n_bytes; i++)
-        bad |= (p[i] & 0x7f) == 0x7f;
-    return bad ? disagree(l, l->codes, "holds codes that are NaN") : SV_OK;
-}
-
 /* ---------------------------------------------------------------- layouts */
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -162,8 +154,6 @@ static int bind_bytes(struct layer *l)
         rc = disagree(l, t, "is no matrix");
     if (!rc)
         rc = set_size(l, t->dim[0], t->dim[1]);
-    if (!rc && type == SV_F8)
-        rc = check_codes(l);
     if (rc || !(s = part(l, inverse ? "weight_scale_inv" : "weight_scale", true)))
         return rc ? rc : l->b->err->code;
     if (s->n_dims == 4 && s->dim[1] == 1 && s->dim[3] == 1) { /* modelopt: a block is (1, 1) */
@@ -427,6 +417,57 @@ static int compact(struct binder *b)
     return rc;
 }
 
+/* ---------------------------------------------------------------- codes */
+
+/* Fewer bytes are read by one thread. More threads read a page cache no faster. */
+enum { SCAN_BYTES = 16 << 20, SCAN_THREADS = 16 };
+
+struct scan {
+    const struct sv_ckpt *c;
+    uint8_t *bad;         /* (n_tensors) */
+    _Atomic int32_t next; /* tensor to read */
+};
+
+static void scan_share(void *arg, int thread, int n)
+{
+    struct scan *s = arg;
+    (void)thread, (void)n;
+    for (int32_t i; (i = atomic_fetch_add(&s->next, 1)) < s->c->n_tensors;) {
+        const struct sv_quant *q = &s->c->tensors[i].quant;
+        const uint8_t *p = q->data;
+        const size_t size = q->code == SV_CODE_F8 ? (size_t)q->rows * (size_t)q->cols : 0;
+        unsigned bad = 0;
+        for (size_t k = 0; k < size; k++)
+            bad |= (p[k] & 0x7f) == 0x7f;
+        s->bad[i] = (uint8_t)bad;
+    }
+}
+
+/* The whole file is read, and again when the codes are loaded. */
+static int check_codes(struct binder *b)
+{
+    struct scan s = {.c = b->c, .bad = b->used};
+    struct sv_pool *pool = NULL;
+    const int n = sv_cpu_count() < SCAN_THREADS ? sv_cpu_count() : SCAN_THREADS;
+    int rc = b->c->n_bytes > SCAN_BYTES ? sv_pool_open(&pool, n, b->err) : SV_OK;
+    if (rc)
+        return rc;
+    if (pool)
+        sv_pool_run(pool, scan_share, &s);
+    else
+        scan_share(&s, 0, 1);
+    sv_pool_close(pool);
+    for (int32_t i = 0; i < b->c->n_tensors; i++)
+        if (s.bad[i])
+            return sv_fail(b->err, SV_EMISMATCH, -1,
+                           "%s: tensor '%.120s' is %s by quantization_config, but holds codes that "
+                           "are NaN",
+                           b->c->tensors[i].file, b->c->tensors[i].name, sv_quant_name(SV_CODE_F8));
+    return SV_OK;
+}
+
+/* ---------------------------------------------------------------- directories */
+
 /* quantization_config of a model's directory, also of a text model in a wrapper, or modelopt's file
  * of its own; NULL: there is none. */
 static int find_config(const char *dir, json_t **root, const json_t **obj, struct sv_err *err)
@@ -464,6 +505,8 @@ int sv_quant_bind_by(struct sv_ckpt *c, const json_t *obj, struct sv_err *err)
         rc = bind_one(&b, &c->tensors[i]);
     if (!rc)
         rc = compact(&b);
+    if (!rc)
+        rc = check_codes(&b);
     sv_free(b.used);
     return rc;
 }
