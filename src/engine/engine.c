@@ -300,6 +300,33 @@ static int open_text(struct sv_engine *e, const char *dir, struct sv_err *err)
     return SV_OK;
 }
 
+/* The tokenizer is read by a thread of its own while the weights are loaded. */
+struct text_job {
+    struct sv_engine *e;
+    const char *dir;
+    struct sv_thread *thread;
+    struct sv_err err;
+    int rc;
+};
+
+static void *read_text(void *arg)
+{
+    struct text_job *j = arg;
+    j->rc = open_text(j->e, j->dir, &j->err);
+    return NULL;
+}
+
+static int join_text(struct text_job *j, int rc, struct sv_err *err)
+{
+    if (j->thread)
+        sv_thread_join(j->thread);
+    if (rc || !j->rc)
+        return rc;
+    if (err)
+        *err = j->err;
+    return j->rc;
+}
+
 /* After the buffers: the pools get what is left, or what was requested. */
 static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_err *err)
 {
@@ -540,12 +567,14 @@ int sv_engine_open(struct sv_engine **out, const struct sv_engine_options *opts,
 static int open_parts(struct sv_engine *e, const struct sv_engine_options *opts, struct resolved *r,
                       struct stages *t, struct sv_err *err)
 {
-    int rc = open_models(e, opts, r, t, err);
+    struct text_job text = {.e = e, .dir = opts->target_dir};
+    int rc = is_first(e) ? sv_thread_start(&text.thread, read_text, &text, err) : SV_OK;
+    if (!rc)
+        rc = open_models(e, opts, r, t, err);
     r->has_text = !rc && sv_model_has_tokenizer(opts->target_dir);
     if (!rc)
         rc = detach_files(e, opts->copy_weights, err);
-    if (!rc && is_first(e))
-        rc = open_text(e, opts->target_dir, err);
+    rc = join_text(&text, rc, err);
     stage(t, "tokenizer", 0);
     if (!rc)
         rc = open_buffers(e, r, err);
