@@ -420,7 +420,7 @@ static int compact(struct binder *b)
 /* ---------------------------------------------------------------- codes */
 
 /* Fewer bytes are read by one thread. More threads read a page cache no faster. */
-enum { SCAN_BYTES = 16 << 20, SCAN_THREADS = 16 };
+enum { SCAN_BYTES = 32 << 10, SCAN_THREADS = 16 };
 
 struct scan {
     const struct sv_ckpt *c;
