@@ -1,6 +1,7 @@
 /*
  * codes_host_emulated.cpp - what codes_host.cu hands to the device of a matrix in integers of 8 bits: bytes and words of
- * scales have the values of the definition, and what has no place there is not taken; nor is NVFP4 out of range.
+ * scales have the values of the definition, and what has no place there is not taken; nor is NVFP4 out of range. Words of
+ * FP8: each tile has its block's scale.
  */
 #include "backend/cuda/codes_host.h"
 
@@ -109,9 +110,44 @@ int check_what_is_not_taken()
 }
 }
 
+/* Rows row0 and those behind it, by threads that begin within a block. */
+int check_blocks(int32_t rows, int32_t cols, int32_t row0, int32_t block_rows, int32_t block_cols)
+{
+    const int32_t across = (cols + block_cols - 1) / block_cols, n_tiles = (cols + 63) / 64;
+    std::vector<uint8_t> codes((size_t)rows * cols), bytes((size_t)rows * cols);
+    std::vector<float> scales((size_t)((rows + block_rows - 1) / block_rows) * across);
+    std::vector<uint32_t> words((size_t)rows * n_tiles, 0xeeeeeeee);
+    for (size_t i = 0; i < codes.size(); i++)
+        codes[i] = (uint8_t)(i * 7 % 126);
+    for (size_t i = 0; i < scales.size(); i++)
+        scales[i] = 1 + (float)i;
+    sv_quant q = {};
+    q.code = SV_CODE_F8;
+    q.rows = rows;
+    q.cols = cols;
+    q.data = codes.data();
+    q.scales = scales.data();
+    q.scale = SV_F32;
+    q.block_rows = block_rows;
+    q.block_cols = block_cols;
+    sv_code_job job = {&q, SV_CODES_F8, row0, rows - row0, bytes.data(), words.data()};
+    for (int i = 0; i < 3; i++)
+        sv_codes_share(&job, i, 3);
+    for (int32_t r = row0; r < rows; r++)
+        for (int32_t kk = 0; kk < n_tiles; kk++) {
+            float got;
+            memcpy(&got, &words[(size_t)(r - row0) * n_tiles + kk], sizeof got);
+            if (got != scales[(size_t)(r / block_rows) * across + kk * 64 / block_cols])
+                return printf("blocks of %d x %d: row %d tile %d: %g\n", block_rows, block_cols, r, kk, got), 1;
+        }
+    return memcmp(bytes.data(), codes.data() + (size_t)row0 * cols, (size_t)(rows - row0) * cols) != 0;
+}
+
 int main(int, char **)
 {
-    const bool bad = check(8, 96, SV_BF16) || check(5, 32, SV_BF16) || check(66, 320, SV_F16) || check_what_is_not_taken();
-    printf("int8 in groups of 32: %s\n", bad ? "FAILED" : "passed");
+    const bool bad = check(8, 96, SV_BF16) || check(5, 32, SV_BF16) || check(66, 320, SV_F16) || check_what_is_not_taken() ||
+                     check_blocks(300, 320, 64, 128, 128) || check_blocks(70, 200, 0, 1, 200) ||
+                     check_blocks(70, 200, 64, 70, 200) || check_blocks(70, 256, 0, 1, 64);
+    printf("int8 in groups of 32, words of FP8: %s\n", bad ? "FAILED" : "passed");
     return bad;
 }
