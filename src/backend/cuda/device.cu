@@ -19,7 +19,7 @@
 
 #include <string.h>
 
-/* They fill pinned memory at load; more do not fill the bus faster. */
+/* They fill pinned memory at load. */
 #define COPY_THREADS 16
 
 /* ---------------------------------------------------------------- errors */
