@@ -49,7 +49,7 @@ fault 'the end of a strip of codes not copied' gemm_portable.cuh 's/copy_part<LE
 fault 'codes of the next part taken for those of the last' gemm_portable.cuh 's/u.values.code = it.code;/if (!FAULT || s.part == 0) &/'
 fault 'the second half of the columns with the scales of the first' codes_lane.cuh 's/first \+ step, s, factor/first + step - (FAULT ? first : 0), s, factor/'
 fault 'operands read before the wave has laid them out' codes_lane.cuh '/gpu_store4\(own/,/gpu_wave_sync/s/gpu_wave_sync\(\);/if (!FAULT) &/'
-run '' tests/cuda/gemm_emulated.cpp src/backend/gpu/{gemm_portable,gemm_portable_codes,gemm_portable_k,codes}.cu
+KERNEL_FLAGS=-Og run '' tests/cuda/gemm_emulated.cpp src/backend/gpu/{gemm_portable,gemm_portable_codes,gemm_portable_k,codes}.cu
 
 fault 'keys read before their copy is waited for' attention_portable.cu 's/tile_lines<HD, WARPS, F8>\(\) \*/& (FAULT ? 2 : 1) */'
 fault 'addresses of the tile after the next' attention_portable.cu 's/\(ahead - 1\) % N_OFFSETS/(ahead - 1 + FAULT) % N_OFFSETS/'

@@ -3,7 +3,7 @@
 #
 # tests/cuda/emulated/run.sh CHECK.cpp KERNELS.cu...: called by tests/cuda/*_emulated.test.sh in the repository's root;
 # SALVO names the program whose libsalvo.a is linked, and beside which the emulator is kept; EMU_FLAGS go to the compiler,
-# RUN_ARG to the check. Skips where it cannot run. Must not: need a GPU or nvcc.
+# KERNEL_FLAGS for kernels alone, RUN_ARG to the check. Skips where it cannot run. Must not: need a GPU or nvcc.
 set -e
 [ "$(uname -m)" = x86_64 ] || { echo "skipped: coroutines of tests/cuda/emulated are for x86-64"; exit 0; }
 command -v g++ >/dev/null || { echo "skipped: no C++ compiler"; exit 0; }
@@ -20,5 +20,11 @@ includes='-Itests/cuda/emulated -Itests/cuda -Isrc -Iinclude -I.'
 source=tests/cuda/emulated/emulated.cpp
 emulator=$(dirname "$lib")/emulator-$( (echo "$compile"; $compile $includes -E $source) | sha256sum | cut -c1-16).o
 [ -f "$emulator" ] || { $compile $includes -c -o "$emulator.$$" $source; mv "$emulator.$$" "$emulator"; }
-$compile $includes -o "$out/check" "$check" "$emulator" -x c++ "$@" -x none "$lib" -lm -lpthread
+objects=
+for file in "$@"; do
+    object=$out/$(basename "$file").o
+    $compile $KERNEL_FLAGS $includes -c -o "$object" -x c++ "$file"
+    objects="$objects $object"
+done
+$compile $includes -o "$out/check" "$check" $objects "$emulator" "$lib" -lm -lpthread
 "$out/check" ${RUN_ARG:+"$RUN_ARG"}
