@@ -242,9 +242,11 @@ BACKENDS := $(if $(LIB_CU),$(if $(filter 1,$(HIP)),cpu hip,cuda cpu),cpu)
 $(O)/obj/src/backend/ops.o: OWN_FLAGS += -D'SV_BACKENDS=$(patsubst %,BACKEND(%),$(BACKENDS))'
 $(O)/obj/src/backend/ops.o: $(O)/backends.list
 $(O)/obj/%_sm90.o: CUDA_ARCHS := $(CUDA_SM90)
-# The kernels of gemm_sm90 once more, for other forms of weights: CUDA_FORMS, as CI has it, optimizes them less.
+# The kernels of gemm_sm90 once more, for other forms of weights and for experts: CUDA_FORMS, as CI has it, optimizes them
+# less.
 CUDA_FORMS ?=
 $(O)/obj/src/backend/cuda/gemm_%_sm90.o: CUDA_ARCHS := $(CUDA_SM90) $(CUDA_FORMS)
+$(O)/obj/src/backend/cuda/moe_sm90.o: CUDA_ARCHS := $(CUDA_SM90) $(CUDA_FORMS)
 $(O)/obj/tests/%.o: CUDA_OWN := -Itests
 
 $(O)/obj/src/backend/%.o: HARDENING :=
@@ -323,7 +325,9 @@ $(O)/salvo: $(call object,$(CLI_C)) $(O)/libsalvo.a $(O)/link.list
 $(O)/salvo-bench: $(call object,$(BENCH_PROGRAM_C)) $(O)/libcli.a $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(LDLIBS) $(MOVE)
 
-$(TEST_BIN): $(O)/%: $(O)/obj/%.o $(O)/libtest.a $(O)/libbench.a $(O)/libcli.a $(O)/libsalvo.a $(O)/link.list
+# No test of threads is one of the programs' own files.
+PROGRAM_A := $(if $(filter tsan,$(FLAVOUR)),,$(O)/libbench.a $(O)/libcli.a)
+$(TEST_BIN): $(O)/%: $(O)/obj/%.o $(O)/libtest.a $(PROGRAM_A) $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(TEST_LDLIBS) $(LDLIBS) $(MOVE)
 
 # This target compares with a matcher that tests of its area use as well; libFuzzer's programs have no libtest.
