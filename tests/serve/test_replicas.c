@@ -24,21 +24,27 @@ static const char *device(void)
 
 /* ---------------------------------------------------------------- text */
 
+#ifdef __SANITIZE_THREAD__
+#define MOST "\"max_tokens\":8" /* a pass takes ten times as long there */
+#else
+#define MOST "\"max_tokens\":24"
+#endif
+
 static const struct {
     const char *path, *body;
 } asked[] = {
-    {TEXT, "{\"prompt\":\"What is 12 times 13?\",\"max_tokens\":24,\"temperature\":0}"},
-    {TEXT, "{\"prompt\":\"def add(a, b):\",\"max_tokens\":24,\"temperature\":0,\"logprobs\":2}"},
-    {TEXT, "{\"prompt\":\"Once upon\",\"max_tokens\":24,\"temperature\":0.9,\"seed\":7,\"n\":3}"},
+    {TEXT, "{\"prompt\":\"What is 12 times 13?\"," MOST ",\"temperature\":0}"},
+    {TEXT, "{\"prompt\":\"def add(a, b):\"," MOST ",\"temperature\":0,\"logprobs\":2}"},
+    {TEXT, "{\"prompt\":\"Once upon\"," MOST ",\"temperature\":0.9,\"seed\":7,\"n\":3}"},
     {TEXT, "{\"prompt\":[\"a\",\"b\",\"c\"],\"max_tokens\":12,\"temperature\":1,\"seed\":3}"},
     {TEXT, "{\"prompt\":\"x\",\"max_tokens\":12,\"temperature\":0,\"prompt_logprobs\":1}"},
     /* one grammar for matchers on two threads */
-    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":24,\"n\":4,"
+    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]," MOST ",\"n\":4,"
            "\"temperature\":1,\"seed\":5,\"response_format\":{\"type\":\"json_schema\","
            "\"json_schema\":{\"name\":\"s\",\"schema\":{\"type\":\"object\",\"properties\":{"
            "\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\",\"b\"],"
            "\"additionalProperties\":false}}}}"},
-    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":24,\"n\":2,"
+    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]," MOST ",\"n\":2,"
            "\"temperature\":0,\"stop_regex\":\"[0-9]+ and\"}"},
 };
 enum { N_ASKED = sizeof asked / sizeof asked[0] };
