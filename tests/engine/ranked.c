@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { CONTEXT = 96 }; /* of prompts and answers here */
+
 int32_t ranked_most(int32_t n)
 {
     return sv_env("SALVO_TEST_DEVICE") && !run_has_gpus(n) ? 2 : n;
@@ -46,6 +48,7 @@ void ranked_lossless(const struct ranked *r, const struct run_arrangement *arran
     struct run_case *c = run_cases(r->n, RUN_VOCAB, 50, 20, 42);
     if (r->mixed)
         ranked_mix(c, r->n);
+    run_context(CONTEXT);
     const struct run_arrangement plain = {-1, 1, 16, 1, 512, 0};
     struct sv_engine *e = run_open_ranks(r->pair, &plain, SV_ISA_AUTO, r->dtype, NULL, r->ranks);
     struct run_out *ref = run_all(e, c, r->n);
@@ -71,6 +74,7 @@ void ranked_lossless(const struct ranked *r, const struct run_arrangement *arran
         run_out_free(out, r->n);
         sv_engine_close(e);
     }
+    run_context(0);
     run_out_free(ref, r->n);
     run_cases_free(c, r->n);
     assert_int_equal(sv_alloc_live(), 0);
@@ -138,6 +142,7 @@ void ranked_close(const struct run_pair *pair, int32_t vocab, struct run_ranks r
     const struct run_arrangement a = {-1, 2, 16, 1, 512, 0};
     float worst = 0;
     int64_t n_other = 0;
+    run_context(CONTEXT);
     for (int i = 0; i < N; i++)
         c[i].req.prompt_logprobs = c[i].req.logprobs = true;
     for (int i = 0; i < 2; i++) {
@@ -146,6 +151,7 @@ void ranked_close(const struct run_pair *pair, int32_t vocab, struct run_ranks r
         out[i] = run_all(e, c, N);
         sv_engine_close(e);
     }
+    run_context(0);
     for (int i = 0; i < N; i++)
         for (int32_t k = 1; k < c[i].n_prompt; k++) {
             const float d = out[1][i].prompt_lp[k].logprob - out[0][i].prompt_lp[k].logprob;

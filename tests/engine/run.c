@@ -75,11 +75,19 @@ void run_activations(enum sv_activations type)
     activations_of = type;
 }
 
+static int32_t context_of;
+
+void run_context(int32_t n)
+{
+    context_of = n;
+}
+
 void run_device(struct sv_engine_options *o)
 {
     o->tuning.activations = activations_of ? activations_of : o->tuning.activations;
     o->kv_dtype = kv_of[0] ? kv_of[0] : o->kv_dtype;
     o->draft_kv_dtype = kv_of[1] ? kv_of[1] : o->draft_kv_dtype;
+    o->context = o->context ? o->context : context_of;
     const char *want = sv_env("SALVO_TEST_DEVICE");
     if (o->device)
         return;
@@ -164,6 +172,7 @@ struct sv_engine *run_open_ranks(const struct run_pair *pair, const struct run_a
                                  enum sv_isa isa, enum sv_data_type dtype,
                                  const struct run_truth *t, struct run_ranks ranks)
 {
+    const int32_t most = context_of ? context_of * a->batch : a->chunk;
     const struct sv_engine_options o = {.target_dir = pair->target,
                                         .draft_dir = a->drafter == 4 ? pair->draft : NULL,
                                         .tuning.isa = isa,
@@ -171,7 +180,7 @@ struct sv_engine *run_open_ranks(const struct run_pair *pair, const struct run_a
                                         .n_threads = a->threads,
                                         .max_sequences = a->batch,
                                         .page_size = a->page,
-                                        .prefill_chunk = a->chunk,
+                                        .prefill_chunk = a->chunk < most ? a->chunk : most,
                                         .width = a->width,
                                         .tp = ranks.n,
                                         .ep = ranks.ep,

@@ -53,9 +53,11 @@ void run_needs_cpu(void);
 void run_device(struct sv_engine_options *o);
 /* Ranks have a GPU each, or play on one. */
 bool run_has_gpus(int32_t n);
-/* Engines that are opened from now on have these caches, and activations. */
+/* Engines that are opened from now on have these caches, activations, and this context (0: the
+ * model's): a CPU clears caches for all of it, and buffers for a chunk that no prompts fill. */
 void run_kv_dtype(enum sv_kv_type target, enum sv_kv_type draft);
 void run_activations(enum sv_activations type);
+void run_context(int32_t n);
 struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter);
 struct sv_engine *run_open_tuned(const struct sv_engine_options *o,
                                  const struct sv_engine_tuning *t, struct sv_drafter *drafter);

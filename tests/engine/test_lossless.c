@@ -21,7 +21,7 @@
 
 #include <string.h>
 
-enum { N = 200, FEW = 8, MAX_PROMPT = 70, MAX_TOKENS = 24, VOCAB = RUN_VOCAB };
+enum { N = 200, FEW = 8, MAX_PROMPT = 70, MAX_TOKENS = 24, CONTEXT = 128, VOCAB = RUN_VOCAB };
 
 static const struct run_arrangement arrangements[] = {
     {-1, 32, 1, 2, 64, 0}, {-1, 5, 64, 3, 7, 0},   {0, 1, 16, 1, 512, 0}, {0, 32, 1, 2, 33, 0},
@@ -44,6 +44,8 @@ static void arranged(const struct run_arrangement *list, size_t n_list, const st
     struct run_case *c = run_cases(n, vocab, MAX_PROMPT, MAX_TOKENS, 42);
     if (strstr(pair->target, "_vl_"))
         pictures_add(c, n, 43);
+    else
+        run_context(CONTEXT);
     for (int i = 0; i < n && sampled; i++) {
         static const double temperature[] = {0.7, 1.0, 1.5, 0};
         c[i].req.temperature = temperature[i % 4];
@@ -78,6 +80,7 @@ static void arranged(const struct run_arrangement *list, size_t n_list, const st
         run_out_free(out, n);
         sv_engine_close(e);
     }
+    run_context(0);
     run_out_free(ref, n);
     run_cases_free(c, n);
     assert_int_equal(sv_alloc_live(), 0);
