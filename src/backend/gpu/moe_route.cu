@@ -5,8 +5,8 @@
  * Called through the table of ops; open and close: by device.cu. A warp has one expert's logits: a
  * row's is a sum of 32 lanes, each over its columns in ascending order, whatever other rows there
  * are. Few rows take one launch: the thread block that arrives last chooses and makes the lists.
- * Many take four; what they write is the same. Must not: choose by anything but a row's own logits;
- * let the order in which blocks arrive decide more than which block makes the lists.
+ * Many take three; what they write is the same. Must not: choose by anything but a row's own
+ * logits; let the order in which blocks arrive decide more than which block makes the lists.
  */
 #include "backend/cuda/watch.h"
 #include "backend/gpu/moe_route.cuh"
@@ -129,83 +129,84 @@ static __global__ void __launch_bounds__(THREADS, 1) router_kernel(const struct 
 
 /* ---------------------------------------------------------------- lists of many */
 
-static __device__ __forceinline__ int32_t warp_sum_int(int32_t x)
+/* Rows are chosen for and listed GROUP at a time. */
+enum { GROUP = 32 };
+
+/* A word for each expert, with a bit for each row of a group that has chosen it; where the group's
+ * logits were, which are not needed any more. */
+static __device__ __forceinline__ uint32_t *words_of(const struct route &a, int32_t group)
 {
-#pragma unroll
-    for (int step = 16; step; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
+    return (uint32_t *)a.r.logits + (int64_t)group * GROUP * a.r.n_experts;
 }
 
-static __global__ void choose_kernel(const struct route a)
+static __global__ void __launch_bounds__(GROUP * 32) choose_kernel(const struct route a)
 {
+    __shared__ uint32_t rows[SV_MAX_EXPERTS];
+    const int32_t warp = (int32_t)threadIdx.x / 32, row = (int32_t)blockIdx.x * GROUP + warp;
     sv_pdl_launch();
+    for (int32_t e = (int32_t)threadIdx.x; e < a.r.own.n; e += GROUP * 32)
+        rows[e] = 0;
+    __syncthreads();
     sv_pdl_wait();
-    const int32_t row = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    int32_t id = -1;
     if (row < a.r.n_rows)
-        choose(a, row, a.row_seg[row] >= 0, a.r.logits + (int64_t)row * a.r.n_experts, NULL);
+        id = choose(a, row, a.row_seg[row] >= 0, a.r.logits + (int64_t)row * a.r.n_experts, NULL);
+    if (id >= 0)
+        atomicOr(rows + id, 1u << warp);
+    __syncthreads();
+    for (int32_t e = (int32_t)threadIdx.x; e < a.r.own.n; e += GROUP * 32)
+        words_of(a, (int32_t)blockIdx.x)[e] = rows[e];
 }
 
-/* How many entries the warp's expert has; where the logits were, which are not needed any more. */
-static __global__ void count_kernel(const struct route a)
+/* A thread block for each group. An expert's entries are in ascending order, behind those of the
+ * experts before it. */
+static __global__ void __launch_bounds__(THREADS) list_kernel(const struct route a)
 {
+    __shared__ uint32_t scratch[WARPS], rows[SV_MAX_EXPERTS];
+    __shared__ int32_t first[SV_MAX_EXPERTS]; /* of this group's entries of an expert */
+    const int32_t k = a.r.k, n_groups = (a.r.n_rows + GROUP - 1) / GROUP,
+                  here = (int32_t)blockIdx.x;
+    uint32_t n_entries = 0, n_active = 0; /* of experts so far */
     sv_pdl_launch();
     sv_pdl_wait();
-    const int32_t expert = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    const int lane = threadIdx.x & 31;
-    const int32_t n = a.r.n_rows * a.r.k;
-    if (expert >= a.r.own.n)
-        return;
-    int32_t sum = 0;
+    for (int32_t e0 = 0; e0 < a.r.own.n; e0 += THREADS) {
+        const int32_t e = e0 + (int32_t)threadIdx.x;
+        const bool inside = e < a.r.own.n;
+        uint32_t mine = 0, before = 0, all, all_active;
 #pragma unroll 8
-    for (int32_t i = lane; i < n; i += 32)
-        sum += own_of(a, a.r.expert[i]) == expert;
-    sum = warp_sum_int(sum);
-    if (lane == 0)
-        ((int32_t *)a.r.logits)[expert] = sum;
-}
-
-/* The expert's entries in ascending order, behind those of the experts before it. */
-static __global__ void list_kernel(const struct route a)
-{
-    sv_pdl_launch();
-    sv_pdl_wait();
-    const int32_t expert = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    const int lane = threadIdx.x & 31;
-    const int32_t n = a.r.n_rows * a.r.k;
-    const int32_t *counts = (const int32_t *)a.r.logits;
-    if (expert >= a.r.own.n)
-        return;
-    int32_t before = 0, active = 0;
-    for (int32_t i = lane; i < expert; i += 32) {
-        before += counts[i];
-        active += counts[i] > 0;
-    }
-    before = warp_sum_int(before);
-    active = warp_sum_int(active);
-    const int32_t mine = counts[expert];
-    if (lane == 0) {
-        a.r.first[expert] = before;
-        if (mine)
-            a.r.active[active] = expert;
-        if (expert == a.r.own.n - 1) {
-            a.r.first[expert + 1] = before + mine;
-            *a.r.n_active = active + (mine > 0);
-            if (a.n_chosen)
-                *a.n_chosen += (uint32_t)(active + (mine > 0) - (mine && a.r.shared));
+        for (int32_t g = 0; g < n_groups; g++) {
+            const uint32_t word = inside ? words_of(a, g)[e] : 0;
+            mine += (uint32_t)__popc(word);
+            before += g < here ? (uint32_t)__popc(word) : 0;
         }
+        const uint32_t at = n_entries + before_me(mine, scratch, &all),
+                       active = n_active + before_me(mine > 0, scratch, &all_active);
+        n_entries += all;
+        n_active += all_active;
+        if (!inside)
+            continue;
+        rows[e] = words_of(a, here)[e];
+        first[e] = (int32_t)(at + before);
+        if (here == 0)
+            a.r.first[e] = (int32_t)at;
+        if (here == 0 && mine)
+            a.r.active[active] = e;
     }
-    if (!mine)
-        return;
-    for (int32_t i0 = 0; i0 < n; i0 += 32) {
-        const bool here = i0 + lane < n && own_of(a, a.r.expert[i0 + lane]) == expert;
-        const uint32_t all = __ballot_sync(0xffffffffu, here);
-        if (here) {
-            const int32_t place = before + __popc(all & ((1u << lane) - 1));
-            a.r.list[place] = i0 + lane;
-            a.r.place[i0 + lane] = place;
-        }
-        before += __popc(all);
+    if (here == 0 && threadIdx.x == 0) {
+        a.r.first[a.r.own.n] = (int32_t)n_entries;
+        *a.r.n_active = (int32_t)n_active;
+        if (a.n_chosen)
+            *a.n_chosen += n_active - (n_active && a.r.shared);
+    }
+    __syncthreads();
+    const int32_t entry0 = here * GROUP * k, end = min(entry0 + GROUP * k, a.r.n_rows * k);
+    for (int32_t i = entry0 + (int32_t)threadIdx.x; i < end; i += THREADS) {
+        const int32_t e = own_of(a, a.r.expert[i]);
+        if (e < 0)
+            continue;
+        const int32_t place = first[e] + __popc(rows[e] & ((1u << i / k % GROUP) - 1));
+        a.r.list[place] = i;
+        a.r.place[i] = place;
     }
 }
 
@@ -258,9 +259,7 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
                wide = a.packed && a.hidden % 8 == 0 && (uintptr_t)a.shared % 16 == 0;
     a.arrived = few ? cu->arrived : NULL;
 
-    const dim3 rows((unsigned)(a.r.n_rows + WARPS - 1) / WARPS), block(THREADS);
-    const dim3 experts((unsigned)(a.r.n_experts + WARPS - 1) / WARPS),
-        logits((unsigned)(a.n_logits + WARPS - 1) / WARPS);
+    const dim3 block(THREADS), logits((unsigned)(a.n_logits + WARPS - 1) / WARPS);
     static_assert(MOST_BLOCKS >= SV_MAX_EXPERTS / WARPS, "a thread block for each 16 experts");
     /* Blocks of many rows go over several groups with the weights that they have read. */
     const unsigned groups = (unsigned)(a.r.n_rows + ROWS - 1) / ROWS, most = MOST_BLOCKS / logits.x;
@@ -277,9 +276,9 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
                            a);
     if (few)
         return;
-    sv_cuda_launch_in_pass(cu, what, choose_kernel, rows, block, 0, a);
-    sv_cuda_launch_in_pass(cu, what, count_kernel, experts, block, 0, a);
-    sv_cuda_launch_in_pass(cu, what, list_kernel, experts, block, 0, a);
+    const unsigned lists = (unsigned)(a.r.n_rows + GROUP - 1) / GROUP;
+    sv_cuda_launch_in_pass(cu, what, choose_kernel, lists, GROUP * 32, 0, a);
+    sv_cuda_launch_in_pass(cu, what, list_kernel, lists, block, 0, a);
 }
 
 /* ---------------------------------------------------------------- adding up */
