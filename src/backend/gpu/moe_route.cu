@@ -89,6 +89,59 @@ static __device__ __forceinline__ void logits_of(const struct route &a, int32_t 
     }
 }
 
+/* The same of many rows: a warp has the logits of MANY_EXPERTS experts for MANY_ROWS rows, which it
+ * reads and converts once. The warps of a thread block have neighbouring ones. */
+enum { MANY_EXPERTS = 4, MANY_ROWS = 8, MANY_ACROSS = 4 /* warps that have the same rows */ };
+
+static __global__ void __launch_bounds__(THREADS, 1) many_kernel(const struct route a)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const int32_t pieces = a.hidden / 8, last = a.r.n_rows - 1;
+    const int32_t e0 = ((int32_t)blockIdx.x * MANY_ACROSS + warp % MANY_ACROSS) * MANY_EXPERTS;
+    const int32_t row0 =
+        ((int32_t)blockIdx.y * (WARPS / MANY_ACROSS) + warp / MANY_ACROSS) * MANY_ROWS;
+    float sum[MANY_EXPERTS][MANY_ROWS] = {};
+    sv_pdl_launch();
+    sv_pdl_wait();
+    if (row0 > last)
+        return;
+#pragma unroll 1
+    for (int32_t c = lane; c < pieces; c += 32) {
+        uint4 weights[MANY_EXPERTS], values[MANY_ROWS];
+#pragma unroll
+        for (int j = 0; j < MANY_EXPERTS; j++)
+            weights[j] = weights_of(a, min(e0 + j, a.n_logits - 1), c);
+#pragma unroll
+        for (int r = 0; r < MANY_ROWS; r++)
+            values[r] = *((const uint4 *)a.x + (int64_t)min(row0 + r, last) * pieces + c);
+        float w[MANY_EXPERTS][8];
+#pragma unroll
+        for (int j = 0; j < MANY_EXPERTS; j++)
+            sv_spread8(w[j], weights[j]);
+#pragma unroll
+        for (int r = 0; r < MANY_ROWS; r++) {
+            float x[8];
+            sv_spread8(x, values[r]);
+#pragma unroll
+            for (int j = 0; j < MANY_EXPERTS; j++)
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    sum[j][r] = fmaf(w[j][i], x[i], sum[j][r]);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < MANY_EXPERTS; j++) {
+        const int32_t e = e0 + j;
+        const float bias = a.bias && e < a.n ? sv_weight_at(a.bias, a.bias_dtype, e) : 0.0f;
+#pragma unroll
+        for (int r = 0; r < MANY_ROWS; r++) {
+            const float all = sv_warp_sum(sum[j][r]) + bias;
+            if (lane == r && row0 + r <= last && e < a.n_logits)
+                a.r.logits[(int64_t)(row0 + r) * a.r.n_experts + e] = all;
+        }
+    }
+}
+
 /* ---------------------------------------------------------------- few rows */
 
 template <typename T, bool WIDE, int N>
@@ -272,8 +325,16 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
                             : wide            ? router_kernel<__nv_bfloat16, true, ROWS>
                                               : router_kernel<__nv_bfloat16, false, ROWS>;
     router_fn *const fn = a.r.n_rows == 1 ? one : more;
-    sv_cuda_launch_in_pass(cu, what, fn, dim3(logits.x, groups < most ? groups : most), block, 0,
-                           a);
+    if (!few && cu->act == SV_BF16 && wide) {
+        const unsigned across = MANY_ACROSS * MANY_EXPERTS, down = WARPS / MANY_ACROSS * MANY_ROWS;
+        sv_cuda_launch_in_pass(cu, what, many_kernel,
+                               dim3(((unsigned)a.n_logits + across - 1) / across,
+                                    ((unsigned)a.r.n_rows + down - 1) / down),
+                               block, 0, a);
+    } else {
+        sv_cuda_launch_in_pass(cu, what, fn, dim3(logits.x, groups < most ? groups : most), block,
+                               0, a);
+    }
     if (few)
         return;
     const unsigned lists = (unsigned)(a.r.n_rows + GROUP - 1) / GROUP;
