@@ -293,7 +293,7 @@ void sv_dev_on_copy(struct sv_dev *dev, sv_copy_fn *fn, void *user)
 }
 
 /* See ranks.h: a window's place of this kind is free again once another kind has been joined. */
-static void begin_join(struct sv_dev *dev, enum sv_join kind)
+void sv_dev_begin_join(struct sv_dev *dev, enum sv_join kind)
 {
     SV_REQUIRE(kind > SV_JOIN_NONE && kind < SV_JOINS && dev->ranks.n > 1);
     SV_REQUIRE(kind != dev->last_join);
@@ -384,7 +384,7 @@ void sv_op_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
     if (p->n_rows == 0 && !p->join)
         return;
     if (p->join)
-        begin_join(dev, p->join);
+        sv_dev_begin_join(dev, p->join);
     SV_REQUIRE(!p->join || p->delta);
     SV_REQUIRE(!p->own_rows || !p->row_index);
     SV_REQUIRE(p->n_rows >= 0 && p->d > 0 && p->x && p->out && p->weight.data);
@@ -477,7 +477,7 @@ void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
     if (p->n_rows == 0 && !p->join)
         return;
     if (p->join)
-        begin_join(dev, p->join);
+        sv_dev_begin_join(dev, p->join);
     SV_REQUIRE(!p->join || (!p->confidence && p->first_id >= 0));
     SV_REQUIRE(p->n_rows >= 0 && p->k > 0 && p->x && p->out && p->w.data &&
                p->w.fmt.elem != SV_I32);
@@ -491,7 +491,7 @@ void sv_op_gather_logits(struct sv_dev *dev, const struct sv_p_gather_logits *p)
 {
     struct sv_p_gather_logits q = *p;
     q.join = dev->last_join == SV_JOIN_LOGITS_A ? SV_JOIN_LOGITS_B : SV_JOIN_LOGITS_A;
-    begin_join(dev, q.join);
+    sv_dev_begin_join(dev, q.join);
     SV_REQUIRE(p->n_rows >= 0 && p->logits && p->first[0] == 0 && p->ld >= p->first[dev->ranks.n]);
     for (int32_t r = 0; r < dev->ranks.n; r++)
         SV_REQUIRE(p->first[r] <= p->first[r + 1]);
@@ -510,7 +510,7 @@ void sv_op_share_rows(struct sv_dev *dev, const struct sv_p_share_rows *p)
 {
     if (dev->ranks.n == 1 || !dev->be->share_rows)
         return;
-    begin_join(dev, SV_JOIN_ROWS);
+    sv_dev_begin_join(dev, SV_JOIN_ROWS);
     SV_REQUIRE(p->n_rows >= 0 && p->n_arrays > 0 && p->n_arrays <= SV_SHARED_ARRAYS);
     for (int32_t i = 0; i < p->n_arrays; i++)
         SV_REQUIRE(p->array[i].rows && p->array[i].row_bytes && p->array[i].n > 0);
@@ -631,7 +631,7 @@ void sv_op_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_
     if ((p->rows.n_rows == 0 && !p->join) || p->n_layers == 0)
         return;
     if (p->join)
-        begin_join(dev, p->join);
+        sv_dev_begin_join(dev, p->join);
     SV_REQUIRE(p->n_taps ? p->first_tap >= 0 && p->first_tap <= p->n_taps - p->fc.cols
                          : !p->first_tap && !p->join);
     SV_REQUIRE(sv_rows_ok(&p->rows) && p->n_commit && p->taps && p->z && p->y && p->n_layers > 0);

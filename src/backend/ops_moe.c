@@ -124,8 +124,11 @@ static bool groups_ok(const struct sv_router_sigmoid *s, const struct sv_routes 
 
 void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
 {
-    if (p->rows.n_rows == 0)
+    if (p->rows.n_rows == 0) {
+        if (p->before)
+            sv_op_add_rms_norm(dev, p->before); /* it may be a join */
         return;
+    }
     SV_REQUIRE(sv_rows_ok(&p->rows) && routes_ok(&p->routes) && p->x && p->w.data);
     SV_REQUIRE(p->routes.n_rows == p->rows.n_rows &&
                p->w.rows == p->routes.n_experts - p->routes.shared);
@@ -138,7 +141,10 @@ void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
                (p->norm == SV_ROUTER_SIGMOID && groups_ok(s, &p->routes)));
     if (p->before)
         SV_REQUIRE(p->before->out == p->x && p->before->n_rows == p->rows.n_rows &&
-                   p->before->d == p->w.cols && !p->before->row_index);
+                   p->before->d == p->w.cols && !p->before->row_index &&
+                   (!p->before->join || p->before->delta));
+    if (p->before && p->before->join)
+        sv_dev_begin_join(dev, p->before->join);
     dev->be->moe->router_topk(dev, p);
 }
 

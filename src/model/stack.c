@@ -182,9 +182,7 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
             sv_mlp_forward(&l->mlp, st, dev, a, p->rows.n_rows);
             break;
         case SV_FFN_MOE:
-            if (norm.join)
-                sv_op_add_rms_norm(dev, &norm);
-            sv_moe_forward(&l->moe, st, dev, a, norm.join ? NULL : &norm, p);
+            sv_moe_forward(&l->moe, st, dev, a, &norm, p);
         }
         sv_model_add_deep(dev, p, i, st->hidden, a->delta);
     }

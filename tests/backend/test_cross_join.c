@@ -1,8 +1,9 @@
 /*
  * test_cross_join.c - joins of ranks on GPUs, a thread for each rank: sums in rank order whoever is
- * late, in one shot or in two, in one kernel or in two, the best token and whole rows of logits of
- * all parts, rows of logits that are dealt and what was made of them, rows that one rank has,
- * replayed as graphs too, and waits that end; all of it again on two hosts that are played.
+ * late, in one shot or in two, in one kernel or in two, with a router behind them, the best token
+ * and whole rows of logits of all parts, rows of logits that are dealt and what was made of them,
+ * rows that one rank has, replayed as graphs too, and waits that end; all of it again on two hosts
+ * that are played.
  *
  * timeout: 120
  *
@@ -12,6 +13,7 @@
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep, setenv */
 
+#include "backend/ops_moe.h"
 #include "backend/ops_tokens.h"
 #include "join_need.h"
 #include "testing.h"
@@ -25,6 +27,7 @@
 
 /* More rows than a GPU has multiprocessors are sent ahead. */
 enum { ROWS = 300, D = 80, VOCAB = 301, ROUNDS = 12, BIG = 8, ON_ONE = 4 };
+enum { EXPERTS = 40, CHOSEN = 4 };
 
 struct rig;
 struct rank {
@@ -35,7 +38,9 @@ struct rank {
     void *x, *part, *out;   /* device: (ROWS, D), (ROUNDS, 2, ROWS, D) twice */
     float *logits;          /* device: (2, ROWS, VOCAB) */
     int32_t *best, *index;  /* device: (ROUNDS, ROWS), (ROWS) */
-    struct sv_weight weight, head;
+    struct sv_weight weight, head, router;
+    int32_t *zeros;                       /* device: (ROWS) */
+    char *routes, *got_routes;            /* device: (ROUNDS) tables */
     struct sv_slice own_of[ROUNDS], *own; /* device: that of the round */
     void *got_out, *got_x;
     float *got_logits;
@@ -102,6 +107,30 @@ static void *put_act(const struct rig *g, struct sv_dev *dev, const float *x, si
     return to;
 }
 
+static void *put_bytes(struct sv_dev *dev, int byte, size_t n_bytes)
+{
+    void *from = malloc(n_bytes), *to;
+    memset(from, byte, n_bytes);
+    to = put(dev, from, n_bytes);
+    free(from);
+    return to;
+}
+
+/* Tables of a round. */
+static struct sv_routes routes_at(const struct rig *g, void *base, int32_t round)
+{
+    struct sv_routes r = {.n_rows = g->n_rows, .n_experts = EXPERTS, .k = CHOSEN};
+    const size_t each = sv_routes_lay_out(&r, NULL);
+    if (base)
+        sv_routes_lay_out(&r, (char *)base + (size_t)round * each);
+    return r;
+}
+static size_t sizeof_routes(const struct rig *g)
+{
+    struct sv_routes r = routes_at(g, NULL, 0);
+    return sv_routes_lay_out(&r, NULL);
+}
+
 /* ---------------------------------------------------------------- devices */
 
 static struct sv_dev_opts options(const struct rig *g, struct sv_ranks ranks)
@@ -153,7 +182,9 @@ static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool
                                       .max_heads = 1,
                                       .max_head_dim = 16,
                                       .max_vocab = VOCAB,
-                                      .max_positions = 16};
+                                      .max_positions = 16,
+                                      .max_experts = EXPERTS,
+                                      .max_chosen = CHOSEN};
     const int32_t first = ranks.n > 1 ? g->first[ranks.rank] : 0;
     const int32_t width = ranks.n > 1 ? g->first[ranks.rank + 1] - first : VOCAB;
     int32_t index[ROWS];
@@ -165,13 +196,16 @@ static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool
     for (int32_t i = 0; i < D; i++)
         ones[i] = 1.25f;
     void *head = act_of(g, g->head + (size_t)first * D, (size_t)width * D),
-         *norm = act_of(g, ones, D);
+         *norm = act_of(g, ones, D), *experts = act_of(g, g->head, (size_t)EXPERTS * D);
     const enum sv_dtype elem = g->bf16 ? SV_BF16 : SV_F32;
     const struct sv_weight
         w = {.role = SV_ROLE_IN_NORM, .fmt.elem = elem, .rows = 1, .cols = D, .data = norm},
-        h = {.role = SV_ROLE_HEAD, .fmt.elem = elem, .rows = width, .cols = D, .data = head};
+        h = {.role = SV_ROLE_HEAD, .fmt.elem = elem, .rows = width, .cols = D, .data = head},
+        router = {
+            .role = SV_ROLE_ROUTER, .fmt.elem = elem, .rows = EXPERTS, .cols = D, .data = experts};
     assert_int_equal(sv_dev_upload_weight(k->dev, &w, &k->weight, NULL), SV_OK);
     assert_int_equal(sv_dev_upload_weight(k->dev, &h, &k->head, NULL), SV_OK);
+    assert_int_equal(sv_dev_upload_weight(k->dev, &router, &k->router, NULL), SV_OK);
     assert_int_equal(sv_dev_reserve(k->dev, &lim, NULL), SV_OK);
     for (int32_t i = 0; i < ROWS; i++) /* rows in reverse, and padding at the end */
         index[i] = i == g->n_rows - 1 && g->n_rows > 1 ? -1 : i < g->n_rows ? g->n_rows - 1 - i : 0;
@@ -181,8 +215,11 @@ static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool
     k->own = put(k->dev, NULL, sizeof *k->own);
     k->best = put(k->dev, NULL, sizeof(int32_t) * ROUNDS * ROWS);
     k->logits = put(k->dev, NULL, sizeof(float) * 2 * ROWS * VOCAB);
+    k->zeros = put_bytes(k->dev, 0, ROWS * sizeof *k->zeros);
+    k->routes = put_bytes(k->dev, 0, ROUNDS * sizeof_routes(g));
     free(head);
     free(norm);
+    free(experts);
 }
 
 static void *join_main(void *arg)
@@ -257,16 +294,19 @@ static void rig_open(struct rig *g, int32_t n, int32_t n_rows, bool bf16, bool t
 
 static void close_rank(struct rank *k)
 {
-    void *own[] = {k->x, k->part, k->out, k->logits, k->best, k->index, k->own};
+    void *own[] = {k->x,     k->part, k->out,   k->logits, k->best,
+                   k->index, k->own,  k->zeros, k->routes};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         sv_dev_free(k->dev, own[i]);
     sv_dev_free_weight(k->dev, &k->weight);
     sv_dev_free_weight(k->dev, &k->head);
+    sv_dev_free_weight(k->dev, &k->router);
     sv_dev_close(k->dev);
     free(k->got_out);
     free(k->got_x);
     free(k->got_logits);
     free(k->got_best);
+    free(k->got_routes);
 }
 
 static void rig_close(struct rig *g)
@@ -293,17 +333,33 @@ static void *at(const struct rank *k, void *base, int32_t round, int32_t which)
     return (char *)base + ((size_t)round * 2 + (size_t)which) * ROWS * D * size_of(k->rig);
 }
 
+/* Of all rows with a router behind it. */
 static void norm(struct rank *k, enum sv_join kind, int32_t round, int32_t which)
 {
-    sv_op_add_rms_norm(k->dev, &(struct sv_p_add_rms_norm){.n_rows = k->rig->n_rows,
-                                                           .d = D,
-                                                           .x = k->x,
-                                                           .delta = at(k, k->part, round, which),
-                                                           .row_index = which ? k->index : NULL,
-                                                           .weight = k->weight,
-                                                           .eps = 1e-6f,
-                                                           .out = at(k, k->out, round, which),
-                                                           .join = kind});
+    const struct sv_p_add_rms_norm p = {.n_rows = k->rig->n_rows,
+                                        .d = D,
+                                        .x = k->x,
+                                        .delta = at(k, k->part, round, which),
+                                        .row_index = which ? k->index : NULL,
+                                        .weight = k->weight,
+                                        .eps = 1e-6f,
+                                        .out = at(k, k->out, round, which),
+                                        .join = kind};
+    if (which)
+        sv_op_add_rms_norm(k->dev, &p);
+    else
+        sv_op_router_topk(
+            k->dev, &(struct sv_p_router_topk){.rows = {.n_rows = p.n_rows,
+                                                        .n_segs = 1,
+                                                        .row_seg = k->zeros,
+                                                        .seg_row0 = k->zeros,
+                                                        .seg_slot = k->zeros,
+                                                        .row_pos = k->zeros},
+                                               .x = p.out,
+                                               .before = &p,
+                                               .w = k->router,
+                                               .norm = SV_ROUTER_OVER_CHOSEN,
+                                               .routes = routes_at(k->rig, k->routes, round)});
 }
 
 static void head(struct rank *k, int32_t round, bool joins)
@@ -373,11 +429,27 @@ static void read_back(struct rank *k)
     k->got_x = malloc(n_x);
     k->got_best = malloc(sizeof(int32_t) * ROUNDS * ROWS);
     k->got_logits = malloc(sizeof(float) * 2 * ROWS * VOCAB);
+    k->got_routes = malloc(ROUNDS * sizeof_routes(k->rig));
+    sv_dev_download(k->dev, k->got_routes, k->routes, ROUNDS * sizeof_routes(k->rig));
     sv_dev_download(k->dev, k->got_out, k->out, n_out);
     sv_dev_download(k->dev, k->got_x, k->x, n_x);
     sv_dev_download(k->dev, k->got_best, k->best, sizeof(int32_t) * ROUNDS * ROWS);
     sv_dev_download(k->dev, k->got_logits, k->logits, sizeof(float) * 2 * ROWS * VOCAB);
     assert_int_equal(sv_dev_sync(k->dev, NULL), SV_OK);
+}
+
+static void same_routes(const struct rank *a, const struct rank *b, int32_t round)
+{
+    const struct sv_routes r = routes_at(a->rig, a->got_routes, round),
+                           q = routes_at(a->rig, b->got_routes, round);
+    const size_t n = (size_t)r.n_rows * CHOSEN * 4;
+    assert_memory_equal(r.expert, q.expert, n);
+    assert_memory_equal(r.weight, q.weight, n);
+    assert_memory_equal(r.place, q.place, n);
+    assert_memory_equal(r.list, q.list, n);
+    assert_memory_equal(r.first, q.first, (EXPERTS + 1) * 4);
+    assert_int_equal(*r.n_active, *q.n_active);
+    assert_memory_equal(r.active, q.active, (size_t)*r.n_active * 4);
 }
 
 /* The rounds on one device, on sums that are there. Returns in how many elements another order
@@ -411,6 +483,7 @@ static int64_t check(struct rig *g, void *(*fn)(void *), int32_t n_rounds)
             for (int32_t which = 0; which < 2; which++)
                 assert_memory_equal(at(k, k->got_out, i, which), at(k, one->got_out, i, which),
                                     (size_t)g->n_rows * D * size_of(g));
+            same_routes(k, one, i);
             assert_memory_equal(k->got_best + (size_t)i * ROWS, one->got_best + (size_t)i * ROWS,
                                 (size_t)g->n_rows * sizeof(int32_t));
         }
@@ -624,15 +697,6 @@ struct dealt {
     int32_t got_token[ROUNDS][ROWS];
     struct sv_logprob_row got_said[ROUNDS][ROWS];
 };
-
-static void *put_bytes(struct sv_dev *dev, int byte, size_t n_bytes)
-{
-    void *from = malloc(n_bytes), *to;
-    memset(from, byte, n_bytes);
-    to = put(dev, from, n_bytes);
-    free(from);
-    return to;
-}
 
 static struct dealt *dealt_open(struct rank *k)
 {

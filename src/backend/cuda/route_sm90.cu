@@ -5,11 +5,13 @@
  *
  * Launched by moe_route.cu, whose kernels, after rows.cu's norm, compute the same bits. There is
  * one launch, no counter in memory between logits and choice, and the row does not pass through
- * memory between norm and router: with one sequence such latencies take most of the time. Must not:
- * add in another order than those kernels.
+ * memory between norm and router: with one sequence such latencies take most of the time. With
+ * ranks the norm's join is in it too: all blocks of a cluster look for the parts of other ranks,
+ * and one blanks them when all have seen them. Must not: add in another order than those kernels.
  */
 #include "backend/cuda/attention_async.cuh"
 #include "backend/cuda/barrier.cuh"
+#include "backend/cuda/peers.h"
 #include "backend/gpu/moe_route.cuh"
 #include "backend/gpu/row_norm.cuh"
 
@@ -18,6 +20,7 @@ enum {
     MOST_HIDDEN = 8 * THREADS, /* eight columns a thread */
     MOST_EXPERTS = 520,        /* the shared one counted */
     LISTED = 17,               /* experts of a lane in the lists of one row, at most */
+    SENDER = CLUSTER - 1,      /* of a row's part to other ranks */
     ALONE = 16 /* rows that have a cluster each, at most: in 64 registers, which it finds beside a
                 * product that leaves room (gemm.h), so that it need not wait for its end */
 };
@@ -90,11 +93,42 @@ static __device__ __forceinline__ void logits_of(float (&sum)[N], const struct r
         sum[r] = sv_warp_sum(sum[r]);
 }
 
-/* Rows row0 + r of x, with delta added and rounded, in v, and their norms in h. */
-template <int N>
+/* The sum over ranks of row row0 + r; own: this rank's parts of the rows. */
+static __device__ __forceinline__ uint4 sum_of_ranks(const uint4 (*own)[THREADS],
+                                                     const struct sv_join_site &s,
+                                                     const struct route &a, int32_t row0, int r)
+{
+    const int32_t row = min(row0 + r, a.r.n_rows - 1), g = (int32_t)threadIdx.x,
+                  at = row * (a.hidden / 8) + g;
+    float sum[8];
+#pragma unroll 1
+    for (int32_t q = 0; q < s.n; q++) {
+        uint4 seen[1] = {q == s.rank ? sv_join_words(own[r][g]) : sv_join_blank()};
+        float f[8];
+        sv_join_look<1>(seen, s, q, q + 1, false, at, row);
+        sv_spread8(f, seen[0]);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            sum[i] = q ? sum[i] + f[i] : f[i];
+    }
+    return sv_pack8(sum);
+}
+
+/* What all blocks have seen. */
+static __device__ __forceinline__ void blank(const struct sv_join_site &s, int32_t at)
+{
+    for (int32_t r = 0; r < s.n; r++)
+        if (r != s.rank)
+            gpu_send16(sv_join_place(s, r, at), sv_join_blank());
+}
+
+/* Rows row0 + r of x, with delta added and rounded, in v, and their norms in h. s: NULL, or of the
+ * sum over ranks that delta is. early: of the router's weights, which has to be kept. */
+template <int N, bool JOIN>
 static __device__ __forceinline__ void
     norms_of(struct sv_eight<__nv_bfloat16> (&v)[N], uint4 (*h)[THREADS], float4 (*scratch)[8],
-             const struct route &a, const struct norm &n, int32_t row0, const uint4 &weight)
+             const struct route &a, const struct norm &n, int32_t row0, uint4 weight,
+             const struct sv_join_site *s, uint4 &early)
 {
     const int32_t i = 8 * (int32_t)threadIdx.x, last = a.r.n_rows - 1;
     const bool inside = i < a.hidden;
@@ -109,6 +143,30 @@ static __device__ __forceinline__ void
             v[r] = *(const struct sv_eight<__nv_bfloat16> *)(n.x + at);
         if (inside && n.delta)
             plus[r] = *(const struct sv_eight<__nv_bfloat16> *)(n.delta + at);
+    }
+    if constexpr (JOIN) { /* one block sends, each looks for the parts of others */
+        /* Out of registers meanwhile; those of several rows have room. */
+        __shared__ uint4 kept[3][N == 1 ? THREADS : 1];
+        if (N == 1) {
+            kept[0][threadIdx.x] = weight;
+            kept[1][threadIdx.x] = v[0].v;
+            kept[2][threadIdx.x] = early;
+        }
+#pragma unroll
+        for (int r = 0; r < N; r++) {
+            h[r][threadIdx.x] = plus[r].v;
+            if (inside && attn_cluster_rank() == SENDER && row0 + r <= last)
+                sv_join_send(*s, (row0 + r) * (a.hidden / 8) + threadIdx.x, plus[r].v);
+        }
+#pragma unroll
+        for (int r = 0; r < N; r++)
+            if (inside)
+                plus[r].v = sum_of_ranks(h, *s, a, row0, r);
+        if (N == 1) {
+            weight = kept[0][threadIdx.x];
+            v[0].v = kept[1][threadIdx.x];
+            early = kept[2][threadIdx.x];
+        }
     }
 #pragma unroll
     for (int r = 0; r < N; r++) {
@@ -139,9 +197,9 @@ static __device__ __forceinline__ void
 }
 
 /* N: rows of a cluster. */
-template <int N>
-static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, N == 1 ? 2 : 1)
-    norm_route_kernel(const __grid_constant__ struct route a, const __grid_constant__ struct norm n)
+template <int N, bool JOIN>
+static __device__ __forceinline__ void norm_route(const struct route &a, const struct norm &n,
+                                                  const struct sv_join_site *s)
 {
     __shared__ __align__(16) uint4 h[N][THREADS];
     __shared__ float4 scratch[N][8];
@@ -175,12 +233,12 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     sv_pdl_wait();
     const int32_t own = row0 + warp;
     const bool chooses = rank == 0 && warp < N && own < a.r.n_rows;
+    struct sv_eight<__nv_bfloat16> v[N];
+    norms_of<N, JOIN>(v, h, scratch, a, n, row0, weight, s, early[EARLY - 1]);
+    cluster_arrive(); /* this block has read x, and the parts of other ranks */
     bool there = false;
     if (chooses)
         there = a.row_seg[own] >= 0;
-    struct sv_eight<__nv_bfloat16> v[N];
-    norms_of<N>(v, h, scratch, a, n, row0, weight);
-    cluster_arrive(); /* this block has read x */
 #pragma unroll 1
     for (int32_t e = e0; e < n_experts; e += CLUSTER * WARPS) {
         float sum[N];
@@ -202,6 +260,8 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
                 continue;
             if (rank == 1 && n.delta)
                 *(uint4 *)(n.x + at) = v[r].v;
+            if (JOIN && rank == 1)
+                blank(*s, (int32_t)(at / 8));
             if (rank == 2)
                 *(uint4 *)(n.out + at) = h[r][threadIdx.x];
         }
@@ -237,15 +297,50 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     few_lists(a, chosen, (uint32_t *)h);
 }
 
+template <int N>
+static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, N == 1 ? 2 : 1)
+    norm_route_kernel(const __grid_constant__ struct route a, const __grid_constant__ struct norm n)
+{
+    norm_route<N, false>(a, n, NULL);
+}
+template <int N>
+static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, N == 1 ? 2 : 1)
+    norm_route_join_kernel(const __grid_constant__ struct route a,
+                           const __grid_constant__ struct norm n,
+                           const __grid_constant__ struct sv_join_site s)
+{
+    norm_route<N, true>(a, n, &s);
+}
+
+/* Clusters that are resident at once, so that they may wait for those of other ranks. */
+template <typename K> static int32_t resident(struct sv_cuda *cu, K kernel)
+{
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attr = {};
+    int n = 0;
+    config.gridDim = dim3(CLUSTER);
+    config.blockDim = dim3(THREADS);
+    config.attrs = &attr;
+    config.numAttrs = 1;
+    attr.id = cudaLaunchAttributeClusterDimension;
+    attr.val.clusterDim.x = CLUSTER;
+    attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
+    if (!sv_cuda_check(cu, cudaOccupancyMaxActiveClusters(&n, kernel, &config),
+                       "cudaOccupancyMaxActiveClusters"))
+        return 0;
+    return n;
+}
+
 bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *p,
                              const struct route *a)
 {
     const struct sv_p_add_rms_norm *b = p->before;
     const struct sv_routes *r = &a->r;
     if (!are_few(r) || r->n_experts > MOST_EXPERTS || b->d > MOST_HIDDEN || b->d % 8 ||
-        !a->packed || a->w_dtype != SV_BF16 || b->weight.fmt.elem != SV_BF16 || b->tap || b->join ||
-        b->reader || cu->act != SV_BF16 || !sv_aligned16(b->x) || !sv_aligned16(b->delta) ||
-        !sv_aligned16(a->shared) || !sv_aligned16(b->out) || !sv_aligned16(b->weight.data))
+        !a->packed || a->w_dtype != SV_BF16 || b->weight.fmt.elem != SV_BF16 || b->tap ||
+        b->own_rows || b->reader || cu->act != SV_BF16 || !sv_aligned16(b->x) ||
+        !sv_aligned16(b->delta) || !sv_aligned16(a->shared) || !sv_aligned16(b->out) ||
+        !sv_aligned16(b->weight.data))
         return false;
     const struct norm n = {(__nv_bfloat16 *)b->x,
                            (const __nv_bfloat16 *)b->delta,
@@ -256,8 +351,20 @@ bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *
     struct route few = *a;
     few.posted = (int32_t *)cu->arrived + 1;
     const int32_t each = r->n_rows <= ALONE ? 1 : ROWS;
-    sv_cuda_launch_in_pass(
-        cu, "a norm and a router", each == 1 ? norm_route_kernel<1> : norm_route_kernel<ROWS>,
-        dim3(CLUSTER, (unsigned)((r->n_rows + each - 1) / each)), dim3(THREADS), 0, few, n);
+    const dim3 grid(CLUSTER, (unsigned)((r->n_rows + each - 1) / each));
+    if (!b->join) {
+        sv_cuda_launch_in_pass(cu, "a norm and a router",
+                               each == 1 ? norm_route_kernel<1> : norm_route_kernel<ROWS>, grid,
+                               dim3(THREADS), 0, few, n);
+        return true;
+    }
+    auto kernel = each == 1 ? norm_route_join_kernel<1> : norm_route_join_kernel<ROWS>;
+    const struct sv_join_site s = sv_cuda_join_rows(cu, b->join, NULL, r->n_rows, b->d);
+    /* Ranks that share a GPU do not all find room. */
+    if (s.share || cu->peers->hosts || cu->peers->way == SV_CUDA_SAME_GPU ||
+        (int32_t)grid.y > resident(cu, kernel))
+        return false;
+    sv_cuda_launch_in_pass(cu, "a norm and a router of ranks", kernel, grid, dim3(THREADS), 0, few,
+                           n, s);
     return true;
 }
