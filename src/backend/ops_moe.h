@@ -124,6 +124,9 @@ struct sv_p_moe_gate_up {
  * where there is a place; rounded to act once. Rows without one get 0, those of padding too, so
  * that what follows meets real numbers. */
 struct sv_p_moe_combine {
+    /* SV_JOIN_NONE, or the join that follows, of just these rows, which nothing changes in between:
+     * a device may send its part at once */
+    enum sv_join push;
     int32_t hidden;
     const float *x; /* (n_rows * k, hidden) f32, by place */
     struct sv_routes routes;

@@ -170,6 +170,10 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                             .out = b.out,
                             .then =
                                 &(struct sv_p_moe_combine){
+                                    .push = st->joins && m != &st->layers[st->n_layers - 1].moe &&
+                                                    (!mlp->intermediate || fused) && !p->n_images
+                                                ? SV_JOIN_FFN
+                                                : SV_JOIN_NONE,
                                     .hidden = st->hidden,
                                     .x = b.out,
                                     .routes = b.routes,

@@ -155,6 +155,22 @@ void put(const run &r, uint8_t *p, int i, float f)
 std::vector<float> weight(D, 1.25f);
 std::vector<uint16_t> half_weight(D, 0x3fa0); /* 1.25 */
 
+/* As a product that sends what it makes. */
+__global__ void push_kernel(const sv_join_site s, const __nv_bfloat16 *part)
+{
+    part += blockIdx.x * D;
+    for (int32_t i = threadIdx.x; i < D / 32 * 32; i += 32)
+        sv_join_push(s, (blockIdx.x * D + i) / 8, part[i]);
+    if (threadIdx.x < D % 32 / 8)
+        sv_join_send(s, blockIdx.x * (D / 8) + D / 32 * 4 + threadIdx.x, ((const uint4 *)part)[D / 32 * 4 + threadIdx.x]);
+}
+void push(device &d, const run &r, sv_join kind, const uint8_t *part)
+{
+    sv_join_site s;
+    if (r.n > 1 && r.n_rows && !r.own && sv_cuda_join_push(&d.cu, kind, r.n_rows, D, &s))
+        sv_cuda_launch(&d.cu, "a part", push_kernel, r.n_rows, 32, 0, s, (const __nv_bfloat16 *)part);
+}
+
 void norm(device &d, const run &r, sv_join kind, const uint8_t *delta, const int32_t *index, uint8_t *x, uint8_t *out)
 {
     sv_p_add_rms_norm p = {};
@@ -247,6 +263,8 @@ bool live(const run &r, int rank)
         if (rank == r.n - 1 && round == r.gone_at)
             break;
         nap(r, g);
+        if (round % 2)
+            push(d, r, SV_JOIN_MIXER, w->part[rank][round][0]);
         norm(d, r, SV_JOIN_MIXER, w->part[rank][round][0], NULL, w->x[rank], w->out[rank][round][0]);
         nap(r, g);
         norm(d, r, SV_JOIN_FFN, w->part[rank][round][1], index, w->x[rank], w->out[rank][round][1]);

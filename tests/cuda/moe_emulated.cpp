@@ -58,6 +58,11 @@ int sv_moe_sm90_joined_open(size_t, struct sv_err *)
 {
     abort();
 }
+/* join.cu's: a device that is alone. */
+bool sv_cuda_join_push(struct sv_cuda *, enum sv_join, int32_t, int32_t, struct sv_join_site *)
+{
+    return false;
+}
 #ifdef SV_EMULATED_WAVE64
 bool sv_moe_few(struct sv_cuda *, const struct sv_moe *, bool)
 {

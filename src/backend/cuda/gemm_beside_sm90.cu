@@ -10,6 +10,7 @@
  * any other order.
  */
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/peers.h"
 
 enum {
     MOST_WARPS = 16,
@@ -25,7 +26,8 @@ struct plan {
     const __nv_bfloat16 *x;
     int64_t ldx;
     int32_t k, n_strips, strips;
-    bool two_and_two; /* of four pieces */
+    bool two_and_two;         /* of four pieces */
+    struct sv_join_site push; /* n 0: none. Else y is this rank's part of it, and is sent, too */
 };
 
 /* A warp's piece of a strip. */
@@ -133,10 +135,10 @@ static __device__ __forceinline__ void add_pieces(const struct sv_gemm_args &a,
                                                   const uint8_t *piece, size_t apart)
 {
     const int32_t lane = threadIdx.x & 31, row = c.row0 + lane % 16;
-    if (row >= c.it->n_out)
-        return;
     const float bias = sv_gemm_bias(*c.it, row);
-    for (int32_t r = lane / 16; r < a.n_rows; r += 2) {
+    for (int32_t r0 = 0; r0 < a.n_rows; r0 += 2) {
+        const int32_t r = r0 + lane / 16;
+        const bool there = r < a.n_rows && row < c.it->n_out;
         const auto of = [&](int32_t j) {
             return ((const float *)(piece + j * apart))[r * 16 + lane % 16];
         };
@@ -147,10 +149,12 @@ static __device__ __forceinline__ void add_pieces(const struct sv_gemm_args &a,
             for (int32_t j = 1; j < c.n_pieces; j++)
                 v += of(j);
         const int64_t at = r * a.ldy + c.it->col0 + row;
-        if (a.mode == SV_GEMM_F32)
+        if (there && a.mode == SV_GEMM_F32)
             ((float *)a.y)[at] = v + bias;
-        else
+        else if (there)
             ((__nv_bfloat16 *)a.y)[at] = __float2bfloat16_rn(v + bias);
+        if (p.push.n)
+            sv_join_push(p.push, there ? at / 8 : -1, __float2bfloat16_rn(v + bias));
     }
 }
 
@@ -228,7 +232,7 @@ static int32_t most_pieces(const struct sv_split *s)
 bool sv_gemm_beside(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                     const struct sv_gemm_args *a)
 {
-    struct plan p = {(const __nv_bfloat16 *)x, ldx, k, 0, 0, false};
+    struct plan p = {(const __nv_bfloat16 *)x, ldx, k, 0, 0, false, {}};
     if (a->n_rows > MOST_ROWS || !a->co_resident || a->tall)
         return false;
     for (int32_t i = 0; i < a->n_parts; i++)
@@ -243,6 +247,9 @@ bool sv_gemm_beside(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
         i++;
     if (i == N_RINGS || n_warps > MOST_WARPS)
         return false;
+    if (!cu->peers || a->mode != SV_GEMM_ACT || a->n_parts != 1 || a->ldy != a->part[0].n_out ||
+        !sv_cuda_join_push(cu, cu->peers->next, a->n_rows, a->part[0].n_out, &p.push))
+        p.push.n = 0;
     sv_cuda_launch_in_pass(cu, "a matrix product", rings[i].fn, dim3((unsigned)n_blocks),
                            dim3((unsigned)n_warps * 32), SMEM, p, *a);
     return true;

@@ -9,7 +9,7 @@
 #ifndef SV_CUDA_MOE_H
 #define SV_CUDA_MOE_H
 
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/peers.h"
 extern "C" {
 #include "backend/ops_moe.h"
 }
@@ -68,6 +68,8 @@ struct sv_moe {
     void *out; /* (n_rows * k, rows) */
     /* NULL, or (n_rows, rows) act: what moe_combine gives, in place of out where a kernel can */
     void *joined;
+    enum sv_join next;        /* the join of what joined gets, or none */
+    struct sv_join_site push; /* n 0: none. Else a kernel that makes joined sends it, too */
 };
 
 /* A kernel for n entries at a time; groups: of 64 weight rows (of gate and up: 32 each) in a thread
@@ -77,6 +79,13 @@ struct sv_moe_width {
     void (*fn[2])(const struct sv_moe);
 };
 enum { SV_MOE_WIDTHS = 5 };
+/* As the kernel that makes joined gets it. */
+static inline struct sv_moe sv_moe_pushed(struct sv_cuda *cu, struct sv_moe a)
+{
+    if (!cu->peers || !sv_cuda_join_push(cu, a.next, a.r.n_rows, a.rows, &a.push))
+        a.push.n = 0;
+    return a;
+}
 /* moe_joined.cuh: down of one row and the adding up; false: nothing done. */
 bool sv_moe_sm90_joined(struct sv_cuda *cu, const struct sv_moe *a, const struct sv_moe_width *w,
                         size_t smem);

@@ -197,14 +197,21 @@ static __device__ __forceinline__ void put_down(const struct sv_moe &a, const fl
 static __device__ __forceinline__ void add_up(const struct sv_moe &a, const struct entries &t,
                                               const float *sums)
 {
-    for (int32_t i = threadIdx.x; i < a.r.n_rows * 16; i += (int32_t)blockDim.x) {
-        const int32_t row = i / 16, out = (int32_t)blockIdx.x * 16 + i % 16;
+    const int32_t n = a.r.n_rows * 16;
+    for (int32_t i0 = threadIdx.x / 32 * 32; i0 < n; i0 += (int32_t)blockDim.x) {
+        const int32_t i = i0 + (int32_t)gpu_lane(), row = min(i, n - 1) / 16,
+                      out = (int32_t)blockIdx.x * 16 + i % 16;
+        const int64_t at = (int64_t)row * a.rows + out;
+        const bool there = i < n && out < a.rows;
         float sum = 0.0f;
         for (int32_t j = row * a.r.k; j < (row + 1) * a.r.k; j++)
             sum = t.chosen[j] < 0 ? sum
                                   : __fmaf_rn(t.weight[j], sums[t.chosen[j] * 16 + i % 16], sum);
-        if (out < a.rows)
-            sv_store((__nv_bfloat16 *)a.joined + (int64_t)row * a.rows + out, sum);
+        const __nv_bfloat16 all = __float2bfloat16_rn(sum);
+        if (there)
+            ((__nv_bfloat16 *)a.joined)[at] = all;
+        if (a.push.n)
+            sv_join_push(a.push, there ? at / 8 : -1, all);
     }
 }
 
@@ -323,6 +330,7 @@ bool sv_moe_few(struct sv_cuda *cu, const struct sv_moe *a, bool gated)
     sv_cuda_launch_in_pass(
         cu, gated ? "gate and up of experts" : "down of experts, added up", kernels[gated][i].fn,
         dim3((unsigned)(gated ? cu->n_sms : (a->rows + 15) / 16)), dim3(WARPS * 32),
-        (size_t)kernels[gated][i].bytes + (gated ? 0 : (size_t)n_entries * 64), *a);
+        (size_t)kernels[gated][i].bytes + (gated ? 0 : (size_t)n_entries * 64),
+        gated ? *a : sv_moe_pushed(cu, *a));
     return true;
 }

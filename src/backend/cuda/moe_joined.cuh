@@ -69,14 +69,19 @@ template <> struct joining<true> {
         }
         const int32_t row = (int32_t)blockIdx.x * SV_TILE + t;
         bar_wait(there, 0);
-        if (t >= SV_TILE || t / 8 % k != rank || row >= a.rows)
+        if (t >= SV_TILE)
             return;
+        const bool mine = t / 8 % k == rank && row < a.rows;
         float sum = 0.0f;
-        for (int32_t j = 0; j < k; j++)
+        for (int32_t j = 0; j < k && mine; j++)
             sum = r.place[j] < 0
                       ? sum
                       : __fmaf_rn(r.weight[j], r.sum[t / 8 / k * k + r.place[j]][t % 8], sum);
-        ((__nv_bfloat16 *)a.joined)[row] = __float2bfloat16_rn(sum);
+        const __nv_bfloat16 all = __float2bfloat16_rn(sum);
+        if (mine)
+            ((__nv_bfloat16 *)a.joined)[row] = all;
+        if (a.push.n)
+            sv_join_push(a.push, mine ? row / 8 : -1, all);
     }
 };
 
@@ -109,7 +114,7 @@ bool sv_moe_sm90_joined(struct sv_cuda *cu, const struct sv_moe *a, const struct
     attr[1].val.programmaticStreamSerializationAllowed = 1;
     config.numAttrs = cu->pdl ? 2 : 1;
     cu->bytes_of = NULL;
-    sv_cuda_check(cu, cudaLaunchKernelEx(&config, joined_kernels[a->form], *a),
+    sv_cuda_check(cu, cudaLaunchKernelEx(&config, joined_kernels[a->form], sv_moe_pushed(cu, *a)),
                   "down of experts, added up");
     return true;
 }

@@ -22,6 +22,8 @@ struct sv_cuda_peers {
     enum sv_cuda_way way;          /* to the others, the slowest */
     void *sums;                    /* (rows, hidden) act, where a join is a kernel of its own */
     uint64_t *best;                /* (rows) keys of this rank's part of the vocabulary */
+    enum sv_join next;             /* the join of what a product at work makes, or none */
+    enum sv_join pushed;           /* the join to come, whose part a product has sent */
     uint4 *dead;                   /* device: sv_join_site's */
     uint4 *stop;                   /* pinned: likewise */
     const struct sv_progress *progress;
@@ -52,6 +54,10 @@ void sv_cuda_join_empty(struct sv_cuda *cu, enum sv_join kind);
  * rows that this rank's part has, in device memory, or NULL. */
 struct sv_join_site sv_cuda_join_rows(const struct sv_cuda *cu, enum sv_join kind,
                                       const struct sv_slice *own, int32_t n_rows, int32_t d);
+/* For a product that sends this rank's part as it ends, which s.ahead then says to the join that
+ * follows; false: it does not. */
+bool sv_cuda_join_push(struct sv_cuda *cu, enum sv_join kind, int32_t n_rows, int32_t d,
+                       struct sv_join_site *s);
 /* Above `resident` rows, and to other hosts, they are sent by a kernel of their own, before the one
  * that takes; in two shots it also sums, and s says so. */
 void sv_cuda_join_ahead(struct sv_cuda *cu, struct sv_join_site *s, const void *x,

@@ -155,7 +155,7 @@ static __device__ __forceinline__ void
 #pragma unroll
         for (int r = 0; r < N; r++) {
             h[r][threadIdx.x] = plus[r].v;
-            if (inside && attn_cluster_rank() == SENDER && row0 + r <= last)
+            if (inside && attn_cluster_rank() == SENDER && !s->ahead && row0 + r <= last)
                 sv_join_send(*s, (row0 + r) * (a.hidden / 8) + threadIdx.x, plus[r].v);
         }
 #pragma unroll
@@ -366,5 +366,6 @@ bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *
         return false;
     sv_cuda_launch_in_pass(cu, "a norm and a router of ranks", kernel, grid, dim3(THREADS), 0, few,
                            n, s);
+    cu->peers->pushed = SV_JOIN_NONE;
     return true;
 }

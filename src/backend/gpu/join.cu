@@ -116,7 +116,21 @@ struct sv_join_site sv_cuda_join_rows(const struct sv_cuda *cu, enum sv_join kin
     if (in_two_shots(cu, (int64_t)n_bytes))
         s.share = (n_places + s.n - 1) / s.n;
     s.own = own;
+    s.ahead = cu->peers->pushed == kind;
     return s;
+}
+
+bool sv_cuda_join_push(struct sv_cuda *cu, enum sv_join kind, int32_t n_rows, int32_t d,
+                       struct sv_join_site *s)
+{
+    if (!kind || cu->act != SV_BF16 || d % 8 || cu->peers->hosts)
+        return false;
+    *s = sv_cuda_join_rows(cu, kind, NULL, n_rows, d);
+    if (s->share)
+        return false;
+    SV_REQUIRE(!cu->peers->pushed);
+    cu->peers->pushed = kind;
+    return true;
 }
 
 /* Row i of the part is row row_index[i] of x, or i. */
@@ -216,7 +230,7 @@ static void ahead_launch(struct sv_cuda *cu, struct sv_join_site *s, const T *x,
 void sv_cuda_join_ahead(struct sv_cuda *cu, struct sv_join_site *s, const void *x,
                         const int32_t *row_index, int32_t n_rows, int32_t d, int32_t resident)
 {
-    if (n_rows <= resident && !cu->peers->hosts)
+    if (s->ahead || (n_rows <= resident && !cu->peers->hosts))
         return;
     if (cu->act == SV_BF16)
         ahead_launch(cu, s, (const __nv_bfloat16 *)x, row_index, n_rows, d);
@@ -231,6 +245,7 @@ static void sum_launch(struct sv_cuda *cu, struct sv_join_site s, const void *x,
     sv_cuda_join_ahead(cu, &s, x, row_index, n_rows, d, cu->n_sms);
     sv_cuda_launch_in_pass(cu, "sums of ranks", sum_kernel<T>, n_rows, threads_of(d), 0, s,
                            (const T *)x, row_index, d, (T *)out);
+    cu->peers->pushed = SV_JOIN_NONE;
 }
 
 void sv_cuda_join_sums(struct sv_cuda *cu, enum sv_join kind, const void *x,

@@ -123,6 +123,19 @@ static __device__ __forceinline__ uint4 sv_join_take(const struct sv_join_site &
 
 /* ---------------------------------------------------------------- sums, 16 bytes at a time */
 
+/* By a whole warp: eight neighbouring columns of each eight lanes to place `at` of this rank's
+ * part, the same in all of them; < 0: to none. */
+static __device__ __forceinline__ void sv_join_push(const struct sv_join_site &s, int64_t at,
+                                                    __nv_bfloat16 x)
+{
+    uint32_t w = *(const uint16_t *)&x;
+    w |= __shfl_xor_sync(0xffffffffu, w, 1) << 16; /* of even lanes */
+    const uint32_t w2 = __shfl_xor_sync(0xffffffffu, w, 2), w4 = __shfl_xor_sync(0xffffffffu, w, 4),
+                   w6 = __shfl_xor_sync(0xffffffffu, w, 6);
+    if (threadIdx.x % 8 == 0 && at >= 0)
+        sv_join_send(s, at, make_uint4(w, w2, w4, w6));
+}
+
 static __device__ __forceinline__ void sv_join_spread(float f[8], uint4 v, const __nv_bfloat16 *)
 {
     sv_spread8(f, v);

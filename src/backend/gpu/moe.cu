@@ -200,8 +200,10 @@ void sv_cuda_moe_down(struct sv_dev *dev, const struct sv_p_moe_down *p)
     a.by_place = true;
     a.r = p->routes;
     a.out = p->out;
-    if (p->then && sv_cuda_of(dev)->act == SV_BF16)
+    if (p->then && sv_cuda_of(dev)->act == SV_BF16) {
         a.joined = p->then->out;
+        a.next = p->then->push;
+    }
     if (!run(sv_cuda_of(dev), "down of experts", &a, &p->down, false) && p->then)
         sv_cuda_moe_combine(dev, p->then);
 }

@@ -232,7 +232,7 @@ norm_joined(struct sv_eight<T> &e, const struct sv_join_site &s, int32_t b, int3
     uint4 *v = (uint4 *)&e;
 #pragma unroll
     for (int k = 0; k < 8 / N; k++)
-        if (HOW == ONE_SHOT || (HOW == TWO_SHOTS && !s.ahead))
+        if (HOW != MANY_ROWS && !s.ahead)
             sv_join_send_part<HOW == TWO_SHOTS>(s, at, i / N + k, v[k]);
 #pragma unroll
     for (int k = 0; k < 8 / N; k++)
@@ -350,7 +350,7 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS, 1)
     if constexpr (HOW == MANY_ROWS) {
         const int32_t n = a.d / (int32_t)(sizeof(uint4) / sizeof(T));
         sv_pdl_wait();
-        for (int32_t b = blockIdx.x; b < n_rows; b += (int32_t)gridDim.x) {
+        for (int32_t b = blockIdx.x; b < n_rows && !s.ahead; b += (int32_t)gridDim.x) {
             const T *part = sv_join_row(s, delta, !a.row_index ? b : max(a.row_index[b], 0), a.d);
             for (int32_t g = threadIdx.x; g < n; g += (int32_t)blockDim.x)
                 sv_join_send_part<false>(s, b * n, g, sv_join_part(part, g));
@@ -396,6 +396,7 @@ static void norm_join_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm 
     }
     sv_cuda_launch_in_pass(cu, "add_rms_norm of ranks", kernel, blocks, threads, 0, a, (T *)p->x,
                            (const T *)p->delta, (T *)p->out, (T *)p->tap, s, p->n_rows);
+    cu->peers->pushed = SV_JOIN_NONE;
 }
 
 template <typename T> static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
