@@ -69,28 +69,19 @@ static __device__ __forceinline__ float biased(const float *x, const float *bias
 }
 
 /* The largest of n numbers that is not taken, of equal ones the first; then it is taken: lane l has
- * numbers l, l + 32, ..., a bit of `taken` each. of(i): the order of this lane's number i. PER: how
- * many a lane has, at most; 0: any number. */
-template <int PER, class OF>
+ * numbers l, l + 32, ..., a bit of `taken` each. of(i): the order of this lane's number i. */
+template <class OF>
 static __device__ __forceinline__ int32_t take_best(const OF &of, int32_t n, uint32_t &taken)
 {
     const int lane = threadIdx.x & 31;
     /* Of this lane's the first of the largest; then over the warp. */
     int32_t most = INT32_MIN, at = -1;
-    const auto see = [&](int32_t i) {
+    for (int32_t i = 0; lane + 32 * i < n; i++) {
         const int32_t order = of(i);
-        if (lane + 32 * i < n && !(taken >> i & 1) && (at < 0 || order > most)) {
+        if (!(taken >> i & 1) && (at < 0 || order > most)) {
             most = order;
             at = i;
         }
-    };
-    if constexpr (PER > 0) {
-#pragma unroll
-        for (int32_t i = 0; i < PER; i++)
-            see(i);
-    } else {
-        for (int32_t i = 0; lane + 32 * i < n; i++)
-            see(i);
     }
     const int32_t best = __reduce_max_sync(0xffffffffu, most);
     const int32_t low = at >= 0 && most == best ? lane + 32 * at : SV_MAX_EXPERTS;
@@ -142,7 +133,7 @@ static __device__ __forceinline__ uint32_t keep_groups(const struct route &a, fl
     };
     uint32_t kept = 0, out = 0; /* of this lane's groups; of its experts */
     for (int32_t i = 0; i < s.topk_group; i++)
-        take_best<0>(sum, s.n_group, kept);
+        take_best(sum, s.n_group, kept);
     for (int32_t i = 0; 32 * i < n; i++) {
         const int32_t g = min(lane + 32 * i, n - 1) / size;
         if (!(__shfl_sync(0xffffffffu, kept, g % 32) >> g / 32 & 1))
@@ -151,25 +142,57 @@ static __device__ __forceinline__ uint32_t keep_groups(const struct route &a, fl
     return out;
 }
 
-/* The warp's row: lane j keeps choice j's id. PER: see take_best; logits are then read once. */
-template <int PER>
+/* The warp's row: lane j keeps choice j's id. */
 static __device__ __forceinline__ int32_t choices(const float *logit, const float *bias, int32_t n,
                                                   int32_t k, uint32_t taken)
 {
     const int lane = threadIdx.x & 31;
-    int32_t order[PER > 0 ? PER : 1] = {}, id = 0;
-#pragma unroll
-    for (int i = 0; i < PER; i++)
-        if (lane + 32 * i < n)
-            order[i] = order_of(biased(logit, bias, lane + 32 * i));
+    int32_t id = 0;
     for (int32_t j = 0; j < k; j++) {
-        const int32_t chosen = take_best<PER>(
-            [&](int32_t i) {
-                return PER > 0 ? order[PER > 0 ? i : 0]
-                               : order_of(biased(logit, bias, lane + 32 * i));
-            },
-            n, taken);
+        const int32_t chosen = take_best(
+            [&](int32_t i) { return order_of(biased(logit, bias, lane + 32 * i)); }, n, taken);
         id = lane == j ? chosen : id;
+    }
+    return id;
+}
+
+/* The same where a lane has PER logits at most: it sorts them, equal ones by id, and a choice takes
+ * the first of one lane. */
+template <int PER>
+static __device__ __forceinline__ int32_t sorted_choices(const float *logit, const float *bias,
+                                                         int32_t n, int32_t k, uint32_t taken)
+{
+    const int lane = threadIdx.x & 31;
+    int32_t order[PER], at[PER], id = 0;
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        at[i] = lane + 32 * i;
+        order[i] = INT32_MIN; /* behind NaN */
+        if (at[i] < n && !(taken >> i & 1))
+            order[i] = max(order_of(biased(logit, bias, at[i])), INT32_MIN + 1);
+    }
+#pragma unroll
+    for (int last = PER - 1; last > 0; last--)
+#pragma unroll
+        for (int i = 0; i < last; i++) {
+            const bool swaps = order[i + 1] > order[i];
+            const int32_t most = max(order[i], order[i + 1]), first = swaps ? at[i + 1] : at[i];
+            order[i + 1] = min(order[i], order[i + 1]);
+            at[i + 1] = swaps ? at[i] : at[i + 1];
+            order[i] = most;
+            at[i] = first;
+        }
+    for (int32_t j = 0; j < k; j++) {
+        const int32_t best = __reduce_max_sync(0xffffffffu, order[0]);
+        const int32_t low = order[0] == best ? at[0] : SV_MAX_EXPERTS;
+        const int32_t chosen = -__reduce_max_sync(0xffffffffu, -low);
+        const bool mine = chosen == low;
+        id = lane == j ? chosen : id;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            order[i] = !mine ? order[i] : i + 1 < PER ? order[(i + 1) % PER] : INT32_MIN;
+            at[i] = !mine || i + 1 == PER ? at[i] : at[(i + 1) % PER];
+        }
     }
     return id;
 }
@@ -201,9 +224,9 @@ static __device__ __forceinline__ int32_t choose(const struct route &a, int32_t 
         return -1;
     }
     const uint32_t taken = sigmoid ? keep_groups(a, logit) : 0; /* of this lane's logits */
-    int32_t id = n <= 128   ? choices<4>(logit, bias, n, k, taken)
-                 : n <= 256 ? choices<8>(logit, bias, n, k, taken)
-                            : choices<0>(logit, bias, n, k, taken);
+    int32_t id = n <= 128   ? sorted_choices<4>(logit, bias, n, k, taken)
+                 : n <= 256 ? sorted_choices<8>(logit, bias, n, k, taken)
+                            : choices(logit, bias, n, k, taken);
     float e = logit[id], sum = 0.0f, by = sigmoid ? a.sigmoid.scale : 1.0f;
     const float top = __shfl_sync(0xffffffffu, e, 0);
     if (!sigmoid)
