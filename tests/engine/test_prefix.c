@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VOCAB = RUN_VOCAB, MAX_TOKENS = 40, CONTEXT = 192, GROUPS = 6, PLENTY = 16000 };
+enum { VOCAB = RUN_VOCAB, MAX_TOKENS = 40, CONTEXT = 192, GROUPS = 6, PLENTY = 8000 };
 
 /* Case i begins with as much of its group's 70 tokens as chance has it. */
 static struct run_case *alike_cases(const struct family *f, int32_t n)
