@@ -325,7 +325,7 @@ $(O)/salvo: $(call object,$(CLI_C)) $(O)/libsalvo.a $(O)/link.list
 $(O)/salvo-bench: $(call object,$(BENCH_PROGRAM_C)) $(O)/libcli.a $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(LDLIBS) $(MOVE)
 
-# No test of threads is one of the programs' own files.
+# Tests of threads (TSAN_AREAS) use nothing of the programs.
 PROGRAM_A := $(if $(filter tsan,$(FLAVOUR)),,$(O)/libbench.a $(O)/libcli.a)
 $(TEST_BIN): $(O)/%: $(O)/obj/%.o $(O)/libtest.a $(PROGRAM_A) $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(TEST_LDLIBS) $(LDLIBS) $(MOVE)
