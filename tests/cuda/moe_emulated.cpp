@@ -42,10 +42,6 @@ void sv_cuda_add_rms_norm(struct sv_dev *, const struct sv_p_add_rms_norm *)
     abort();
 }
 /* For devices of sm_90a. */
-bool sv_cuda_norm_route_sm90(struct sv_cuda *, const struct sv_p_router_topk *, const struct route *)
-{
-    abort();
-}
 const struct sv_moe_width *sv_moe_sm90(enum sv_moe_form)
 {
     abort();
@@ -59,11 +55,19 @@ int sv_moe_sm90_joined_open(size_t, struct sv_err *)
     abort();
 }
 /* join.cu's: a device that is alone. */
+struct sv_join_site sv_cuda_join_rows(const struct sv_cuda *, enum sv_join, const struct sv_slice *, int32_t, int32_t)
+{
+    abort();
+}
 bool sv_cuda_join_push(struct sv_cuda *, enum sv_join, int32_t, int32_t, struct sv_join_site *)
 {
     return false;
 }
 #ifdef SV_EMULATED_WAVE64
+bool sv_cuda_norm_route_sm90(struct sv_cuda *, const struct sv_p_router_topk *, const struct route *)
+{
+    abort();
+}
 bool sv_moe_few(struct sv_cuda *, const struct sv_moe *, bool)
 {
     abort();
@@ -706,6 +710,111 @@ int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_
     return 0;
 }
 
+/* Any numbers: each row of n by itself, by the kernels of few rows, and behind its norm in one launch where there is such a
+ * kernel. Where rows repeat one another experts tie. All have the same bits. */
+int check_router_bits(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, bool shared)
+{
+    cu->act = SV_BF16;
+    const int32_t h = s.hidden, n_all = s.n_experts + shared, k = s.k + shared;
+    std::vector<uint16_t> packed(sv_packed_bytes(s.n_experts, h) / 2), gate(h + 8), x((size_t)n * h + 8), weight(h + 8),
+        delta(x.size());
+    uint16_t *const x0 = (uint16_t *)(((uintptr_t)x.data() + 15) / 16 * 16), *const plus = (uint16_t *)(((uintptr_t)delta.data() + 15) / 16 * 16),
+                    *const scale = (uint16_t *)(((uintptr_t)weight.data() + 15) / 16 * 16),
+                    *const gates = (uint16_t *)(((uintptr_t)gate.data() + 15) / 16 * 16);
+    const auto draw = [&](uint16_t *to, size_t m) {
+        for (size_t i = 0; i < m; i++)
+            to[i] = sv_f32_to_bf16(0.3f * sv_rng_normal(&rng));
+    };
+    draw(x0, (size_t)n * h);
+    draw(plus, (size_t)n * h);
+    draw(scale, h);
+    draw(gates, h);
+    for (int32_t e = 0; e < s.n_experts; e++)
+        for (int32_t c = 0; c < h; c++)
+            packed[sv_packed_at(e, c, h)] = e % 5 == 4 ? packed[sv_packed_at(e - 3, c, h)] : sv_f32_to_bf16(0.3f * sv_rng_normal(&rng));
+    std::vector<float> bias(s.n_experts);
+    for (int32_t e = 0; e < s.n_experts; e++)
+        bias[e] = e % 5 == 4 ? bias[e - 3] : sv_rng_normal(&rng);
+    std::vector<int32_t> seg(n, 0);
+    std::vector<uint16_t> normed((size_t)n * h + 8);
+    uint16_t *const x1 = (uint16_t *)(((uintptr_t)normed.data() + 15) / 16 * 16);
+    const auto route = [&](routing &t, int32_t from, int32_t n_rows, const void *rows, const sv_p_add_rms_norm *before) {
+        sv_p_router_topk p = {};
+        uint32_t chosen = 0;
+        t.r.shared = shared;
+        p.rows.n_rows = n_rows;
+        p.rows.row_seg = seg.data() + from;
+        p.x = rows;
+        p.w.fmt.elem = SV_BF16;
+        p.w.rows = s.n_experts;
+        p.w.cols = h;
+        p.w.data = packed.data();
+        p.bias.fmt.elem = SV_F32;
+        p.bias.rows = 1;
+        p.bias.cols = s.n_experts;
+        p.bias.data = bias.data();
+        if (shared) {
+            p.shared.fmt.elem = SV_BF16;
+            p.shared.rows = 1;
+            p.shared.cols = h;
+            p.shared.data = gates;
+        }
+        p.norm = SV_ROUTER_OVER_CHOSEN;
+        p.routes = t.r;
+        p.n_chosen = &chosen;
+        p.before = before;
+        sv_cuda_router_topk((sv_dev *)(void *)cu, &p);
+        return chosen;
+    };
+    const shape all = {n_all, k, h, 8, true, false, SV_EXPERT_SILU};
+    if (n > 1)
+        seg[n / 2] = -1;
+    const void *rows = x0;
+    routing behind(n, all);
+    uint32_t n_behind = 0;
+#ifndef SV_EMULATED_WAVE64
+    sv_p_add_rms_norm b = {};
+    b.n_rows = n;
+    b.d = h;
+    b.x = x0;
+    b.delta = plus;
+    b.weight.fmt.elem = SV_BF16;
+    b.weight.data = scale;
+    b.eps = 1e-6f;
+    b.out = x1;
+    const bool few = n * k <= 512;
+    if (few) {
+        cu->set = SV_CUDA_SM90;
+        n_behind = route(behind, 0, n, x1, &b);
+        cu->set = SV_CUDA_PORTABLE;
+        rows = x1;
+    }
+#else
+    const bool few = false;
+#endif
+    routing got(n, all);
+    const uint32_t n_got = route(got, 0, n, rows, NULL);
+    const size_t entries = sizeof(int32_t) * n * k;
+    if (few && (memcmp(behind.r.expert, got.r.expert, entries) || memcmp(behind.r.place, got.r.place, entries) || n_got != n_behind ||
+                memcmp(behind.r.weight, got.r.weight, n > 1 ? sizeof(float) * (n / 2) * k : entries) || *behind.r.n_active != *got.r.n_active ||
+                memcmp(behind.r.first, got.r.first, sizeof(int32_t) * (n_all + 1)) ||
+                memcmp(behind.r.list, got.r.list, sizeof(int32_t) * got.r.first[n_all]) ||
+                memcmp(behind.r.active, got.r.active, sizeof(int32_t) * *got.r.n_active))) {
+        printf("router: %d rows, %d experts: other routes behind its norm\n", n, n_all);
+        return 1;
+    }
+    for (int32_t r = 0; r < n; r += n > 30 ? 23 : 1) {
+        routing one(1, all);
+        route(one, r, 1, (const uint16_t *)rows + (size_t)r * h, NULL);
+        if (memcmp(one.r.expert, got.r.expert + r * k, sizeof(int32_t) * k) ||
+            (seg[r] >= 0 && memcmp(one.r.weight, got.r.weight + r * k, sizeof(float) * k))) {
+            printf("router: row %d of %d, %d experts: other bits by itself\n", r, n, n_all);
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Small integers again, and biases that tie often. */
 int check_groups(sv_cuda *cu, sv_rng &rng, int32_t n_experts, int32_t k, int32_t n_group, int32_t topk_group, int32_t n)
 {
@@ -786,8 +895,8 @@ int main(int argc, char **)
     cu.n_sms = 8;
     cu.fault = &fault;
     cu.smem_block = 200 * 1024;
-    uint32_t arrived = 0;
-    cu.arrived = &arrived;
+    uint32_t arrived[1 + 512] = {};
+    cu.arrived = arrived;
     sv_cuda_moe_open(&cu, NULL);
     sv_moe_few_open(NULL);
     int bad = 0, n_checks = 0;
@@ -850,6 +959,13 @@ int main(int argc, char **)
     /* More columns than a lane reads early. */
     bad |= check_router(&cu, rng, {20, 4, 3096, 8, true, false, SV_EXPERT_SILU}, 9, SV_ROUTER_OVER_CHOSEN);
     n_checks++;
+    for (int32_t n : {1, 3, 19, 70, 600}) {
+        const bool many = n > 16;
+        bad |= check_router_bits(&cu, rng, {128, 8, many ? 72 : 2120, 8, true, false, SV_EXPERT_SILU}, n, false) |
+               check_router_bits(&cu, rng, {256, 8, many ? 72 : 2048, 8, true, false, SV_EXPERT_SILU}, n, true) |
+               check_router_bits(&cu, rng, {n > 3 ? 130 : 400, 5, many ? 264 : 600, 8, true, false, SV_EXPERT_SILU}, n, n % 2);
+        n_checks += 3;
+    }
     for (int32_t n : {3, 150}) {
         bad |= check_groups(&cu, rng, 256, 8, 8, 4, n) | check_groups(&cu, rng, 12, 3, 4, 2, n) |
                check_groups(&cu, rng, 160, 5, 40, 9, n) | check_groups(&cu, rng, 10, 4, 1, 1, n);

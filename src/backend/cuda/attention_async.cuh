@@ -1,10 +1,10 @@
 /*
- * attention_async.cuh - loads of boxes through tensor maps and barriers of a warpgroup, one
- * function for each instruction.
+ * attention_async.cuh - loads of boxes through tensor maps, barriers of a warpgroup, and what the
+ * thread blocks of a cluster send one another, one function for each instruction.
  *
- * Included by attention_chunk.cuh, attention_latent_sm90.cu and, for their barriers, by
- * moe_joined.cuh and route_sm90.cu. Emulated builds bring their own, the barriers of barrier.cuh
- * with them. Must not: hold anything but instructions.
+ * Included by attention_chunk.cuh, attention_latent_sm90.cu, moe_joined.cuh and route_sm90.cu.
+ * Emulated builds bring their own, the barriers of barrier.cuh with them. Must not: hold anything
+ * but instructions.
  */
 #ifndef SV_CUDA_ATTENTION_ASYNC_CUH
 #define SV_CUDA_ATTENTION_ASYNC_CUH
@@ -103,6 +103,27 @@ static __device__ __forceinline__ void attn_cluster_put(uint32_t to, float x, fl
             "r"(to),
         "f"(x), "f"(y), "r"(bar)
         : "memory");
+}
+static __device__ __forceinline__ void attn_cluster_put(uint32_t to, float x, uint32_t bar)
+{
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+        "r"(__float_as_uint(x)), "r"(bar)
+        : "memory");
+}
+/* The halves of a meeting of execution only: it stands for reads that are done, and with a release
+ * it is a fence of about a microsecond. */
+static __device__ __forceinline__ void attn_cluster_arrive(void)
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void attn_cluster_wait(void)
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void attn_prefetch(const void *at)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 static __device__ __forceinline__ void attn_store16_zero(uint32_t at)
 {

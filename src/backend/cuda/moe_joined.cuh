@@ -35,7 +35,7 @@ template <> struct joining<true> {
             bar_made();
         }
         __syncthreads();
-        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+        attn_cluster_arrive();
     }
 
     /* acc: of column 0 alone. */
@@ -46,7 +46,7 @@ template <> struct joining<true> {
     {
         const int32_t t = threadIdx.x, rank = attn_cluster_rank(), k = a.r.k;
         const uint32_t there = gpu_shared_at(&r.there);
-        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+        attn_cluster_wait();
         if (t == 0) {
             const int32_t n_groups = (SV_TILE / 8 - rank + k - 1) / k;
             bar_expect(there, (uint32_t)(r.n_active * n_groups * 8 * 4));
@@ -59,12 +59,10 @@ template <> struct joining<true> {
                                     ? acc[i] + bias_of(a.gate, (int64_t)u.expert * a.rows + row)
                                     : 0.0f;
                 const int32_t owner = in_tile / 8 % k;
-                asm volatile(
-                    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], "
-                    "%1, [%2];" ::"r"(attn_cluster_at(
-                        gpu_shared_at(&r.sum[in_tile / 8 / k * k + rank][in_tile % 8]), owner)),
-                    "r"(__float_as_uint(v)), "r"(attn_cluster_at(there, owner))
-                    : "memory");
+                attn_cluster_put(
+                    attn_cluster_at(gpu_shared_at(&r.sum[in_tile / 8 / k * k + rank][in_tile % 8]),
+                                    owner),
+                    v, attn_cluster_at(there, owner));
             }
         }
         const int32_t row = (int32_t)blockIdx.x * SV_TILE + t;

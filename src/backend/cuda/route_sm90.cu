@@ -10,7 +10,6 @@
  * and one blanks them when all have seen them. Must not: add in another order than those kernels.
  */
 #include "backend/cuda/attention_async.cuh"
-#include "backend/cuda/barrier.cuh"
 #include "backend/cuda/peers.h"
 #include "backend/gpu/moe_route.cuh"
 #include "backend/gpu/row_norm.cuh"
@@ -19,7 +18,8 @@ enum {
     CLUSTER = 8,
     MOST_HIDDEN = 8 * THREADS, /* eight columns a thread */
     MOST_EXPERTS = 520,        /* the shared one counted */
-    LISTED = 17,               /* experts of a lane in the lists of one row, at most */
+    LISTED = 9,                /* experts of a lane in the lists of one row, of most models */
+    MOST_LISTED = 17,          /* of any */
     SENDER = CLUSTER - 1,      /* of a row's part to other ranks */
     ALONE = 16 /* rows that have a cluster each, at most: in 64 registers, which it finds beside a
                 * product that leaves room (gemm.h), so that it need not wait for its end */
@@ -33,24 +33,17 @@ struct norm {
     float eps, of_d;
 };
 
-/* Into another block's shared memory; its barrier counts the bytes when they are there. */
-static __device__ __forceinline__ void store_far(uint32_t far, float x, uint32_t bar)
-{
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(far),
-        "r"(__float_as_uint(x)), "r"(bar)
-        : "memory");
-}
-/* Of execution only: it stands for reads that are done, and with a release it is a fence of about a
- * microsecond. */
-static __device__ __forceinline__ void cluster_arrive(void)
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-static __device__ __forceinline__ void cluster_wait(void)
-{
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
+/* Shared memory of a thread block; N: rows of a cluster. */
+template <int N, bool JOIN> struct room {
+    uint4 h[N][THREADS];
+    uint4 kept[3][JOIN && N == 1 ? THREADS : 1];
+    float4 scratch[N][8];
+    float logit[N][MOST_EXPERTS];
+    /* In the first block: the logits of the cluster's rows, and those of the shared expert, which
+     * no choice waits for. */
+    uint64_t logits_bar, shared_bar;
+    int32_t chosen[FEW_ENTRIES];
+};
 
 /* As router_kernel of moe_route.cu: lane l has pieces l, l + 32, ... of x, which lies in shared
  * memory. early: the expert's first weights, and then those of the expert `next`. */
@@ -122,13 +115,13 @@ static __device__ __forceinline__ void blank(const struct sv_join_site &s, int32
             gpu_send16(sv_join_place(s, r, at), sv_join_blank());
 }
 
-/* Rows row0 + r of x, with delta added and rounded, in v, and their norms in h. s: NULL, or of the
- * sum over ranks that delta is. early: of the router's weights, which has to be kept. */
+/* Rows row0 + r of x, with delta added and rounded, in v, and their norms in m.h. s: NULL, or of
+ * the sum over ranks that delta is. early: of the router's weights, which has to be kept. */
 template <int N, bool JOIN>
-static __device__ __forceinline__ void
-    norms_of(struct sv_eight<__nv_bfloat16> (&v)[N], uint4 (*h)[THREADS], float4 (*scratch)[8],
-             const struct route &a, const struct norm &n, int32_t row0, uint4 weight,
-             const struct sv_join_site *s, uint4 &early)
+static __device__ __forceinline__ void norms_of(struct sv_eight<__nv_bfloat16> (&v)[N],
+                                                struct room<N, JOIN> &m, const struct route &a,
+                                                const struct norm &n, int32_t row0, uint4 weight,
+                                                const struct sv_join_site *s, uint4 &early)
 {
     const int32_t i = 8 * (int32_t)threadIdx.x, last = a.r.n_rows - 1;
     const bool inside = i < a.hidden;
@@ -146,26 +139,25 @@ static __device__ __forceinline__ void
     }
     if constexpr (JOIN) { /* one block sends, each looks for the parts of others */
         /* Out of registers meanwhile; those of several rows have room. */
-        __shared__ uint4 kept[3][N == 1 ? THREADS : 1];
         if (N == 1) {
-            kept[0][threadIdx.x] = weight;
-            kept[1][threadIdx.x] = v[0].v;
-            kept[2][threadIdx.x] = early;
+            m.kept[0][threadIdx.x] = weight;
+            m.kept[1][threadIdx.x] = v[0].v;
+            m.kept[2][threadIdx.x] = early;
         }
 #pragma unroll
         for (int r = 0; r < N; r++) {
-            h[r][threadIdx.x] = plus[r].v;
+            m.h[r][threadIdx.x] = plus[r].v;
             if (inside && attn_cluster_rank() == SENDER && !s->ahead && row0 + r <= last)
                 sv_join_send(*s, (row0 + r) * (a.hidden / 8) + threadIdx.x, plus[r].v);
         }
 #pragma unroll
         for (int r = 0; r < N; r++)
             if (inside)
-                plus[r].v = sum_of_ranks(h, *s, a, row0, r);
+                plus[r].v = sum_of_ranks(m.h, *s, a, row0, r);
         if (N == 1) {
-            weight = kept[0][threadIdx.x];
-            v[0].v = kept[1][threadIdx.x];
-            early = kept[2][threadIdx.x];
+            weight = m.kept[0][threadIdx.x];
+            v[0].v = m.kept[1][threadIdx.x];
+            early = m.kept[2][threadIdx.x];
         }
     }
 #pragma unroll
@@ -179,36 +171,33 @@ static __device__ __forceinline__ void
             sum = fmaf(f[j], f[j], sum);
         sum = sv_warp_sum(sum);
         if (threadIdx.x % 32 == 0)
-            ((float *)scratch[r])[threadIdx.x / 32] = sum;
+            ((float *)m.scratch[r])[threadIdx.x / 32] = sum;
     }
     __syncthreads();
     sv_spread8(w, weight);
 #pragma unroll
     for (int r = 0; r < N; r++) {
-        const float inv = sv_norm_of(scratch[r], n.of_d, n.eps);
+        const float inv = sv_norm_of(m.scratch[r], n.of_d, n.eps);
         sv_spread8(f, v[r]);
 #pragma unroll
         for (int j = 0; j < 8; j++)
             f[j] = f[j] * inv * w[j];
         if (inside)
-            h[r][threadIdx.x] = sv_pack8(f);
+            m.h[r][threadIdx.x] = sv_pack8(f);
     }
     __syncthreads();
 }
 
-/* N: rows of a cluster. */
 template <int N, bool JOIN>
 static __device__ __forceinline__ void norm_route(const struct route &a, const struct norm &n,
                                                   const struct sv_join_site *s)
 {
-    __shared__ __align__(16) uint4 h[N][THREADS];
-    __shared__ float4 scratch[N][8];
-    __shared__ float logit[N][MOST_EXPERTS];
-    __shared__ uint64_t logits_bar; /* in the first block: all logits of the cluster's rows */
-    __shared__ int32_t chosen[FEW_ENTRIES];
+    GPU_SHARED(smem_bytes);
+    struct room<N, JOIN> &m = *(struct room<N, JOIN> *)smem_bytes;
     const int32_t rank = attn_cluster_rank(), warp = (int32_t)threadIdx.x / 32,
                   row0 = (int32_t)blockIdx.y * N, i = 8 * (int32_t)threadIdx.x;
-    const int32_t n_experts = a.n_logits, e0 = rank * WARPS + warp;
+    /* The last warp begins with expert 0, and so has the shared one, not the warp that chooses. */
+    const int32_t n_experts = a.n_logits, e0 = (CLUSTER - 1 - rank) * WARPS + WARPS - 1 - warp;
     const int lane = threadIdx.x & 31;
     uint4 early[EARLY], weight = make_uint4(0, 0, 0, 0);
     sv_pdl_launch();
@@ -218,41 +207,45 @@ static __device__ __forceinline__ void norm_route(const struct route &a, const s
             early[c] = weights_of(a, e0, lane + 32 * c);
     for (int32_t e = e0; e < n_experts; e += CLUSTER * WARPS)
         for (int32_t c = lane + (e == e0 ? 32 * EARLY : 0); 8 * c < a.hidden; c += 32)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(weights_at(a, e, c)));
+            attn_prefetch(weights_at(a, e, c));
     if (i < a.hidden)
         weight = sv_load_kept(n.weight + i);
     if (threadIdx.x < N * 8)
-        scratch[threadIdx.x / 8][threadIdx.x % 8] = make_float4(0, 0, 0, 0);
+        m.scratch[threadIdx.x / 8][threadIdx.x % 8] = make_float4(0, 0, 0, 0);
     if (rank == 0 && threadIdx.x == 0) {
-        bar_init(gpu_shared_at(&logits_bar), 1);
+        bar_init(gpu_shared_at(&m.logits_bar), 1);
+        bar_init(gpu_shared_at(&m.shared_bar), 1);
         bar_made();
     }
     attn_cluster_sync();
-    if (rank == 0 && threadIdx.x == 0)
-        bar_expect(gpu_shared_at(&logits_bar), (uint32_t)(N * n_experts * 4));
+    if (rank == 0 && threadIdx.x == 0) {
+        bar_expect(gpu_shared_at(&m.logits_bar), (uint32_t)(N * a.n * 4));
+        bar_expect(gpu_shared_at(&m.shared_bar), (uint32_t)(N * (n_experts - a.n) * 4));
+    }
     sv_pdl_wait();
     const int32_t own = row0 + warp;
     const bool chooses = rank == 0 && warp < N && own < a.r.n_rows;
     struct sv_eight<__nv_bfloat16> v[N];
-    norms_of<N, JOIN>(v, h, scratch, a, n, row0, weight, s, early[EARLY - 1]);
-    cluster_arrive(); /* this block has read x, and the parts of other ranks */
+    norms_of<N, JOIN>(v, m, a, n, row0, weight, s, early[EARLY - 1]);
+    attn_cluster_arrive(); /* this block has read x, and the parts of other ranks */
     bool there = false;
     if (chooses)
         there = a.row_seg[own] >= 0;
 #pragma unroll 1
     for (int32_t e = e0; e < n_experts; e += CLUSTER * WARPS) {
         float sum[N];
-        logits_of<N>(sum, a, e, e + CLUSTER * WARPS, early, h);
+        logits_of<N>(sum, a, e, e + CLUSTER * WARPS, early, m.h);
         const float bias = a.bias && e < a.n ? sv_weight_at(a.bias, a.bias_dtype, e) : 0.0f;
 #pragma unroll
         for (int r = 0; r < N; r++)
             if (lane == r)
-                store_far(attn_cluster_at(gpu_shared_at(&logit[r][e]), 0), sum[r] + bias,
-                          attn_cluster_at(gpu_shared_at(&logits_bar), 0));
+                attn_cluster_put(
+                    attn_cluster_at(gpu_shared_at(&m.logit[r][e]), 0), sum[r] + bias,
+                    attn_cluster_at(gpu_shared_at(e < a.n ? &m.logits_bar : &m.shared_bar), 0));
     }
     if (rank != 0) {
         /* The stream and its norm are left by two blocks that have nothing else to do. */
-        cluster_wait();
+        attn_cluster_wait();
 #pragma unroll
         for (int r = 0; r < N; r++) {
             const int64_t at = (int64_t)(row0 + r) * a.hidden + i;
@@ -263,27 +256,33 @@ static __device__ __forceinline__ void norm_route(const struct route &a, const s
             if (JOIN && rank == 1)
                 blank(*s, (int32_t)(at / 8));
             if (rank == 2)
-                *(uint4 *)(n.out + at) = h[r][threadIdx.x];
+                *(uint4 *)(n.out + at) = m.h[r][threadIdx.x];
         }
         return;
     }
-    bar_wait(gpu_shared_at(&logits_bar), 0);
+    bar_wait(gpu_shared_at(&m.logits_bar), 0);
     int32_t id = -1;
     if (chooses)
-        id = choose(a, own, there, logit[warp], NULL);
-    cluster_wait();
+        id = choose(a, own, there, m.logit[warp], NULL,
+                    [&] { bar_wait(gpu_shared_at(&m.shared_bar), 0); });
+    bar_wait(gpu_shared_at(&m.shared_bar), 0);
+    attn_cluster_wait();
     if (a.r.n_rows == 1) {
         if (warp == 0 && a.r.n_experts <= 128)
             one_list<4>(a, id);
-        else if (warp == 0)
+        else if (warp == 0 && a.r.n_experts <= 32 * LISTED)
             one_list<LISTED>(a, id);
+        else if (warp == 0)
+            one_list<MOST_LISTED>(a, id);
         return;
     }
     /* Each word says by itself that it has come. */
     if (chooses && lane < a.r.k)
         *(volatile int32_t *)(a.posted + own * a.r.k + lane) = id + 2;
-    if (blockIdx.y != 0)
+    /* The last cluster lists: all others have their multiprocessors by then. */
+    if (blockIdx.y != gridDim.y - 1)
         return;
+    __syncthreads();
 #pragma unroll 1
     for (int32_t j = (int32_t)threadIdx.x; j < a.r.n_rows * a.r.k; j += THREADS) {
         volatile int32_t *const at = a.posted + j;
@@ -291,20 +290,20 @@ static __device__ __forceinline__ void norm_route(const struct route &a, const s
         while ((got = *at) == 0)
             ;
         *at = 0;
-        chosen[j] = got - 2;
+        m.chosen[j] = got - 2;
     }
-    static_assert(sizeof h >= FEW_WORDS * sizeof(uint32_t), "of x, which is not needed any more");
-    few_lists(a, chosen, (uint32_t *)h);
+    static_assert(sizeof m.h >= FEW_WORDS * sizeof(uint32_t), "of x, which is not needed any more");
+    few_lists(a, m.chosen, (uint32_t *)m.h);
 }
 
 template <int N>
-static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, N == 1 ? 2 : 1)
+static __global__ void __launch_bounds__(THREADS, N == 1 ? 2 : 1)
     norm_route_kernel(const __grid_constant__ struct route a, const __grid_constant__ struct norm n)
 {
     norm_route<N, false>(a, n, NULL);
 }
 template <int N>
-static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, N == 1 ? 2 : 1)
+static __global__ void __launch_bounds__(THREADS, N == 1 ? 2 : 1)
     norm_route_join_kernel(const __grid_constant__ struct route a,
                            const __grid_constant__ struct norm n,
                            const __grid_constant__ struct sv_join_site s)
@@ -312,23 +311,36 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     norm_route<N, true>(a, n, &s);
 }
 
-/* Clusters that are resident at once, so that they may wait for those of other ranks. */
-template <typename K> static int32_t resident(struct sv_cuda *cu, K kernel)
+/* attr: of two. */
+static cudaLaunchConfig_t launch_of(const struct sv_cuda *cu, cudaLaunchAttribute *attr,
+                                    int32_t n_clusters, size_t n_bytes)
 {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attr = {};
+    config.gridDim = dim3(CLUSTER, (unsigned)n_clusters);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = n_bytes;
+    config.stream = cu->stream;
+    config.attrs = attr;
+    attr[0].id = cudaLaunchAttributeClusterDimension;
+    attr[0].val.clusterDim.x = CLUSTER;
+    attr[0].val.clusterDim.y = attr[0].val.clusterDim.z = 1;
+    attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[1].val.programmaticStreamSerializationAllowed = 1;
+    config.numAttrs = cu->pdl ? 2 : 1;
+    return config;
+}
+
+/* Whether all clusters are resident at once, so that they may wait for those of other ranks. */
+template <typename K>
+static bool are_resident(struct sv_cuda *cu, K kernel, cudaLaunchConfig_t config)
+{
+    const int32_t n_clusters = (int32_t)config.gridDim.y;
     int n = 0;
     config.gridDim = dim3(CLUSTER);
-    config.blockDim = dim3(THREADS);
-    config.attrs = &attr;
     config.numAttrs = 1;
-    attr.id = cudaLaunchAttributeClusterDimension;
-    attr.val.clusterDim.x = CLUSTER;
-    attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
-    if (!sv_cuda_check(cu, cudaOccupancyMaxActiveClusters(&n, kernel, &config),
-                       "cudaOccupancyMaxActiveClusters"))
-        return 0;
-    return n;
+    return sv_cuda_check(cu, cudaOccupancyMaxActiveClusters(&n, kernel, &config),
+                         "cudaOccupancyMaxActiveClusters") &&
+           n_clusters <= n;
 }
 
 bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *p,
@@ -351,21 +363,32 @@ bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *
     struct route few = *a;
     few.posted = (int32_t *)cu->arrived + 1;
     const int32_t each = r->n_rows <= ALONE ? 1 : ROWS;
-    const dim3 grid(CLUSTER, (unsigned)((r->n_rows + each - 1) / each));
+    const int32_t n_clusters = (r->n_rows + each - 1) / each;
+    cudaLaunchAttribute attr[2] = {};
     if (!b->join) {
-        sv_cuda_launch_in_pass(cu, "a norm and a router",
-                               each == 1 ? norm_route_kernel<1> : norm_route_kernel<ROWS>, grid,
-                               dim3(THREADS), 0, few, n);
+        const cudaLaunchConfig_t config =
+            launch_of(cu, attr, n_clusters,
+                      each == 1 ? sizeof(struct room<1, false>) : sizeof(struct room<ROWS, false>));
+        cu->bytes_of = NULL;
+        sv_cuda_check(cu,
+                      cudaLaunchKernelEx(&config,
+                                         each == 1 ? norm_route_kernel<1> : norm_route_kernel<ROWS>,
+                                         few, n),
+                      "a norm and a router");
         return true;
     }
-    auto kernel = each == 1 ? norm_route_join_kernel<1> : norm_route_join_kernel<ROWS>;
+    const auto kernel = each == 1 ? norm_route_join_kernel<1> : norm_route_join_kernel<ROWS>;
+    const cudaLaunchConfig_t config =
+        launch_of(cu, attr, n_clusters,
+                  each == 1 ? sizeof(struct room<1, true>) : sizeof(struct room<ROWS, true>));
     const struct sv_join_site s = sv_cuda_join_rows(cu, b->join, NULL, r->n_rows, b->d);
     /* Ranks that share a GPU do not all find room. */
     if (s.share || cu->peers->hosts || cu->peers->way == SV_CUDA_SAME_GPU ||
-        (int32_t)grid.y > resident(cu, kernel))
+        !are_resident(cu, kernel, config))
         return false;
-    sv_cuda_launch_in_pass(cu, "a norm and a router of ranks", kernel, grid, dim3(THREADS), 0, few,
-                           n, s);
+    cu->bytes_of = NULL;
+    sv_cuda_check(cu, cudaLaunchKernelEx(&config, kernel, few, n, s),
+                  "a norm and a router of ranks");
     cu->peers->pushed = SV_JOIN_NONE;
     return true;
 }

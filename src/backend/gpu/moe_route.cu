@@ -176,7 +176,7 @@ static __global__ void __launch_bounds__(THREADS, 1) router_kernel(const struct 
     gpu_obtain();
     for (int32_t row = threadIdx.x / 32; row < a.r.n_rows; row += WARPS)
         choose(gpu_args(a), row, a.row_seg[row] >= 0, a.r.logits + (int64_t)row * a.r.n_experts,
-               chosen);
+               chosen, [] {});
     few_lists(gpu_args(a), chosen, rows);
 }
 
@@ -203,7 +203,8 @@ static __global__ void __launch_bounds__(GROUP * 32) choose_kernel(const struct 
     sv_pdl_wait();
     int32_t id = -1;
     if (row < a.r.n_rows)
-        id = choose(a, row, a.row_seg[row] >= 0, a.r.logits + (int64_t)row * a.r.n_experts, NULL);
+        id = choose(a, row, a.row_seg[row] >= 0, a.r.logits + (int64_t)row * a.r.n_experts, NULL,
+                    [] {});
     if (id >= 0)
         atomicOr(rows + id, 1u << warp);
     __syncthreads();

@@ -206,9 +206,10 @@ static __device__ __forceinline__ int32_t own_of(const struct route &a, int32_t 
 
 /* The warp's row of these logits, which becomes a sigmoid's scores; lane j gets choice j as a
  * number among this device's, -1 for others' and in a row of padding. near: NULL, or (n_rows, k)
- * where choices go as well. */
+ * where choices go as well. late(): returns once the shared expert's logit has come. */
+template <class LATE>
 static __device__ __forceinline__ int32_t choose(const struct route &a, int32_t row, bool there,
-                                                 float *logit, int32_t *near)
+                                                 float *logit, int32_t *near, const LATE &late)
 {
     static_assert(SV_MAX_EXPERTS <= 32 * 32, "a bit for each of a lane's logits");
     const int lane = threadIdx.x & 31;
@@ -242,6 +243,7 @@ static __device__ __forceinline__ int32_t choose(const struct route &a, int32_t 
     if (sigmoid)
         sum = a.sigmoid.renorm ? sum + 1e-20f : 1.0f;
     float weight = e / sum * by;
+    late();
     if (lane == k) { /* the shared one, where there is one */
         id = n;
         weight = a.shared ? sv_sigmoid(logit[n]) : 1.0f;

@@ -467,6 +467,12 @@ static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, 
     *n = 1;
     return cudaSuccess;
 }
+template <typename K>
+static inline cudaError_t cudaOccupancyMaxActiveClusters(int *n, K, const cudaLaunchConfig_t *)
+{
+    *n = 1;
+    return cudaSuccess;
+}
 static inline void emu_launch(const cudaLaunchConfig_t *c, void (*body)(void *), void *user)
 {
     unsigned cluster = 1;

@@ -224,12 +224,20 @@ void attn_cluster_sync(void)
 }
 
 /* Stores to another block arrive at once; the barrier hears of them all the same. */
+static void put_far(uint32_t to, const float *x, int64_t n_bytes, uint32_t bar)
+{
+    memcpy(emu_shared_ptr(to, (size_t)n_bytes), x, (size_t)n_bytes);
+    bar_at(bar).bytes -= n_bytes;
+    bar_step(bar_at(bar));
+}
 void attn_cluster_put(uint32_t to, float x, float y, uint32_t bar)
 {
     const float two[2] = {x, y};
-    memcpy(emu_shared_ptr(to, 8), two, 8);
-    bar_at(bar).bytes -= 8;
-    bar_step(bar_at(bar));
+    put_far(to, two, 8, bar);
+}
+void attn_cluster_put(uint32_t to, float x, uint32_t bar)
+{
+    put_far(to, &x, 4, bar);
 }
 
 /* ---------------------------------------------------------------- barriers in shared memory, boxes */

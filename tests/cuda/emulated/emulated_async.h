@@ -48,6 +48,18 @@ static inline uint32_t attn_cluster_at(uint32_t at, int32_t rank)
     return (uint32_t)(at + ((int64_t)rank - (int64_t)emu.rank) * (int64_t)emu.smem);
 }
 void attn_cluster_put(uint32_t to, float x, float y, uint32_t bar);
+void attn_cluster_put(uint32_t to, float x, uint32_t bar);
+/* Who arrives also waits. */
+static inline void attn_cluster_arrive(void)
+{
+}
+static inline void attn_cluster_wait(void)
+{
+    attn_cluster_sync();
+}
+static inline void attn_prefetch(const void *)
+{
+}
 void emu_group_sync(int32_t group, int32_t n);
 static inline void attn_group_sync(int32_t group)
 {
