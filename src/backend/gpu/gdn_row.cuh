@@ -2,7 +2,7 @@
  * gdn_row.cuh - the arithmetic of a row of the gated delta rule before and after its scan, the same
  * for every kernel: the convolution's taps, unit length, gates, the gated norm.
  *
- * Included by gdn.cu and gdn_whole.cuh. Each sum has one order; fused operations are explicit. Must
+ * Included by gdn.cu and gdn_single.cu. Each sum has one order; fused operations are explicit. Must
  * not: depend on the assignment of threads.
  */
 #ifndef SV_GPU_GDN_ROW_CUH
@@ -82,6 +82,18 @@ static __device__ __forceinline__ float2 tap(const struct conv_args &a, const st
     const int64_t at = (int64_t)(pos % a.g.block.conv_ring) * a.g.channels + channel;
     return a.kept_bf16 ? load2((const __nv_bfloat16 *)slot.conv + at)
                        : load2((const float *)slot.conv + at);
+}
+
+/* Keeps two channels of a row, which are bf16, in a row of the ring. */
+static __device__ __forceinline__ void put_conv_row(const struct conv_args &a,
+                                                    const struct gdn_slot &slot, int32_t ring_row,
+                                                    int32_t channel, uint32_t x)
+{
+    const int64_t at = (int64_t)ring_row * a.g.channels + channel;
+    if (a.kept_bf16)
+        *(uint32_t *)((__nv_bfloat16 *)slot.conv + at) = x;
+    else
+        *(float2 *)((float *)slot.conv + at) = load2((const __nv_bfloat16 *)&x);
 }
 
 static __device__ __forceinline__ float conv_silu(float w0, float w1, float w2, float w3, float x0,

@@ -530,9 +530,7 @@ static __device__ __forceinline__ float where(int behind, float x)
 }
 /* u of all lines, and what the new ones yield. Sums run over ascending rows: u of row j is added to
  * the sums of all lines behind it as soon as it is known. u: of lines before lo, and v of the
- * others; of_keys, out: products of keys and queries with the state. U, OUT: whether u, outputs are
- * computed; without U all u are known. */
-template <bool U = true, bool OUT = true>
+ * others; of_keys, out: products of keys and queries with the state. */
 static __device__ __forceinline__ void solve(const struct chunk &c, const struct chunk_shared &m,
                                              const float (&of_keys)[SUMS], float (&out)[SUMS],
                                              float (&u)[SUMS])
@@ -547,10 +545,8 @@ static __device__ __forceinline__ void solve(const struct chunk &c, const struct
         for (int r = 0; r < GPU_LINES; r++) {
             const int e = sum_of(l, r);
             sum[e] = 0;
-            if (OUT)
-                out[e] = __fmul_rn(decay, out[e]);
-            if (U)
-                u[e] = i < c.lo ? u[e] : __fmaf_rn(-decay, of_keys[e], u[e]);
+            out[e] = __fmul_rn(decay, out[e]);
+            u[e] = i < c.lo ? u[e] : __fmaf_rn(-decay, of_keys[e], u[e]);
         }
     }
     if (c.lo < c.hi) {
@@ -563,8 +559,8 @@ static __device__ __forceinline__ void solve(const struct chunk &c, const struct
 #pragma unroll
             for (int r = 0; r < GPU_LINES; r++) {
                 const int e = sum_of(of_j, r);
-                const float own = U ? __fmul_rn(beta[of_j], __fsub_rn(u[e], sum[e])) : u[e];
-                known[r] = gpu_row_from(own, j % GPU_COLS);
+                known[r] =
+                    gpu_row_from(__fmul_rn(beta[of_j], __fsub_rn(u[e], sum[e])), j % GPU_COLS);
             }
 #pragma unroll
             for (int l = j / GPU_COLS * GPU_RUN; l < LINES; l += 2) {
@@ -578,10 +574,8 @@ static __device__ __forceinline__ void solve(const struct chunk &c, const struct
                         if (GPU_WAVE == 32 && behind <= 0)
                             continue;
                         const float one = GPU_WAVE == 32 ? known[r] : where(behind, known[r]);
-                        if (U)
-                            sum[e] = __fmaf_rn(by.kk[n], one, sum[e]);
-                        if (OUT)
-                            out[e] = __fmaf_rn(by.qk[n], one, out[e]);
+                        sum[e] = __fmaf_rn(by.kk[n], one, sum[e]);
+                        out[e] = __fmaf_rn(by.qk[n], one, out[e]);
                     }
             }
         }
@@ -592,10 +586,8 @@ static __device__ __forceinline__ void solve(const struct chunk &c, const struct
 #pragma unroll
         for (int r = 0; r < GPU_LINES; r++) {
             const int e = sum_of(l, r);
-            if (U)
-                u[e] = __fmul_rn(beta[l], __fsub_rn(u[e], sum[e]));
-            if (OUT)
-                out[e] = __fmaf_rn(own, u[e], out[e]);
+            u[e] = __fmul_rn(beta[l], __fsub_rn(u[e], sum[e]));
+            out[e] = __fmaf_rn(own, u[e], out[e]);
         }
     }
 }

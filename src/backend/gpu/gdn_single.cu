@@ -29,12 +29,11 @@ struct single_shared {
 /* A lane's two pairs of channels of one head: 2 lane, 2 lane + 1, 2 lane + 64, 2 lane + 65. */
 struct two_taps {
     float2 w[2][SV_GDN_TAPS];
-    uint32_t older[2][OLDER];
+    float older[2][OLDER][2];
 };
-[[maybe_unused]] static __device__ __forceinline__ void take_taps(const struct conv_args &a,
-                                                                  const struct gdn_slot &slot,
-                                                                  int32_t now, int32_t channel,
-                                                                  struct two_taps &t)
+[[maybe_unused]] static __device__ __forceinline__ void
+take_taps(const struct conv_args &a, const struct group &g, const struct gdn_slot &slot,
+          int32_t channel, struct two_taps &t)
 {
 #pragma unroll
     for (int m = 0; m < 2; m++) {
@@ -43,7 +42,7 @@ struct two_taps {
             t.w[m][i] = load2(a.conv + (int64_t)i * a.g.channels + channel + 64 * m);
 #pragma unroll
         for (int back = 1; back <= OLDER; back++)
-            t.older[m][OLDER - back] = older_of(a, slot, now, back, channel + 64 * m);
+            ask_older(a, slot, g.pos - back, channel + 64 * m, t.older[m][OLDER - back]);
     }
 }
 /* keeps: this thread block keeps the row, in ring_row. */
@@ -55,14 +54,12 @@ convolve_two(const struct conv_args &a, const struct group &g, const struct gdn_
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         const float2 *const w = t.w[m];
-        float2 o[OLDER];
-#pragma unroll
-        for (int i = 0; i < OLDER; i++)
-            o[i] = g.pos < OLDER - i ? make_float2(0, 0)
-                                     : load2((const __nv_bfloat16 *)&t.older[m][i]);
+        const float2 o[OLDER] = {older_of(a, g.pos - 3, t.older[m][0]),
+                                 older_of(a, g.pos - 2, t.older[m][1]),
+                                 older_of(a, g.pos - 1, t.older[m][2])};
         const float2 x = load2((const __nv_bfloat16 *)&in[m]);
         if (keeps)
-            *conv_row(a, slot, ring_row, channel + 64 * m) = in[m];
+            put_conv_row(a, slot, ring_row, channel + 64 * m, in[m]);
         y[m].x = conv_silu(w[0].x, w[1].x, w[2].x, w[3].x, o[0].x, o[1].x, o[2].x, x.x);
         y[m].y = conv_silu(w[0].y, w[1].y, w[2].y, w[3].y, o[0].y, o[1].y, o[2].y, x.y);
     }
@@ -152,7 +149,7 @@ static __device__ __forceinline__ void products_of_row(uint8_t *room, struct sin
             const int half = n % 2, odd = n / 2;
             float s[SUMS];
             uint32_t part[2][128 / LANES];
-            move_tile<false>(room, col_of_lane(), half * TILES / 2 + t + odd, s);
+            move_tile<false>(room, half * TILES / 2 + t + odd, s);
 #pragma unroll
             for (int e = 0; e < 128 / LANES; e++) {
                 uint32_t two[2];
@@ -239,7 +236,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
     float gate = 0, u[GDN_CHUNK - 1];
     float2 weight[2];
     if (warp < 3)
-        take_taps(a.c, slot, now.pos % g.block.conv_ring, channel, taps);
+        take_taps(a.c, now, slot, channel, taps);
     else if (warp == 3)
         gate = lane < now.line ? slot.g[(int64_t)h * ring + gdn_around(row0 + lane, ring)] : 0;
     else if (col >= 0)
@@ -276,7 +273,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
 #pragma unroll
         for (int n = 0; n < 2; n++)
             weight[n] = norm_weights(a.n, 2 * lane + 64 * n);
-    bring_state<WHOLE_WAVES>(slot, h, gpu_shared_at(room));
+    bring_state(slot, h, gpu_shared_at(room));
     sv_pdl_wait(); /* no-op after the one above */
     if (g.early)
         take_row();
@@ -308,19 +305,19 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
         }
     }
     if (i < now.line)
-        put_keys(gpu_shared_at(room) + KEYS, i, octet, kept);
+        put_keys(gpu_shared_at(room) + KEYS, kept);
     __syncthreads(); /* keys are there */
     if (warp < 2)
         dots_of_row(gpu_shared_at(room), warp, m);
     gpu_copy_wait<0>(0, 0);
     __syncthreads(); /* and the state */
     for (; pos + GDN_CHUNK <= now.pos; pos += GDN_CHUNK) {
-        put_keys(gpu_shared_at(room) + KEYS, i, octet,
+        put_keys(gpu_shared_at(room) + KEYS,
                  *gdn_kept_keys(g, slot, kh, (pos + i) % k_ring, octet));
         struct full_chunk full;
-        take_full(g, slot, h, col_of_lane(), pos, full);
+        take_full(g, slot, h, pos, full);
         __syncthreads();
-        fold_full<TILES>(slot, room, gpu_shared_at(room) + KEYS, h, col_of_lane(), 0, full);
+        fold_full(slot, room, gpu_shared_at(room) + KEYS, h, full);
         __syncthreads();
     }
     products_of_row<LANES>(room, m);
@@ -351,7 +348,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
 bool sv_gdn_single(struct sv_cuda *cu, const struct sv_p_gdn *p)
 {
     if constexpr (GPU_WAVE == 32)
-        return launch_whole(cu, "gdn_single", single_kernel<GPU_WAVE>, WHOLE_WAVES,
+        return launch_whole(cu, "gdn_single", single_kernel<GPU_WAVE>,
                             MORE + sizeof(struct single_shared), 0, p);
     return false;
 }
