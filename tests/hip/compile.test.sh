@@ -102,7 +102,7 @@ count_shared() { # ARCH
 }
 # Kernels of a header are those of the file that it is named after; moe_codes.cuh's are moe.cu's; gemm_portable_codes.cu and gemm_portable_k.cu have
 # those of gemm_portable.cuh.
-[ "$(grep -lE 'GPU_SHARED\(|extern __shared__' src/backend/{gpu,cuda,hip}/*.cu{,h} | grep -vE '_sm90|/gpu_(ptx|amd)' |
+[ "$(grep -lE 'GPU_SHARED\(|extern __shared__' src/backend/{gpu,cuda,hip}/*.cu{,h} | grep -vE '_(sm90|nvidia)|/gpu_(ptx|amd)' |
     sed -E 's/(_codes)?\.cuh$/.cu/' | sort -u)" = "$launched" ] ||
     failed "shared memory is asked for at launches of other files than those looked at here"
 

@@ -263,8 +263,8 @@ static __device__ __forceinline__ void norm_route(const struct route &a, const s
     bar_wait(gpu_shared_at(&m.logits_bar), 0);
     int32_t id = -1;
     if (chooses)
-        id = choose(a, own, there, m.logit[warp], NULL,
-                    [&] { bar_wait(gpu_shared_at(&m.shared_bar), 0); });
+        id = choose<true>(a, own, there, m.logit[warp], NULL,
+                          [&] { bar_wait(gpu_shared_at(&m.shared_bar), 0); });
     bar_wait(gpu_shared_at(&m.shared_bar), 0);
     attn_cluster_wait();
     if (a.r.n_rows == 1) {

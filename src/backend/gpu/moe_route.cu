@@ -175,8 +175,8 @@ static __global__ void __launch_bounds__(THREADS, 1) router_kernel(const struct 
         *a.arrived = 0;
     gpu_obtain();
     for (int32_t row = threadIdx.x / 32; row < a.r.n_rows; row += WARPS)
-        choose(gpu_args(a), row, a.row_seg[row] >= 0, a.r.logits + (int64_t)row * a.r.n_experts,
-               chosen, [] {});
+        choose<false>(gpu_args(a), row, a.row_seg[row] >= 0,
+                      a.r.logits + (int64_t)row * a.r.n_experts, chosen, [] {});
     few_lists(gpu_args(a), chosen, rows);
 }
 
@@ -203,8 +203,8 @@ static __global__ void __launch_bounds__(GROUP * 32) choose_kernel(const struct 
     sv_pdl_wait();
     int32_t id = -1;
     if (row < a.r.n_rows)
-        id = choose(a, row, a.row_seg[row] >= 0, a.r.logits + (int64_t)row * a.r.n_experts, NULL,
-                    [] {});
+        id = choose<false>(a, row, a.row_seg[row] >= 0, a.r.logits + (int64_t)row * a.r.n_experts,
+                           NULL, [] {});
     if (id >= 0)
         atomicOr(rows + id, 1u << warp);
     __syncthreads();
@@ -218,8 +218,7 @@ static __global__ void __launch_bounds__(THREADS) list_kernel(const struct route
 {
     __shared__ uint32_t scratch[WARPS], rows[SV_MAX_EXPERTS];
     __shared__ int32_t first[SV_MAX_EXPERTS]; /* of this group's entries of an expert */
-    const int32_t k = a.r.k, n_groups = (a.r.n_rows + GROUP - 1) / GROUP,
-                  here = (int32_t)blockIdx.x;
+    const int32_t n_groups = (a.r.n_rows + GROUP - 1) / GROUP, here = (int32_t)blockIdx.x;
     uint32_t n_entries = 0, n_active = 0; /* of experts so far */
     sv_pdl_launch();
     sv_pdl_wait();
@@ -253,14 +252,16 @@ static __global__ void __launch_bounds__(THREADS) list_kernel(const struct route
             *a.n_chosen += n_active - (n_active && a.r.shared);
     }
     __syncthreads();
-    const int32_t entry0 = here * GROUP * k, end = min(entry0 + GROUP * k, a.r.n_rows * k);
+    const struct route &again = gpu_args(a);
+    const int32_t k = again.r.k, entry0 = here * GROUP * k,
+                  end = min(entry0 + GROUP * k, again.r.n_rows * k);
     for (int32_t i = entry0 + (int32_t)threadIdx.x; i < end; i += THREADS) {
-        const int32_t e = own_of(a, a.r.expert[i]);
+        const int32_t e = own_of(again, again.r.expert[i]);
         if (e < 0)
             continue;
         const int32_t place = first[e] + __popc(rows[e] & ((1u << i / k % GROUP) - 1));
-        a.r.list[place] = i;
-        a.r.place[i] = place;
+        again.r.list[place] = i;
+        again.r.place[i] = place;
     }
 }
 

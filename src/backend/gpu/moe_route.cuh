@@ -206,8 +206,9 @@ static __device__ __forceinline__ int32_t own_of(const struct route &a, int32_t 
 
 /* The warp's row of these logits, which becomes a sigmoid's scores; lane j gets choice j as a
  * number among this device's, -1 for others' and in a row of padding. near: NULL, or (n_rows, k)
- * where choices go as well. late(): returns once the shared expert's logit has come. */
-template <class LATE>
+ * where choices go as well. late(): returns once the shared expert's logit has come. SORTS: up to
+ * 256 logits are sorted first, which is faster where nothing else is under way, in more code. */
+template <bool SORTS, class LATE>
 static __device__ __forceinline__ int32_t choose(const struct route &a, int32_t row, bool there,
                                                  float *logit, int32_t *near, const LATE &late)
 {
@@ -225,9 +226,13 @@ static __device__ __forceinline__ int32_t choose(const struct route &a, int32_t 
         return -1;
     }
     const uint32_t taken = sigmoid ? keep_groups(a, logit) : 0; /* of this lane's logits */
-    int32_t id = n <= 128   ? sorted_choices<4>(logit, bias, n, k, taken)
-                 : n <= 256 ? sorted_choices<8>(logit, bias, n, k, taken)
-                            : choices(logit, bias, n, k, taken);
+    int32_t id;
+    if (SORTS && n <= 128)
+        id = sorted_choices<4>(logit, bias, n, k, taken);
+    else if (SORTS && n <= 256)
+        id = sorted_choices<8>(logit, bias, n, k, taken);
+    else
+        id = choices(logit, bias, n, k, taken);
     float e = logit[id], sum = 0.0f, by = sigmoid ? a.sigmoid.scale : 1.0f;
     const float top = __shfl_sync(0xffffffffu, e, 0);
     if (!sigmoid)
