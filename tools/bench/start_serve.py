@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Seconds from the start of `salvo serve` to its first answer, by stage: listening, weights loaded, ready, first token.
 
-    bench/start_serve.py LABEL SALVO MODEL_DIR [OPTION...]
+    tools/bench/start_serve.py LABEL SALVO MODEL_DIR [OPTION...]
 
-Prints a line with the seconds, and the program's own account of its start. The server is ended."""
+Prints a line with the seconds, and the program's own account of its start. The server is ended. bench/start_time.sh
+measures `salvo run`, and ranks as processes."""
 import http.client
 import json
 import os
