@@ -37,6 +37,9 @@ bool sv_cuda_present(void); /* a driver and at least one device */
 int sv_hip_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
 bool sv_hip_present(void);
 
+/* ops.c: notes a join, also one that is part of another op. */
+void sv_dev_begin_join(struct sv_dev *dev, enum sv_join kind);
+
 /* ledger.c: what a backend has allocated. Zeros are an empty one. */
 struct sv_ledger_piece {
     const void *p;

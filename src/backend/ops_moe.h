@@ -174,8 +174,6 @@ int sv_dev_random_experts(struct sv_dev *dev, const struct sv_weight *shape, int
                           uint64_t seed, struct sv_experts *out, struct sv_err *err);
 void sv_dev_free_experts(struct sv_dev *dev,
                          struct sv_experts *x); /* not the array, nor the bias */
-/* ops.c: notes a join that is part of another op. */
-void sv_dev_begin_join(struct sv_dev *dev, enum sv_join kind);
 void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p);
 void sv_op_moe_gate_up(struct sv_dev *dev, const struct sv_p_moe_gate_up *p);
 void sv_op_moe_down(struct sv_dev *dev, const struct sv_p_moe_down *p);

@@ -82,15 +82,15 @@ static const struct {
     sv_gemm_run_fn *run;
     sv_gemm_one_open_fn *one_open;
     sv_gemm_one_fn *one;
-    sv_gemm_one_any_open_fn *any_open;
-    sv_gemm_one_fn *any;
+    sv_gemm_one_portable_open_fn *portable_open;
+    sv_gemm_one_fn *portable;
 } codes_sets[] = {{sv_gemm_codes4_open, sv_gemm_codes4, sv_gemm_one4_open, sv_gemm_one4,
-                   sv_gemm_one4_any_open, sv_gemm_one4_any},
+                   sv_gemm_one4_portable_open, sv_gemm_one4_portable},
                   {sv_gemm_codes5_open, sv_gemm_codes5, NULL, NULL, NULL, NULL},
                   {sv_gemm_codes6_open, sv_gemm_codes6, NULL, NULL, NULL, NULL},
                   {sv_gemm_codes7_open, sv_gemm_codes7, NULL, NULL, NULL, NULL},
                   {sv_gemm_codes_open, sv_gemm_codes, sv_gemm_one_open, sv_gemm_one,
-                   sv_gemm_one_any_open, sv_gemm_one_any}};
+                   sv_gemm_one_portable_open, sv_gemm_one_portable}};
 
 int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
 {
@@ -120,7 +120,7 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     for (int32_t bits = 4; bits <= 8 && cu->set == SV_CUDA_SM90 && !rc; bits += 4)
         rc = codes_sets[bits - 4].one_open(err);
     for (int32_t bits = 4; bits <= 8 && cu->set != SV_CUDA_SM90 && !rc; bits += 4)
-        rc = codes_sets[bits - 4].any_open(cu, err);
+        rc = codes_sets[bits - 4].portable_open(cu, err);
     if (!rc && cu->set == SV_CUDA_SM90)
         rc = sv_gemm_one12_open(err);
     if (!rc && cu->codes_packed && most > (int32_t)SV_GEMM_CODES_ROWS)
@@ -178,8 +178,8 @@ static bool run_one(struct sv_cuda *cu, const void *x, int32_t k, const struct s
     if (a->n_rows != 1)
         return false;
     if (a->codes) {
-        sv_gemm_one_fn *const one =
-            cu->set == SV_CUDA_SM90 ? codes_sets[a->codes - 4].one : codes_sets[a->codes - 4].any;
+        sv_gemm_one_fn *const one = cu->set == SV_CUDA_SM90 ? codes_sets[a->codes - 4].one
+                                                            : codes_sets[a->codes - 4].portable;
         return one && one(cu, x, k, a);
     }
     if (cu->set != SV_CUDA_SM90)

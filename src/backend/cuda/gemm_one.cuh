@@ -229,4 +229,20 @@ one_store(const struct sv_gemm_args &a, const struct sv_gemm_item &it, int32_t r
         ((__nv_bfloat16 *)a.y)[it.col0 + row] = __float2bfloat16_rn(v);
 }
 
+/* Strips of 16 weight rows that a launch shares out, gate's alone of gate and up; 0: a product that
+ * kernels for one row do not take. */
+static inline int32_t one_strips(const struct sv_gemm_args *a)
+{
+    int32_t n = 0;
+    if (a->mode == SV_GEMM_ARGMAX)
+        return 0;
+#if SV_GEMM_CODES == 4
+    if (a->n_parts > NVFP4_TABLES)
+        return 0;
+#endif
+    for (int32_t i = 0; i < (a->mode == SV_GEMM_GATED ? 1 : a->n_parts); i++)
+        n += a->part[i].n_bands * 4;
+    return n;
+}
+
 #endif

@@ -15,8 +15,8 @@ typedef bool sv_gemm_one_fn(struct sv_cuda *cu, const void *x, int32_t k,
 sv_gemm_one_open_fn sv_gemm_one_open, sv_gemm_one4_open, sv_gemm_one12_open;
 sv_gemm_one_fn sv_gemm_one, sv_gemm_one4, sv_gemm_one12;
 /* gemm_one_nvidia.cu and gemm_one4_nvidia.cu: likewise, of the portable kernels. */
-typedef int sv_gemm_one_any_open_fn(struct sv_cuda *cu, struct sv_err *err);
-sv_gemm_one_any_open_fn sv_gemm_one_any_open, sv_gemm_one4_any_open;
-sv_gemm_one_fn sv_gemm_one_any, sv_gemm_one4_any;
+typedef int sv_gemm_one_portable_open_fn(struct sv_cuda *cu, struct sv_err *err);
+sv_gemm_one_portable_open_fn sv_gemm_one_portable_open, sv_gemm_one4_portable_open;
+sv_gemm_one_fn sv_gemm_one_portable, sv_gemm_one4_portable;
 
 #endif

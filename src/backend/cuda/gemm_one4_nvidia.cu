@@ -6,6 +6,6 @@
 #include "backend/cuda/gemm_one.h"
 
 #define SV_GEMM_CODES 4
-#define sv_gemm_one_any sv_gemm_one4_any
-#define sv_gemm_one_any_open sv_gemm_one4_any_open
+#define sv_gemm_one_portable sv_gemm_one4_portable
+#define sv_gemm_one_portable_open sv_gemm_one4_portable_open
 #include "backend/cuda/gemm_one_nvidia.cu"

@@ -149,7 +149,7 @@ static int32_t room_of(const struct sv_cuda *cu)
     return (int32_t)cu->smem_block - ONE_STATIC;
 }
 
-int sv_gemm_one_any_open(struct sv_cuda *cu, struct sv_err *err)
+int sv_gemm_one_portable_open(struct sv_cuda *cu, struct sv_err *err)
 {
     const void *fn[] = {(const void *)one_kernel<false>, (const void *)one_kernel<true>};
     int rc = SV_OK;
@@ -160,20 +160,15 @@ int sv_gemm_one_any_open(struct sv_cuda *cu, struct sv_err *err)
     return rc;
 }
 
-bool sv_gemm_one_any(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_gemm_args *a)
+bool sv_gemm_one_portable(struct sv_cuda *cu, const void *x, int32_t k,
+                          const struct sv_gemm_args *a)
 {
     const bool gated = a->mode == SV_GEMM_GATED;
     const int32_t unit = a->split.n_blocks * a->split.n_k / a->split.n_units, both = gated ? 2 : 1;
     const bool nested = a->split.n_units % a->split.n_blocks == 0 && a->split.n_k % unit == 0;
-    struct one_plan p = {0, 0, 1, (a->split.n_k + unit - 1) / unit + !nested, k};
-    if (a->mode == SV_GEMM_ARGMAX || k % 8)
+    struct one_plan p = {one_strips(a), 0, 1, (a->split.n_k + unit - 1) / unit + !nested, k};
+    if (!p.n_strips || k % 8)
         return false;
-#if SV_GEMM_CODES == 4
-    if (a->n_parts > NVFP4_TABLES)
-        return false;
-#endif
-    for (int32_t i = 0; i < (gated ? 1 : a->n_parts); i++)
-        p.n_strips += a->part[i].n_bands * 4;
     const int32_t n_blocks = p.n_strips < cu->n_sms ? p.n_strips : cu->n_sms;
     p.strips = (p.n_strips + n_blocks - 1) / n_blocks;
     if (p.strips * both > ONE_WARPS)

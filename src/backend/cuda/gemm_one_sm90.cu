@@ -167,16 +167,11 @@ bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_g
     const int32_t n_units = a->split.n_units, n_row_blocks = a->split.n_blocks,
                   pieces = n_units % n_row_blocks == 0 ? n_units / n_row_blocks : 0,
                   paired = sv_split_paired(&a->split);
-    struct one_plan p = {0, ONE_GATED_WARPS / 2, gated ? 2 : pieces, k, !gated && paired == 4};
-    if (a->mode == SV_GEMM_ARGMAX || gated != (bool)a->tall ||
+    struct one_plan p = {one_strips(a), ONE_GATED_WARPS / 2, gated ? 2 : pieces, k,
+                         !gated && paired == 4};
+    if (!p.n_strips || gated != (bool)a->tall ||
         (!gated && (!pieces || pieces > ONE_WARPS || (paired && paired != pieces))))
         return false;
-#if SV_GEMM_CODES == 4
-    if (a->n_parts > NVFP4_TABLES)
-        return false;
-#endif
-    for (int32_t i = 0; i < (gated ? 1 : a->n_parts); i++)
-        p.n_strips += a->part[i].n_bands * 4;
     if (!gated)
         p.strips = ONE_WARPS / p.pieces;
     /* All multiprocessors, rather with fewer warps each. */

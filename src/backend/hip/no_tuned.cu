@@ -141,22 +141,17 @@ NEVER(sv_gemm_codes7)
 NEVER_ONE(sv_gemm_one)
 NEVER_ONE(sv_gemm_one4)
 NEVER_ONE(sv_gemm_one12)
-int sv_gemm_one_any_open(struct sv_cuda *, struct sv_err *)
-{
-    return SV_OK;
-}
-int sv_gemm_one4_any_open(struct sv_cuda *, struct sv_err *)
-{
-    return SV_OK;
-}
-bool sv_gemm_one_any(struct sv_cuda *, const void *, int32_t, const struct sv_gemm_args *)
-{
-    return false;
-}
-bool sv_gemm_one4_any(struct sv_cuda *, const void *, int32_t, const struct sv_gemm_args *)
-{
-    return false;
-}
+#define WITHOUT_ONE(run)                                                                           \
+    int run##_open(struct sv_cuda *, struct sv_err *)                                              \
+    {                                                                                              \
+        return SV_OK;                                                                              \
+    }                                                                                              \
+    bool run(struct sv_cuda *, const void *, int32_t, const struct sv_gemm_args *)                 \
+    {                                                                                              \
+        return false;                                                                              \
+    }
+WITHOUT_ONE(sv_gemm_one_portable)
+WITHOUT_ONE(sv_gemm_one4_portable)
 
 bool sv_cuda_norm_route_sm90(struct sv_cuda *, const struct sv_p_router_topk *,
                              const struct route *)
