@@ -470,13 +470,13 @@ static int check_codes(struct binder *b)
 
 /* quantization_config of a model's directory, also of a text model in a wrapper, or modelopt's file
  * of its own; NULL: there is none. */
-static int find_config(const char *dir, json_t **root, const json_t **obj, struct sv_err *err)
+static int find_config(const char *dir, json_t **root, json_t **obj, struct sv_err *err)
 {
     char *path;
     *obj = NULL;
     int rc = sv_dir_json(dir, "config.json", false, &path, root, err);
     sv_free(path);
-    const json_t *const places[] = {*root, json_object_get(*root, "text_config")};
+    json_t *const places[] = {*root, json_object_get(*root, "text_config")};
     for (int i = 0; i < 2 && !rc; i++) {                  /* the inner one counts */
         if (sv_json_has(places[i], "compression_config")) /* the older name */
             *obj = json_object_get(places[i], "compression_config");
@@ -489,6 +489,33 @@ static int find_config(const char *dir, json_t **root, const json_t **obj, struc
     rc = sv_dir_json(dir, "hf_quant_config.json", false, &path, root, err);
     sv_free(path);
     *obj = *root;
+    return rc;
+}
+
+/* GPTQModel writes its settings to quantize_config.json too, and some files have those by layer
+ * only there. */
+static int add_gptq_file(const char *dir, json_t *obj, struct sv_err *err)
+{
+    static const char *const fields[] = {"dynamic", "modules_in_block_to_quantize"};
+    const char *method = json_string_value(json_object_get(obj, "quant_method"));
+    char *path;
+    json_t *root;
+    if (!method || strcmp(method, "gptq") != 0)
+        return SV_OK;
+    int rc = sv_dir_json(dir, "quantize_config.json", false, &path, &root, err);
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && !rc; i++) {
+        json_t *own = json_object_get(obj, fields[i]), *other = json_object_get(root, fields[i]);
+        if (!sv_json_has(root, fields[i]) || json_equal(own, other))
+            continue;
+        if (sv_json_has(obj, fields[i]))
+            rc = sv_fail(err, SV_EMISMATCH, -1,
+                         "%s: '%s' is not that of quantization_config in config.json", path,
+                         fields[i]);
+        else if (json_object_set(obj, fields[i], other))
+            rc = sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    }
+    json_decref(root);
+    sv_free(path);
     return rc;
 }
 
@@ -513,9 +540,10 @@ int sv_quant_bind_by(struct sv_ckpt *c, const json_t *obj, struct sv_err *err)
 
 int sv_quant_bind(struct sv_ckpt *c, const char *dir, struct sv_err *err)
 {
-    json_t *root;
-    const json_t *obj;
+    json_t *root, *obj;
     int rc = find_config(dir, &root, &obj, err);
+    if (!rc && obj)
+        rc = add_gptq_file(dir, obj, err);
     if (!rc && obj && !sv_quant_is_mxfp4(obj)) {
         rc = sv_quant_bind_by(c, obj, err);
         if (rc)

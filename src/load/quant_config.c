@@ -24,16 +24,21 @@ static bool is(const char *s, const char *name)
     return s && !strcmp(s, name);
 }
 
+static int check_names(const json_t *list, const char *field, struct sv_err *err)
+{
+    if (!json_is_array(list))
+        return sv_fail(err, SV_EFORMAT, -1, "'%s' must be a list of names", field);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!json_is_string(json_array_get(list, i)))
+            return sv_fail(err, SV_EFORMAT, -1, "'%s'[%zu] is not a name", field, i);
+    return SV_OK;
+}
+
 /* A list of strings, or NULL when the field is absent or null. */
 static int names_of(const json_t *obj, const char *field, const json_t **out, struct sv_err *err)
 {
     *out = sv_json_has(obj, field) ? json_object_get(obj, field) : NULL;
-    if (*out && !json_is_array(*out))
-        return sv_fail(err, SV_EFORMAT, -1, "'%s' must be a list of names", field);
-    for (size_t i = 0; i < json_array_size(*out); i++)
-        if (!json_is_string(json_array_get(*out, i)))
-            return sv_fail(err, SV_EFORMAT, -1, "'%s'[%zu] is not a name", field, i);
-    return SV_OK;
+    return *out ? check_names(*out, field, err) : SV_OK;
 }
 
 static struct sv_scheme *add(struct sv_quant_config *q, enum sv_quant_code code, int32_t block_rows,
@@ -319,6 +324,54 @@ static int read_awq(struct sv_quant_config *q, const json_t *obj, struct sv_err 
     return rc;
 }
 
+/* Names, or lists of names that were quantized together; NULL: all. */
+static int read_modules(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
+{
+    static const char field[] = "modules_in_block_to_quantize";
+    const json_t *list = json_object_get(obj, field);
+    int rc = SV_OK;
+    if (json_is_array(list) && !json_array_size(list))
+        return SV_OK;
+    if (!json_is_array(json_array_get(list, 0)))
+        return names_of(obj, field, &q->modules, err);
+    q->modules = list;
+    for (size_t i = 0; i < json_array_size(list) && !rc; i++)
+        rc = check_names(json_array_get(list, i), field, err);
+    return rc;
+}
+
+/* Expressions with settings, of which "-:" excludes layers. The others may repeat what holds for
+ * all; what they say of the search for codes, as `sym` and `desc_act`, is not read. */
+static int read_dynamic(struct sv_quant_config *q, const json_t *obj, int64_t bits, int64_t group,
+                        struct sv_err *err)
+{
+    json_t *dynamic = json_object_get(obj, "dynamic"), *own;
+    const char *key;
+    if (!sv_json_has(obj, "dynamic"))
+        return SV_OK;
+    if (!json_is_object(dynamic))
+        return sv_fail(err, SV_EFORMAT, -1, "'dynamic' must be an object");
+    q->dynamic = dynamic;
+    json_object_foreach(dynamic, key, own) {
+        int64_t own_bits = bits, own_group = group;
+        if (!strncmp(key, "-:", 2))
+            continue;
+        int rc = json_is_object(own) ? sv_json_int_opt(own, "bits", 1, 64, &own_bits, err)
+                                     : sv_fail(err, SV_EFORMAT, -1, "not an object");
+        if (!rc)
+            rc = sv_json_int_opt(own, "group_size", -1, INT32_MAX, &own_group, err);
+        if (!rc && (own_bits != bits || own_group != group))
+            rc = sv_fail(err, SV_EUNSUPPORTED, -1,
+                         "%lld bits in groups of %lld are not supported beside %lld in groups of "
+                         "%lld",
+                         (long long)own_bits, (long long)own_group, (long long)bits,
+                         (long long)group);
+        if (rc)
+            return sv_err_prefix(err, "'dynamic', '%.100s'", key);
+    }
+    return SV_OK;
+}
+
 static int read_gptq(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
 {
     const char *format = "gptq";
@@ -332,8 +385,10 @@ static int read_gptq(struct sv_quant_config *q, const json_t *obj, struct sv_err
         rc = refuse("checkpoint_format", format, err);
     if (!rc && bits != 4 && bits != 8)
         rc = refuse("bits", "other than 4 and 8 of GPTQ", err);
-    if (!rc && json_object_size(json_object_get(obj, "dynamic")))
-        rc = refuse("dynamic", "(layers with other settings)", err);
+    if (!rc)
+        rc = read_modules(q, obj, err);
+    if (!rc)
+        rc = read_dynamic(q, obj, bits, group, err);
     if (rc)
         return rc;
     struct sv_scheme *s =
@@ -387,17 +442,20 @@ static const char *const before[] = {"model.", "", "language_model.model.", "lan
                                      "model.language_model."};
 enum { N_BEFORE = sizeof before / sizeof before[0] };
 
-/* Whether a regular expression matches one of the layer's names from its start. */
-static int regex_matches(const char *pattern, const char *layer, bool *yes, struct sv_err *err)
+/* Whether entry, a mark of n_mark bytes and a regular expression, matches one of the layer's names
+ * from its start. */
+static int regex_matches(const char *entry, size_t n_mark, const char *layer, bool *yes,
+                         struct sv_err *err)
 {
+    const char *pattern = entry + n_mark;
     char full[512];
     int code;
     PCRE2_SIZE at;
     pcre2_code *re =
         pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED, &code, &at, NULL);
     if (!re)
-        return sv_fail(err, SV_EFORMAT, -1, "'re:%.80s' is no regular expression (at %zu)", pattern,
-                       at);
+        return sv_fail(err, SV_EFORMAT, -1, "'%.80s' is no regular expression (at %zu)", entry,
+                       n_mark + at);
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
     code = PCRE2_ERROR_NOMATCH;
     for (int k = 0; k < N_BEFORE && code == PCRE2_ERROR_NOMATCH; k++) {
@@ -410,7 +468,7 @@ static int regex_matches(const char *pattern, const char *layer, bool *yes, stru
     *yes = code >= 0;
     return code >= 0 || code == PCRE2_ERROR_NOMATCH
                ? SV_OK
-               : sv_fail(err, SV_EUNSUPPORTED, -1, "'re:%.80s' takes too long on '%.80s'", pattern,
+               : sv_fail(err, SV_EUNSUPPORTED, -1, "'%.80s' takes too long on '%.80s'", entry,
                          layer);
 }
 
@@ -438,19 +496,24 @@ static bool entry_matches(const struct sv_quant_config *q, const char *entry, co
     }
 }
 
-/* Whether a list names the layer; *entry: the match. */
+/* Whether a list of names, or of such lists, names the layer; *entry: the match. */
 static int list_matches(const struct sv_quant_config *q, const json_t *list, const char *layer,
                         const char **entry, struct sv_err *err)
 {
     char full[512];
     *entry = NULL;
     for (size_t i = 0; i < json_array_size(list) && !*entry; i++) {
-        const char *name = json_string_value(json_array_get(list, i));
-        const bool regex = q->method == SV_QUANT_CT && !strncmp(name, "re:", 3);
+        const json_t *item = json_array_get(list, i);
+        const char *name = json_string_value(item);
+        const bool regex = name && q->method == SV_QUANT_CT && !strncmp(name, "re:", 3);
         bool yes = false;
-        int rc = regex ? regex_matches(name + 3, layer, &yes, err) : SV_OK;
+        int rc = !name   ? list_matches(q, item, layer, entry, err)
+                 : regex ? regex_matches(name, 3, layer, &yes, err)
+                         : SV_OK;
         if (rc)
             return rc;
+        if (!name)
+            continue;
         for (int k = 0; k < N_BEFORE && !yes && !regex; k++) {
             snprintf(full, sizeof full, "%s%s", before[k], layer);
             yes = entry_matches(q, name, full);
@@ -494,13 +557,39 @@ static int scheme_of_layer(const struct sv_quant_config *q, const char *layer,
     return rc;
 }
 
+/* GPTQ: *entry: the expression or field that excludes the layer, or NULL. As in GPTQModel the first
+ * expression that matches decides. */
+static int excluded(const struct sv_quant_config *q, const char *layer, const char **entry,
+                    struct sv_err *err)
+{
+    json_t *value;
+    const char *key;
+    int rc = SV_OK;
+    json_object_foreach((json_t *)(uintptr_t)q->dynamic, key, value) {
+        const bool minus = !strncmp(key, "-:", 2);
+        bool yes;
+        rc = regex_matches(key, minus || !strncmp(key, "+:", 2) ? 2 : 0, layer, &yes, err);
+        *entry = !rc && yes && minus ? key : NULL;
+        if (rc || *entry)
+            return rc;
+        if (yes)
+            break;
+    }
+    if (q->modules && strcmp(layer, "lm_head") != 0) { /* which is in no block */
+        rc = list_matches(q, q->modules, layer, entry, err);
+        *entry = *entry ? NULL : "modules_in_block_to_quantize";
+    }
+    return rc;
+}
+
 int sv_quant_config_scheme(const struct sv_quant_config *q, const char *layer,
                            const struct sv_scheme **scheme, const char **why, struct sv_err *err)
 {
-    const char *entry;
+    const char *entry = NULL;
     *scheme = NULL;
     *why = "";
-    int rc = list_matches(q, q->ignore, layer, &entry, err);
+    int rc = q->method == SV_QUANT_GPTQ ? excluded(q, layer, &entry, err)
+                                        : list_matches(q, q->ignore, layer, &entry, err);
     if (rc || entry) {
         *why = entry ? entry : "";
         return rc;

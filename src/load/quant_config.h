@@ -33,8 +33,10 @@ struct sv_quant_config {
     struct sv_scheme scheme[SV_MAX_SCHEMES];
     const json_t *targets[SV_MAX_SCHEMES]; /* names, or NULL: every linear layer */
     int32_t n_schemes;
-    const json_t *ignore;  /* names of layers that are not quantized, or NULL */
-    const json_t *layers;  /* modelopt: an algorithm for each layer by name, or NULL */
+    const json_t *ignore; /* names of layers that are not quantized, or NULL */
+    const json_t *layers; /* modelopt: an algorithm for each layer by name, or NULL */
+    /* GPTQ: expressions, of which "-:" excludes layers; modules that are quantized, NULL: all */
+    const json_t *dynamic, *modules;
     bool zero_is_less_one; /* GPTQ: zero points are stored minus one */
 };
 /* gpt-oss's own method, whose tensors are stacked experts: packed.c reads them. */

@@ -7,6 +7,7 @@
 #include "load/fake.h"
 #include "load/quant_config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char *const names[] = {"fp8_block", "ct_fp8_tensor", "ct_int8",  "ct_int4",
@@ -29,6 +30,12 @@ static const char *variant(const char *name, const char *patch, const char *from
 {
     struct sv_buf b;
     const char *dir = fake_dir("variant");
+    static const char *const others[] = {"hf_quant_config.json", "quantize_config.json"};
+    for (int i = 0; i < 2; i++) { /* of the test before */
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", dir, others[i]);
+        remove(path);
+    }
     read_golden(&b, name, "config.json");
     char *text = fake_json(b.data, patch);
     fake_puts(dir, "config.json", text);
@@ -292,12 +299,6 @@ static const struct {
      "",
      SV_EUNSUPPORTED,
      {"'bits'", "GPTQ"}},
-    {"gptq",
-     "{\"quantization_config\": {\"dynamic\": {\"-:.*down.*\": {}}}}",
-     "",
-     "",
-     SV_EUNSUPPORTED,
-     {"'dynamic'", "quantization_config"}},
     {"awq",
      "{\"quantization_config\": {\"version\": \"gemv\"}}",
      "",
@@ -398,11 +399,63 @@ static void a_named_layer_is_of_its_group(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
-/* Tensors of attention from one golden directory and the others from another, or all from one; of
- * "weight_scale" with one number the shape is as given, where it is. */
-static const char *joined(const char *attn, const char *rest, const char *patch, const char *shape)
+/* A made-up checkpoint of golden ones. */
+struct change {
+    const char *attn, *rest; /* directories of attention's tensors and of the others */
+    const char *patch;       /* of rest's config.json */
+    const char *plain;       /* projections with this in their names are not quantized */
+    const char *from, *to;   /* ends of names */
+    const char *shape;       /* of scales with one number */
+    const char *file, *text; /* another file */
+};
+
+/* Codes become a plain matrix of zeros, and other parts go. */
+static bool make_plain(char *name, json_t *info, size_t *size)
 {
-    const char *dir = variant(rest, patch, "", ""), *const names_of[] = {attn, rest};
+    static const char *const codes[] = {".weight", ".weight_packed", ".qweight"};
+    char *end = strrchr(name, '.');
+    const bool down = strstr(name, ".down_");
+    const int cols = down ? 96 : 64, rows = strstr(name, ".mlp.") && !down               ? 96
+                                            : strstr(name, ".k_") || strstr(name, ".v_") ? 32
+                                                                                         : 64;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(end, codes[i]) != 0)
+            continue;
+        strcpy(end, ".weight");
+        json_object_set_new(info, "dtype", json_string("BF16"));
+        json_object_set_new(info, "shape", json_pack("[ii]", rows, cols));
+        *size = 2 * (size_t)(rows * cols);
+        return true;
+    }
+    return false;
+}
+
+/* One tensor of a golden file, whose data begin at bytes, if it is kept. */
+static void put_changed(json_t *head, struct sv_buf *data, const struct change *c, const char *key,
+                        json_t *info, const char *bytes)
+{
+    char name[128], zeros[2 * 96 * 64] = {0};
+    json_t *ends = json_object_get(info, "data_offsets");
+    const size_t at = (size_t)json_integer_value(json_array_get(ends, 0));
+    size_t size = (size_t)json_integer_value(json_array_get(ends, 1)) - at;
+    const bool plain = c->plain && strstr(key, c->plain) && strstr(key, "_proj.");
+    snprintf(name, sizeof name, "%s", key);
+    if (plain && !make_plain(name, info, &size))
+        return;
+    char *end = c->from ? strstr(name, c->from) : NULL;
+    if (end && !end[strlen(c->from)])
+        snprintf(end, sizeof name - (size_t)(end - name), "%s", c->to);
+    if (c->shape && size == 4 && strstr(key, ".weight_scale"))
+        json_object_set_new(info, "shape", json_loads(c->shape, 0, NULL));
+    json_array_set_new(ends, 0, json_integer((json_int_t)data->len));
+    json_array_set_new(ends, 1, json_integer((json_int_t)(data->len + size)));
+    sv_buf_append(data, plain ? zeros : bytes + at, size);
+    json_object_set(head, name, info);
+}
+
+static const char *changed(const struct change *c)
+{
+    const char *dir = variant(c->rest, c->patch, "", ""), *const names_of[] = {c->attn, c->rest};
     struct sv_buf data, all;
     json_t *head = json_object();
     sv_buf_init(&data);
@@ -412,21 +465,13 @@ static const char *joined(const char *attn, const char *rest, const char *patch,
         uint64_t n;
         const char *key;
         json_t *info;
-        read_golden(&b, names_of[k], "model.safetensors");
+        read_golden(&b, names_of[k] ? names_of[k] : c->rest, "model.safetensors");
         memcpy(&n, b.data, 8);
         json_t *root = json_loadb(b.data + 8, n, 0, NULL);
+        json_object_del(root, "__metadata__");
         json_object_foreach(root, key, info) {
-            json_t *ends = json_object_get(info, "data_offsets");
-            if (!ends || (strstr(key, ".self_attn.") == NULL) != k)
-                continue;
-            const size_t from = (size_t)json_integer_value(json_array_get(ends, 0)),
-                         size = (size_t)json_integer_value(json_array_get(ends, 1)) - from;
-            json_array_set_new(ends, 0, json_integer((json_int_t)data.len));
-            json_array_set_new(ends, 1, json_integer((json_int_t)(data.len + size)));
-            sv_buf_append(&data, b.data + 8 + n + from, size);
-            if (shape && size == 4 && strstr(key, ".weight_scale"))
-                json_object_set_new(info, "shape", json_loads(shape, 0, NULL));
-            json_object_set(head, key, info);
+            if ((strstr(key, ".self_attn.") == NULL) == k)
+                put_changed(head, &data, c, key, info, b.data + 8 + n);
         }
         json_decref(root);
         sv_buf_fini(&b);
@@ -437,6 +482,8 @@ static const char *joined(const char *attn, const char *rest, const char *patch,
     sv_buf_append(&all, text, n);
     sv_buf_append(&all, data.data, data.len);
     fake_put(dir, "model.safetensors", all.data, all.len);
+    if (c->file)
+        fake_puts(dir, c->file, c->text);
     sv_free(text);
     json_decref(head);
     sv_buf_fini(&data);
@@ -444,12 +491,159 @@ static const char *joined(const char *attn, const char *rest, const char *patch,
     return dir;
 }
 
+#define CONFIG(fields) "{\"quantization_config\": {" fields "}}"
+/* Published, Qwen3.5-27B-GPTQ-Int4. */
+#define DYNAMIC                                                                                    \
+    "\"dynamic\": {\"lm_head\": {}, \"model.language_model.embed_tokens\": {}, "                   \
+    "\"-:.*attn.*\": {}, \"-:.*shared_expert.*\": {}, \"-:.*mtp.*\": {}, \"-:.*visual.*\": {}}"
+#define MODULES "\"modules_in_block_to_quantize\": "
+static const struct {
+    struct change c;
+    enum sv_quant_code q, up, down; /* SV_CODE_NONE: plain */
+} good[] = {
+    {{.rest = "gptq", .patch = CONFIG(DYNAMIC), .plain = "self_attn"},
+     SV_CODE_NONE,
+     SV_CODE_GPTQ4,
+     SV_CODE_GPTQ4},
+    /* the first expression that matches decides, and may repeat what holds for all */
+    {{.rest = "gptq",
+      .patch = CONFIG("\"dynamic\": {\"+:.*\\\\.up_proj\": {\"bits\": 4, \"sym\": true}, "
+                      "\".*gate_proj\": {\"group_size\": 32}, \"-:.*mlp.*\": {\"bits\": 3}}"),
+      .plain = "down"},
+     SV_CODE_GPTQ4,
+     SV_CODE_GPTQ4,
+     SV_CODE_NONE},
+    {{.rest = "gptq8_v2",
+      .patch = CONFIG(MODULES "[[\"mlp.gate_proj\", \"mlp.up_proj\"], [\"mlp.down_proj\"]], "
+                              "\"dynamic\": null"),
+      .plain = "self_attn"},
+     SV_CODE_NONE,
+     SV_CODE_GPTQ8,
+     SV_CODE_GPTQ8},
+    {{.rest = "gptq", .patch = CONFIG(MODULES "[\"self_attn\"]"), .plain = "mlp"},
+     SV_CODE_GPTQ4,
+     SV_CODE_NONE,
+     SV_CODE_NONE},
+    {{.rest = "gptq", .patch = CONFIG(MODULES "[]")}, SV_CODE_GPTQ4, SV_CODE_GPTQ4, SV_CODE_GPTQ4},
+    /* by layer in a file of its own, also if both say it */
+    {{.rest = "gptq",
+      .patch = "{}",
+      .plain = "down",
+      .file = "quantize_config.json",
+      .text = "{\"bits\": 4, \"dynamic\": {\"-:model.layers.0.mlp.down\": {}}}"},
+     SV_CODE_GPTQ4,
+     SV_CODE_GPTQ4,
+     SV_CODE_NONE},
+    {{.rest = "gptq",
+      .patch = CONFIG("\"dynamic\": {\"-:.*down\": {}}"),
+      .plain = "down",
+      .file = "quantize_config.json",
+      .text = "{\"dynamic\": {\"-:.*down\": {}}, " MODULES "null}"},
+     SV_CODE_GPTQ4,
+     SV_CODE_GPTQ4,
+     SV_CODE_NONE},
+    {{.rest = "awq", .patch = "{}", .file = "quantize_config.json", .text = "{\"dynamic\": 1}"},
+     SV_CODE_AWQ,
+     SV_CODE_AWQ,
+     SV_CODE_AWQ},
+};
+
+static void these_are_accepted(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        struct sv_ckpt c;
+        struct sv_err err = {0};
+        const char *dir = changed(&good[i].c);
+        fake_expect(open_target(dir, &err), SV_OK, &err, "", good[i].c.patch);
+        assert_int_equal(sv_ckpt_open(&c, dir, &err), SV_OK);
+        const enum sv_quant_code want[] = {good[i].q, good[i].up, good[i].down};
+        static const char *const of[] = {"self_attn.q", "mlp.up", "mlp.down"};
+        for (int k = 0; k < 3; k++) {
+            char name[64];
+            snprintf(name, sizeof name, "layers.0.%s_proj.weight", of[k]);
+            assert_int_equal(sv_ckpt_find(&c, name)->quant.code, want[k]);
+        }
+        sv_ckpt_close(&c);
+        assert_int_equal(sv_alloc_live(), 0);
+    }
+}
+
+static void gptq_by_layer_must_agree(void **state)
+{
+    static const struct {
+        struct change c;
+        int code;
+        const char *part[2];
+    } cases[] = {
+        {{.rest = "gptq", .patch = "{}", .plain = "down"},
+         SV_EMISMATCH,
+         {"'layers.0.mlp.down_proj' is gptq-4", "is not quantized"}},
+        {{.rest = "gptq", .patch = CONFIG(DYNAMIC)},
+         SV_EMISMATCH,
+         {"k_proj.qweight' holds i32", "'-:.*attn.*'"}},
+        {{.rest = "gptq", .patch = CONFIG("\"dynamic\": {\"-:down\": {}}"), .plain = "down"},
+         SV_EMISMATCH, /* matched from the start */
+         {"'layers.0.mlp.down_proj' is gptq-4", "is not quantized"}},
+        {{.rest = "gptq", .patch = CONFIG(MODULES "[[\"mlp.up_proj\"]]"), .plain = "attn"},
+         SV_EMISMATCH,
+         {"down_proj.qweight' holds i32", "'modules_in_block_to_quantize'"}},
+        {{.rest = "gptq", .patch = CONFIG(MODULES "[[\"mlp\"]]"), .plain = "_proj"},
+         SV_EMISMATCH,
+         {"'layers.0.mlp.down_proj' is gptq-4", "is not quantized"}},
+        {{.rest = "gptq", .patch = CONFIG(MODULES "[[\"mlp\"], \"self_attn\"]")},
+         SV_EFORMAT,
+         {"'modules_in_block_to_quantize' must be a list", ""}},
+        {{.rest = "gptq", .patch = CONFIG(MODULES "[\"mlp\", 1]")},
+         SV_EFORMAT,
+         {"'modules_in_block_to_quantize'[1] is not a name", ""}},
+        {{.rest = "gptq", .patch = CONFIG("\"dynamic\": {\"+:.*down.*\": {\"bits\": 8}}")},
+         SV_EUNSUPPORTED,
+         {"'dynamic', '+:.*down.*'", "8 bits in groups of 32 are not supported beside 4"}},
+        {{.rest = "gptq", .patch = CONFIG("\"dynamic\": {\".*up.*\": {\"group_size\": -1}}")},
+         SV_EUNSUPPORTED,
+         {"'dynamic', '.*up.*'", "4 bits in groups of -1"}},
+        {{.rest = "gptq", .patch = CONFIG("\"dynamic\": {\".*up.*\": false}")},
+         SV_EFORMAT,
+         {"'dynamic', '.*up.*'", "not an object"}},
+        {{.rest = "gptq", .patch = CONFIG("\"dynamic\": [\"-:.*\"]")},
+         SV_EFORMAT,
+         {"'dynamic' must be an object", ""}},
+        {{.rest = "gptq", .patch = CONFIG("\"dynamic\": {\"-:(\": {}}")},
+         SV_EFORMAT,
+         {"'-:(' is no regular expression (at 3)", ""}},
+        {{.rest = "gptq",
+          .patch = "{}",
+          .file = "quantize_config.json",
+          .text = "{\"dynamic\": {\"-:.*down\": {}}}"},
+         SV_EMISMATCH,
+         {"down_proj.qweight' holds i32", "'-:.*down'"}},
+        {{.rest = "gptq",
+          .patch = CONFIG("\"dynamic\": {\"-:.*up\": {}}"),
+          .file = "quantize_config.json",
+          .text = "{\"dynamic\": {\"-:.*down\": {}}}"},
+         SV_EMISMATCH,
+         {"quantize_config.json: 'dynamic'", "config.json"}},
+        {{.rest = "gptq", .patch = "{}", .file = "quantize_config.json", .text = "{"},
+         SV_EFORMAT,
+         {"quantize_config.json", ""}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sv_err err = {0};
+        const int rc = open_target(changed(&cases[i].c), &err);
+        for (int k = 0; k < 2; k++)
+            fake_expect(rc, cases[i].code, &err, cases[i].part[k], cases[i].c.patch);
+        assert_int_equal(sv_alloc_live(), 0);
+    }
+}
+
 static void modelopt_by_layer(void **state)
 {
     static const struct {
         const char *attn, *rest, *algo, *shape;
         enum sv_quant_code code[2];
-    } good[] = {
+    } mixed[] = {
         {"ct_fp8_tensor",
          "modelopt_nvfp4",
          "\"MIXED_PRECISION\", \"kv_cache_quant_algo\": \"FP8\", \"exclude_modules\": [\"lm_head\"], "
@@ -470,18 +664,19 @@ static void modelopt_by_layer(void **state)
          {SV_CODE_F8, SV_CODE_F8}},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+    for (size_t i = 0; i < sizeof mixed / sizeof mixed[0]; i++) {
         struct sv_ckpt c;
         struct sv_err err = {0};
         char patch[640];
-        snprintf(patch, sizeof patch, "%s%s", MODELOPT, good[i].algo);
-        const char *dir = joined(good[i].attn, good[i].rest, patch, good[i].shape);
+        snprintf(patch, sizeof patch, "%s%s", MODELOPT, mixed[i].algo);
+        const char *dir = changed(&(struct change){
+            .attn = mixed[i].attn, .rest = mixed[i].rest, .patch = patch, .shape = mixed[i].shape});
         fake_expect(open_target(dir, &err), SV_OK, &err, "", patch);
         assert_int_equal(sv_ckpt_open(&c, dir, &err), SV_OK);
         const struct sv_host_tensor *q = sv_ckpt_find(&c, "layers.0.self_attn.q_proj.weight"),
                                     *up = sv_ckpt_find(&c, "layers.0.mlp.up_proj.weight");
-        assert_int_equal(q->quant.code, good[i].code[0]);
-        assert_int_equal(up->quant.code, good[i].code[1]);
+        assert_int_equal(q->quant.code, mixed[i].code[0]);
+        assert_int_equal(up->quant.code, mixed[i].code[1]);
         assert_int_equal(q->quant.block_rows, i == 0 ? 64 : i == 1 ? 1 : 128);
         sv_ckpt_close(&c);
     }
@@ -558,5 +753,6 @@ static void every_fault_is_survived(void **state)
 SV_TEST_MAIN(cmocka_unit_test(good_ones_hold_what_the_configuration_implies),
              cmocka_unit_test(both_sides_are_named),
              cmocka_unit_test(caches_in_8_bit_floats_are_accepted),
+             cmocka_unit_test(these_are_accepted), cmocka_unit_test(gptq_by_layer_must_agree),
              cmocka_unit_test(modelopt_by_layer), cmocka_unit_test(a_named_layer_is_of_its_group),
              cmocka_unit_test(values_must_exist), cmocka_unit_test(every_fault_is_survived))
