@@ -321,7 +321,29 @@ static int show_tokenizer(const char *dir, const struct sv_config *cfg)
     return SV_CLI_OK;
 }
 
-/* ---------------------------------------------------------------- */
+/* ---------------------------------------------------------------- check */
+
+struct files {
+    const struct sv_ckpt *c;
+    struct sv_err *err;
+};
+
+/* Scales of MXFP4 experts, which are otherwise read when a model is opened. */
+static int check_scales(void *user, const struct sv_tensor_spec *spec)
+{
+    const struct files *f = user;
+    struct sv_packed p;
+    return spec->pack == SV_PACK_MXFP4 ? sv_packed_find(&p, f->c, spec, f->err) : SV_OK;
+}
+
+static int check(const struct sv_ckpt *c, struct sv_draft_config *d, bool draft, struct sv_err *err)
+{
+    struct files f = {c, err};
+    if (draft)
+        return sv_ckpt_check_draft(c, d, err);
+    int rc = sv_ckpt_check_target(c, &d->base, err);
+    return rc ? rc : sv_config_each_tensor(&d->base, 0, check_scales, &f);
+}
 
 static int info(const char *dir)
 {
@@ -352,9 +374,8 @@ static int info(const char *dir)
         code = SV_CLI_FAIL;
     if (!draft)
         show_images(dir, &d.base, &c);
-    rc = draft ? sv_ckpt_check_draft(&c, &d, &err) : sv_ckpt_check_target(&c, &d.base, &err);
-    if (rc)
-        code = sv_cli_fail("%s", err.msg);
+    if (check(&c, &d, draft, &err))
+        code = sv_cli_fail("%s: %s", dir, err.msg);
     sv_ckpt_close(&c);
     return code;
 }

@@ -411,7 +411,9 @@ int sv_quantize_model(const char *dir, enum sv_quant_code code, const char *out,
     struct sv_model_source m = {
         .dir = dir, .cfg = &d->base, .draft = draft ? d : NULL, .told = told, .user = user};
     rc = draft ? sv_ckpt_check_draft(&ckpt, d, err) : sv_ckpt_check_target(&ckpt, &d->base, err);
-    if (!rc)
+    if (rc)
+        sv_err_prefix(err, "%s", dir);
+    else
         rc = write_from(&m, &ckpt, code, out, err);
     sv_ckpt_close(&ckpt);
     sv_free(d);

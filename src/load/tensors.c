@@ -407,6 +407,8 @@ static const char *reason_of(const char *name, bool draft)
         {"weight_scale", "config.json has no quantization_config that asks for it", false},
         {"weight_packed", "config.json has no quantization_config that asks for it", false},
         {"qweight", "config.json has no quantization_config that asks for it", false},
+        {"_proj_blocks", "config.json has no quantization_config that asks for it", false},
+        {"_proj_scales", "config.json has no quantization_config that asks for it", false},
         {"lora_", "adapters must be merged first", false},
         {"_proj.bias", "the configuration says there is no bias", false},
         {"_norm.weight", "the architecture has no such norm", false},

@@ -51,6 +51,24 @@ run 1 info "$tmp/cut"
 out_says Qwen3ForCausalLM
 err_says model.safetensors
 
+# Tensors that do not fit: the directory is named.
+cp -r "$tiny/gptoss_mxfp4" "$tmp/oss" && chmod -R u+w "$tmp/oss"
+perl -pi -e 's/"quantization_config"/"unknown"/' "$tmp/oss/config.json"
+run 1 info "$tmp/oss"
+err_says "$tmp/oss: tensor 'layers.0.mlp.experts.gate_up_proj'"
+err_says "_blocks' is not expected: config.json has no quantization_config that asks for it"
+cp "$tiny/gptoss_mxfp4/config.json" "$tmp/oss/config.json"
+perl -e '
+    open my $f, "+<:raw", $ARGV[0] or die;
+    read $f, my $n, 8;
+    read $f, my $header, unpack("Q<", $n);
+    $header =~ /layers\.1\.mlp\.experts\.down_proj_scales[^}]*"data_offsets":\[(\d+)/ or die;
+    seek $f, 8 + unpack("Q<", $n) + $1, 0;
+    print $f "\xff";
+' "$tmp/oss/model.safetensors"
+run 1 info "$tmp/oss"
+err_says "layers.1.mlp.experts.down_proj_scales': scale 0 is 255, at most 252 is possible"
+
 # ---- check
 
 run 0 check -m "$target" -d "$draft" -n 48
