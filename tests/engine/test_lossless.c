@@ -260,8 +260,8 @@ static void on_packed_int8(enum sv_isa isa, enum sv_data_type dtype, bool sample
     arranged(few_arrangements, N_FEW, &pair, isa, dtype, sampled, n, VOCAB);
 }
 
-/* Every other format, on models of 64 to 96 tokens: what expands codes gives a row the same bits in
- * a block and alone. */
+/* Every other format, of experts too, on models of 64 to 96 tokens: what expands codes gives a row
+ * the same bits in a block and alone. */
 static void on_formats(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
 {
     static const struct {
@@ -276,6 +276,12 @@ static void on_formats(enum sv_isa isa, enum sv_data_type dtype, bool sampled, i
                   {"quant/ct_mixed", 3, false}, /* FP8 rows; int4 with zero points and act-order */
                   {"quant/ct_nvfp4", 3, false},
                   {"quant/ct_mxfp4", 3, false},
+                  {"quant/moe_ct_int4", 3, false}, /* with zero points */
+                  {"quant/moe_ct_nvfp4", 3, false},
+                  {"quant/moe_modelopt", 3, false},
+                  {"quant/moe_awq", 3, false},
+                  {"quant/moe_gptq", 3, false},
+                  {"quant/moe_gptq_order", 3, false},
                   /* Q4_0, Q4_K, Q5_K, Q6_K, IQ4_NL, Q8_0, MXFP4 */
                   {"gguf/llama_mix.gguf", 0, false},
                   {"gguf/qwen3_moe_mix.gguf", 0, false}};

@@ -149,6 +149,12 @@ MODEL_TEST(modelopt_nvfp4, "quant/modelopt_nvfp4", "quant/modelopt_nvfp4")
 MODEL_TEST(awq, "quant/awq", "quant/awq")
 MODEL_TEST(gptq, "quant/gptq", "quant/gptq")
 MODEL_TEST(gptq8_v2, "quant/gptq8_v2", "quant/gptq8_v2")
+MODEL_TEST(moe_ct_int4, "quant/moe_ct_int4", "quant/moe_ct_int4")
+MODEL_TEST(moe_ct_nvfp4, "quant/moe_ct_nvfp4", "quant/moe_ct_nvfp4")
+MODEL_TEST(moe_modelopt, "quant/moe_modelopt", "quant/moe_modelopt")
+MODEL_TEST(moe_awq, "quant/moe_awq", "quant/moe_awq")
+MODEL_TEST(moe_gptq, "quant/moe_gptq", "quant/moe_gptq")
+MODEL_TEST(moe_gptq_order, "quant/moe_gptq_order", "quant/moe_gptq_order")
 GOLDEN_TEST(qwen3_5_bf16)
 GOLDEN_TEST(qwen3_next_bf16)
 GOLDEN_TEST(qwen3_5_moe_bf16)
@@ -367,7 +373,10 @@ SV_TEST_MAIN(cmocka_unit_test(qwen3_f32), cmocka_unit_test(qwen3_odd_bf16),
              cmocka_unit_test(ct_fp8_tensor), cmocka_unit_test(ct_int8), cmocka_unit_test(ct_int4),
              cmocka_unit_test(ct_mixed), cmocka_unit_test(ct_nvfp4), cmocka_unit_test(ct_mxfp4),
              cmocka_unit_test(modelopt_nvfp4), cmocka_unit_test(awq), cmocka_unit_test(gptq),
-             cmocka_unit_test(gptq8_v2), cmocka_unit_test(qwen3_5_bf16),
+             cmocka_unit_test(gptq8_v2), cmocka_unit_test(moe_ct_int4),
+             cmocka_unit_test(moe_ct_nvfp4), cmocka_unit_test(moe_modelopt),
+             cmocka_unit_test(moe_awq), cmocka_unit_test(moe_gptq),
+             cmocka_unit_test(moe_gptq_order), cmocka_unit_test(qwen3_5_bf16),
              cmocka_unit_test(qwen3_next_bf16), cmocka_unit_test(qwen3_5_moe_bf16),
              cmocka_unit_test(qwen3_vl_bf16), cmocka_unit_test(qwen3_vl_moe_bf16),
              cmocka_unit_test(qwen3_5_vl_bf16), cmocka_unit_test(deepseek_bf16),

@@ -7,6 +7,7 @@ of transformers' fp8, compressed-tensors, modelopt, AWQ and GPTQ.
 import json
 import os
 import shutil
+import sys
 
 import numpy as np
 import torch
@@ -148,31 +149,59 @@ CASES = {
              [("", columns("gptq", 32, order=True))]),
     "gptq8_v2": ({"quant_method": "gptq", "bits": 8, "group_size": -1, "desc_act": False, "checkpoint_format": "gptq_v2"}, None),
 }
+NO_ROUTER = ["lm_head", "re:.*mlp\\.gate$"]
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "checkpoint_format": "gptq"}
+# the same with a mixture of experts
+MOE_CASES = {
+    "moe_ct_int4": (ct([(LINEAR, weights(4, "int", "group", 32, False))], "pack-quantized", NO_ROUTER), [("", packed(4, 32, True))]),
+    "moe_ct_nvfp4": (ct([(LINEAR, weights(4, "float", "tensor_group", 16))], "nvfp4-pack-quantized", NO_ROUTER),
+                     [("", e2m1(16, ("weight_packed", "weight_scale", "weight_global_scale"), True))]),
+    "moe_modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
+                      "ignore": ["lm_head", "model.layers.*.mlp.gate"]},
+                     [("", e2m1(16, ("weight", "weight_scale", "weight_scale_2")))]),
+    "moe_awq": ({"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm",
+                 "modules_to_not_convert": ["mlp.gate."]}, [("", columns("awq", 32))]),
+    "moe_gptq": ({**GPTQ, "desc_act": False, "dynamic": {"lm_head": {}, "-:.*attn.*": {}}},
+                 [("self_attn", None), ("", columns("gptq", 32))]),
+    "moe_gptq_order": ({**GPTQ, "desc_act": True}, [("", columns("gptq", 32, order=True))]),
+}
 
 
-def write(name, quant, rules):
+def write(name, quant, rules, moe=False):
     path = os.path.join(OUT, name)
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
-    cls, cfg = make_targets.qwen3(hidden_size=64, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
-                                  intermediate_size=96, vocab_size=64, tie_word_embeddings=False)
+    sizes = dict(hidden_size=64, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=32, intermediate_size=96,
+                 vocab_size=64, tie_word_embeddings=False)
+    cls, cfg = make_targets.qwen3_moe(**sizes, moe_intermediate_size=64, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True,
+                                      rope_parameters=make_targets.rope(1e6)) if moe else make_targets.qwen3(**sizes)
     cfg._attn_implementation = "eager"
     torch.manual_seed(1)
     model = make_targets.spread(cls(cfg), 3).bfloat16()
     model.save_pretrained(path)
     stored, values = {}, {}
-    for key, t in model.state_dict().items():
+
+    def store(key, t):
+        """-> the value of each weight"""
         layer = key.rsplit(".", 1)[0]
         make = next((m for part, m in rules or [("", None)] if part in layer), None) if key.endswith("_proj.weight") else None
         if rules is None and key.endswith("_proj.weight"):
             make = columns("gptq_v2", t.shape[1], 8)
         if not make:
             stored[key] = t
-            values[key] = t.float()
-            continue
+            return t.float()
         parts, value = make(*t.shape)
         stored.update({f"{layer}.{suffix}": tensor(p) for suffix, p in parts.items()})
-        values[key] = value
+        return value
+
+    for key, t in model.state_dict().items():
+        experts, _, last = key.rpartition(".")
+        if t.dim() == 3:  # separate in files, gate and up too
+            names = ["gate_proj", "up_proj"] if last == "gate_up_proj" else [last]
+            values[key] = torch.stack([torch.cat([store(f"{experts}.{e}.{name}.weight", part.clone()) for name, part in
+                                                  zip(names, one.chunk(len(names)))]) for e, one in enumerate(t)])
+        else:
+            values[key] = store(key, t)
     config = json.load(open(os.path.join(path, "config.json")))
     if "quantization" in quant:
         common.write_json(os.path.join(path, "hf_quant_config.json"), quant)
@@ -185,8 +214,8 @@ def write(name, quant, rules):
     model = cls(cfg).float().eval()  # a new one: casts round its rotary frequencies
     model.load_state_dict(values)
     load, common.load_target = common.load_target, lambda p: model
-    make_targets.PROMPT_LENGTHS, make_targets.N_GREEDY = [1, 12], 24
-    make_targets.write_golden(path)
+    make_targets.N_GREEDY = 24
+    make_targets.write_golden(path, [1, 12])
     common.load_target = load
 
 
@@ -223,10 +252,15 @@ def write_pair():
 
 
 def main():
+    global RNG
     os.makedirs(OUT, exist_ok=True)
-    write_pair()
-    for name, (quant, rules) in CASES.items():
-        write(name, quant, rules)
+    if len(sys.argv) == 1:
+        write_pair()
+        for name, (quant, rules) in CASES.items():
+            write(name, quant, rules)
+    for name in sys.argv[1:] or MOE_CASES:
+        RNG = np.random.default_rng(list(name.encode()))
+        write(name, *MOE_CASES[name], moe=True)
 
 
 if __name__ == "__main__":
