@@ -546,6 +546,73 @@ static const struct {
      SV_CODE_AWQ,
      SV_CODE_AWQ,
      SV_CODE_AWQ},
+    /* projections that other methods exclude */
+    {{.rest = "fp8_block",
+      .patch = CONFIG("\"modules_to_not_convert\": [\"model.layers.0.mlp.down_proj\"]"),
+      .plain = "down"},
+     SV_CODE_F8,
+     SV_CODE_F8,
+     SV_CODE_NONE},
+    {{.rest = "awq",
+      .patch = CONFIG("\"modules_to_not_convert\": [\"down_proj\"]"),
+      .plain = "down"},
+     SV_CODE_AWQ,
+     SV_CODE_AWQ,
+     SV_CODE_NONE},
+    /* one scale for all: modelopt in config.json and in its own file, transformers */
+    {{.rest = "ct_fp8_tensor", .patch = MODELOPT "\"FP8\"}}"}, SV_CODE_F8, SV_CODE_F8, SV_CODE_F8},
+    {{.rest = "ct_fp8_tensor",
+      .patch = "{\"quantization_config\": \"<del>\"}",
+      .file = "hf_quant_config.json",
+      .text =
+          "{\"producer\": {\"name\": \"modelopt\"}, \"quantization\": {\"quant_algo\": \"FP8\", "
+          "\"kv_cache_quant_algo\": \"FP8\", \"exclude_modules\": [\"lm_head\"]}}"},
+     SV_CODE_F8,
+     SV_CODE_F8,
+     SV_CODE_F8},
+    {{.rest = "ct_fp8_tensor",
+      .patch = CONFIG("\"quant_method\": \"fp8\", \"activation_scheme\": \"static\""),
+      .from = ".weight_scale",
+      .to = ".weight_scale_inv"},
+     SV_CODE_F8,
+     SV_CODE_F8,
+     SV_CODE_F8},
+    {{.rest = "ct_fp8_tensor",
+      .patch = MODELOPT "\"FP8_PB_WO\"}}",
+      .from = ".weight_scale",
+      .to = ".weight_scale_inv",
+      .shape = "[1, 1]"},
+     SV_CODE_F8,
+     SV_CODE_F8,
+     SV_CODE_F8},
+    /* other names of methods and fields, and absent ones */
+    {{.rest = "modelopt_nvfp4",
+      .patch = CONFIG("\"quant_method\": \"modelopt_fp4\", \"quant_algo\": \"NVFP4\", \"ignore\": "
+                      "[\"lm_head\", \"*self_attn*\"]")},
+     SV_CODE_NONE,
+     SV_CODE_NVFP4,
+     SV_CODE_NVFP4},
+    {{.attn = "ct_fp8_tensor",
+      .rest = "modelopt_nvfp4",
+      .patch = CONFIG("\"quant_method\": \"modelopt_mixed\", \"quant_algo\": \"MIXED_PRECISION\", "
+                      "\"quantized_layers\": {\"model.layers.0.mlp\": {\"quant_algo\": \"NVFP4\"}, "
+                      "\"model.layers.0.self_attn\": {\"quant_algo\": \"FP8\"}}")},
+     SV_CODE_F8,
+     SV_CODE_NVFP4,
+     SV_CODE_NVFP4},
+    {{.rest = "gptq", .patch = CONFIG("\"checkpoint_format\": \"<del>\"")},
+     SV_CODE_GPTQ4,
+     SV_CODE_GPTQ4,
+     SV_CODE_GPTQ4},
+    {{.rest = "ct_int4",
+      .patch =
+          "{\"quantization_config\": \"<del>\", \"compression_config\": {\"quant_method\": "
+          "\"compressed-tensors\", \"format\": \"pack-quantized\", \"ignore\": [\"lm_head\"], "
+          "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": "
+          "{\"num_bits\": 4, \"type\": \"int\", \"strategy\": \"group\", \"group_size\": 32}}}}}"},
+     SV_CODE_INT4,
+     SV_CODE_INT4,
+     SV_CODE_INT4},
 };
 
 static void these_are_accepted(void **state)
