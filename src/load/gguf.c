@@ -1,5 +1,5 @@
 /*
- * gguf.c - one GGUF image: header, metadata, tensor table, data (version 3, little-endian).
+ * gguf.c - one GGUF image: header, metadata, tensor table, data (versions 2 and 3, little-endian).
  *
  * Owns all checks of sizes: later readers walk values without checking them again. Called by
  * gguf_ckpt.c and the fuzz target. Must not: read outside [data, data + n_bytes), allocate by a
@@ -395,8 +395,8 @@ int sv_gguf_parse(struct sv_gguf *g, const uint8_t *data, size_t n_bytes, const 
     int rc = take(&r, 4, &version, "the version");
     if (!rc && version != 3 && version != 2)
         return sv_fail(
-            r.err, SV_EUNSUPPORTED, 4, "%s: version %llu of GGUF is not supported (3 is%s)", file,
-            (unsigned long long)version, version & 0xffff ? "" : "; the file is big-endian");
+            r.err, SV_EUNSUPPORTED, 4, "%s: version %llu of GGUF is not supported (2 and 3 are%s)",
+            file, (unsigned long long)version, version & 0xffff ? "" : "; the file is big-endian");
     if (!rc)
         rc = take(&r, 8, &n_tensors, "the number of tensors");
     if (!rc)

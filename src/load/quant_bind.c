@@ -74,7 +74,9 @@ static int expect_type(const struct layer *l, const struct sv_host_tensor *t, en
     char what[64];
     if (t->dtype == a || t->dtype == b)
         return SV_OK;
-    snprintf(what, sizeof what, "holds %s", sv_dtype_name(t->dtype));
+    /* bytes of both types are kept as u8 */
+    snprintf(what, sizeof what, "holds %s",
+             t->dtype == SV_U8 ? "u8 or f8_e8m0" : sv_dtype_name(t->dtype));
     return disagree(l, t, what);
 }
 

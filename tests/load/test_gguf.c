@@ -184,7 +184,7 @@ static const struct {
     int code;
     const char *part;
 } bad[] = {
-    {WITH(.version = 1), SV_EUNSUPPORTED, "version 1 of GGUF is not supported"},
+    {WITH(.version = 1), SV_EUNSUPPORTED, "version 1 of GGUF is not supported (2 and 3 are)"},
     {WITH(.version = 0x03000000), SV_EUNSUPPORTED, "big-endian"},
     {WITH(.n_tensors = 1ull << 60), SV_EFORMAT, "byte 8: more tensors than the file can hold"},
     {WITH(.n_kv = 1ull << 60), SV_EFORMAT, "byte 16: more keys than the file can hold"},
