@@ -806,10 +806,8 @@ static void values_must_exist(void **state)
     }
 }
 
-static void every_fault_is_survived(void **state)
+static void survives_faults(const char *dir)
 {
-    (void)state;
-    const char *dir = sv_test_path("tests/golden/quant/ct_mixed");
     for (int64_t nth = 1;; nth++) {
         struct sv_err err = {0};
         sv_fault_arm(nth);
@@ -821,6 +819,18 @@ static void every_fault_is_survived(void **state)
         if (rc == SV_OK && calls < nth)
             break;
     }
+}
+
+static void every_fault_is_survived(void **state)
+{
+    (void)state;
+    const struct change c = {.rest = "gptq",
+                             .patch = CONFIG(MODULES "[[\"mlp\"], [\"self_attn\"]]"),
+                             .plain = "down",
+                             .file = "quantize_config.json",
+                             .text = "{\"dynamic\": {\"-:.*down\": {}}}"};
+    survives_faults(sv_test_path("tests/golden/quant/ct_mixed"));
+    survives_faults(changed(&c));
 }
 
 SV_TEST_MAIN(cmocka_unit_test(good_ones_hold_what_the_configuration_implies),
