@@ -3,8 +3,9 @@
  * or is refused with the reason of docs/checkpoints.md, which has the same table.
  *
  * Sizes are those of the drafts' own files, as others have read them; where the size of the file is
- * known as well, the number of parameters must give it. Where a mask token, a rotary base or, of
- * Qwen3.5-397B's, the MLP and the KV heads are not known, those of a sister draft stand in.
+ * known as well, the number of parameters must give it. What is not known is that of a sister draft
+ * here: mask tokens, rotary embeddings, the MLP and the kinds of layers of Qwen3.5-397B's, heads,
+ * MLP and block of Ornith-35B's.
  */
 #include "load/fake.h"
 #include "testing.h"
@@ -69,11 +70,14 @@ static const char q35_35b[] = EXPERTS QWEN3_5(2048, 40, 16, 2, 32, "\"num_expert
 static const char q35_122b[] =
     EXPERTS QWEN3_5(3072, 48, 32, 2, 64, "\"moe_intermediate_size\": 1024");
 static const char q35_397b[] =
-    EXPERTS QWEN3_5(4096, 60, 32, 2, 64, "\"num_experts\": 512, \"num_experts_per_tok\": 10");
+    EXPERTS QWEN3_5(4096, 60, 32, 2, 64,
+                    "\"num_experts\": 512, \"num_experts_per_tok\": 10, "
+                    "\"moe_intermediate_size\": 1024, \"shared_expert_intermediate_size\": 1024");
 /* By model_type alone: what names their classes is not known. */
 static const char gemma[] = "{\"model_type\": \"gemma4\"}";
 static const char minimax[] = "{\"architectures\": [\"MiniMaxM2ForCausalLM\"]}";
 static const char glm[] = "{\"model_type\": \"glm_moe_dsa\"}";
+static const char kimi_k3[] = "{\"architectures\": [\"KimiK3ForConditionalGeneration\"]}";
 
 /* ---------------------------------------------------------------- drafts */
 
@@ -113,6 +117,8 @@ static const struct draft {
      "{\"rope_theta\": 50000, \"rms_norm_eps\": 1e-05, \"rope_scaling\": {\"type\": \"yarn\","
      " \"factor\": 64, \"mscale\": 1, \"mscale_all_dim\": 1, \"beta_fast\": 32, \"beta_slow\": 1,"
      " \"original_max_position_embeddings\": 4096}}"},
+    {"Kimi-K2.7-Code-DFlash", kimi, NULL, 6, 0, 7168, 18432, 64, 8, 8, 163838, "1,12,24,35,47,58",
+     163840, 61, 0, "{}"},
     {"Qwen3.5-4B-DFlash", q35_4b, NULL, S5_F1, 4096, 2560, 9216, 32, 8, 16, 248070,
      "1,5,9,13,17,21,25,29", 248320, 32, 1.18, "{}"},
     {"Qwen3.5-4B-DFlash, the first one", q35_4b, NULL, 5, 0, 2560, 9728, 32, 8, 16, 248070,
@@ -131,6 +137,8 @@ static const struct draft {
      "1,7,14,20,26,32,39,45", 248320, 48, 1.44, "{}"},
     {"Qwen3.5-397B-A17B-DFlash", q35_397b, NULL, S5_F1, 4096, 4096, 12288, 32, 8, 16, 248077,
      "1,9,17,25,33,41,49,57", 248320, 60, 0, "{}"},
+    {"Ornith-35B", q35_35b, NULL, S5_F1, 4096, 2048, 6144, 32, 8, 16, 248070,
+     "1,6,11,16,22,27,32,37", 248320, 40, 0, "{}"},
     {"Qwen3.6-27B-DFlash", q35_27b, NULL, S4_F1, 2048, 5120, 17408, 32, 8, 16, 248070,
      "1,16,31,46,61", 248320, 64, 3.22, "{}"},
     {"JetSpec for Qwen3-8B", qwen3_8b, NULL, 5, 0, 4096, 12288, 32, 8, 16, 151669, "1,9,17,25,33",
@@ -141,7 +149,10 @@ static const struct draft {
     {"gemma-4-26B-A4B-it-DFlash", gemma, "'gemma4' is not supported", S4_F1, 2048, 2816, 5632, 32,
      8, 16, 4, "1,6,11,17,22,27", 262144, 30, 0.80, "{}"},
     {"MiniMax-M2.5-DFlash, M2.7", minimax, "'MiniMaxM2ForCausalLM' is not supported", .layers = 0},
-    {"GLM-5.1-DFlash", glm, "'glm_moe_dsa' is not supported", .layers = 0},
+    {"GLM-5.1-DFlash, 5.2", glm, "'glm_moe_dsa' is not supported", .layers = 0},
+    {"Kimi-K3-DFlash", kimi_k3, "'KimiK3ForConditionalGeneration' is not supported", .layers = 0},
+    {"Alpamayo-1.5-10B-DFlash, R1", NULL, NULL, 2, 0, 4096, 12288, 32, 8, 8, 151669,
+     "24,30,31,32,34", 151936, 36, 0.875, "{}"},
     {"LongCat-Flash", NULL, NULL, 5, 0, 6144, 12288, 32, 8, 16, 2, "1,7,13,19,25", 131072, 28, 0,
      "{}"},
     {"LFM2.5-1.2B", NULL, NULL, 8, 0, 2048, 6144, 32, 8, 16, 16, "1,4,7,10,13", 65536, 16, 0,
