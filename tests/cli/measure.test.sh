@@ -37,6 +37,9 @@ out_says 'shared expert     MLP 24, times the sigmoid of a gate'
 run 0 info "$tiny/qwen3_vl_moe_bf16"
 out_says 'vision tower      3 blocks of 32, 2 heads, MLP 56, patches of 4, 2 x 2 for a row'
 out_says 'images            yes'
+run 0 info "$tiny/qwen3_5_vl_moe_bf16"
+out_says 'shared expert     MLP 28, times the sigmoid of a gate'
+out_says 'images            yes'
 run 0 info "$tiny/qwen3_5_bf16"
 out_says 'images            none: the files have no tensors of the vision tower'
 sed 's/"media_placeholder_token_id": [0-9]*/"media_placeholder_token_id": 298/' "$tiny/kimi_int4/config.json" >"$tmp/kimi.json"

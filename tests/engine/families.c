@@ -31,6 +31,7 @@ static const struct family families[] = {
     {"qwen3_vl", "qwen3_vl_bf16", NULL, NULL, true, false, false},
     {"qwen3_vl_moe", "qwen3_vl_moe_bf16", NULL, NULL, true, false, false},
     {"qwen3_5_vl", "qwen3_5_vl_bf16", NULL, NULL, true, true, false},
+    {"qwen3_5_vl_moe", "qwen3_5_vl_moe_bf16", NULL, NULL, true, true, false},
 };
 enum { N_FAMILIES = sizeof families / sizeof families[0], MOST_OTHERS = 64 };
 

@@ -19,7 +19,8 @@
 
 enum { VOCAB = 300, CONTEXT = 192, MOST_IMAGES = 8 };
 
-static const char *const names[] = {"qwen3_vl_bf16", "qwen3_vl_moe_bf16", "qwen3_5_vl_bf16"};
+static const char *const names[] = {"qwen3_vl_bf16", "qwen3_vl_moe_bf16", "qwen3_5_vl_bf16",
+                                    "qwen3_5_vl_moe_bf16"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 static const char *dir_of(const char *name)
@@ -406,6 +407,7 @@ static void bits_states(void **state)
 {
     (void)state;
     bits("qwen3_5_vl_bf16", SV_TYPE_BF16, true);
+    bits("qwen3_5_vl_moe_bf16", SV_TYPE_BF16, false);
 }
 
 /* ---------------------------------------------------------------- prefixes */

@@ -355,7 +355,7 @@ static void families_in_every_format(void **state)
 /* Quantized layers below a tower, with images. */
 static void images_in_fp8(void **state)
 {
-    static const char *const names[] = {"qwen3_vl_moe_bf16", "qwen3_5_vl_bf16"};
+    static const char *const names[] = {"qwen3_vl_moe_bf16", "qwen3_5_vl_moe_bf16"};
     (void)state;
     for (int i = 0; i < 2; i++) {
         struct sv_err err = {0};
@@ -724,6 +724,7 @@ static void images_and_states(void **state)
     (void)state;
     on_tiny("qwen3_5_vl_bf16", SV_ISA_AUTO, SV_TYPE_F32, false, 20);
     on_tiny("qwen3_5_vl_bf16", SV_ISA_AUTO, SV_TYPE_BF16, true, 20);
+    on_tiny("qwen3_5_vl_moe_bf16", SV_ISA_AUTO, SV_TYPE_BF16, false, 16);
 }
 
 /* Those that no case above has. */

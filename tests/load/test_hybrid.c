@@ -184,6 +184,7 @@ static void names_that_are_skipped(void **state)
     names_that_are_skipped_in("tests/golden/tiny/qwen3_5_bf16");
     names_that_are_skipped_in("tests/golden/tiny/qwen3_5_moe_bf16");
     names_that_are_skipped_in("tests/golden/tiny/qwen3_next_bf16");
+    names_that_are_skipped_in("tests/golden/tiny/qwen3_5_vl_moe_bf16");
 }
 
 /* Qwen3-VL as published, 8B: text alone, whose layers are Qwen3's. */

@@ -161,6 +161,7 @@ GOLDEN_TEST(qwen3_5_moe_bf16)
 GOLDEN_TEST(qwen3_vl_bf16)
 GOLDEN_TEST(qwen3_vl_moe_bf16)
 GOLDEN_TEST(qwen3_5_vl_bf16)
+GOLDEN_TEST(qwen3_5_vl_moe_bf16)
 GOLDEN_TEST(deepseek_bf16)
 GOLDEN_TEST(deepseek_plain_f32)
 GOLDEN_TEST(kimi_int4)
@@ -379,6 +380,7 @@ SV_TEST_MAIN(cmocka_unit_test(qwen3_f32), cmocka_unit_test(qwen3_odd_bf16),
              cmocka_unit_test(moe_gptq_order), cmocka_unit_test(qwen3_5_bf16),
              cmocka_unit_test(qwen3_next_bf16), cmocka_unit_test(qwen3_5_moe_bf16),
              cmocka_unit_test(qwen3_vl_bf16), cmocka_unit_test(qwen3_vl_moe_bf16),
-             cmocka_unit_test(qwen3_5_vl_bf16), cmocka_unit_test(deepseek_bf16),
-             cmocka_unit_test(deepseek_plain_f32), cmocka_unit_test(kimi_int4),
-             cmocka_unit_test(deepseek_fp8), cmocka_unit_test(random_latents))
+             cmocka_unit_test(qwen3_5_vl_bf16), cmocka_unit_test(qwen3_5_vl_moe_bf16),
+             cmocka_unit_test(deepseek_bf16), cmocka_unit_test(deepseek_plain_f32),
+             cmocka_unit_test(kimi_int4), cmocka_unit_test(deepseek_fp8),
+             cmocka_unit_test(random_latents))

@@ -195,6 +195,12 @@ static void qwen3_5(void **state)
     on_all("qwen3_5_vl_bf16");
 }
 
+static void qwen3_5_moe(void **state)
+{
+    (void)state;
+    on_all("qwen3_5_vl_moe_bf16");
+}
+
 /* ---------------------------------------------------------------- more rows, and bf16 */
 
 enum { LARGE_H = 26, LARGE_W = 34, LARGE_ROWS = 512 };
@@ -319,4 +325,4 @@ static void faults(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(qwen3_vl), cmocka_unit_test(qwen3_vl_moe), cmocka_unit_test(qwen3_5),
-             cmocka_unit_test(large), cmocka_unit_test(faults))
+             cmocka_unit_test(qwen3_5_moe), cmocka_unit_test(large), cmocka_unit_test(faults))

@@ -20,7 +20,7 @@ loaded "${SALVO_LOAD:-600}" 64 1000
 
 # Random drafts, whole blocks: most rows are refused.
 for name in llama_rope3_bf16 qwen3_moe_bf16 gptoss_bf16 qwen3_next_bf16 qwen3_5_bf16 qwen3_5_moe_bf16 deepseek_bf16 kimi_int4 \
-    qwen3_vl_bf16 qwen3_vl_moe_bf16 qwen3_5_vl_bf16; do
+    qwen3_vl_bf16 qwen3_vl_moe_bf16 qwen3_5_vl_bf16 qwen3_5_vl_moe_bf16; do
     node tests/serve/tiny_pair.mjs "$name" "$tmp/$name" || fail "$name"
     pair=(-m "$tmp/$name/target" -d "$tmp/$name/draft")
     image=

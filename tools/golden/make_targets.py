@@ -100,17 +100,25 @@ def residual_states(model, ids):
     return states, out.hidden_states[n_layers][0], out.logits[0]
 
 
+def watch_routers(model, gaps):
+    """hooks: for each pass of a router the least distance of the last chosen logit and the first that was not chosen is appended to
+    gaps; what is closer than rounding may be routed elsewhere"""
+    def keep(module, given, out):
+        best = out[0].float().topk(module.top_k + 1).values
+        gaps.append(float((best[:, -2] - best[:, -1]).min()))
+    return [m.register_forward_hook(keep) for name, m in model.named_modules()
+            if hasattr(m, "top_k") and name.endswith(("mlp.gate", "mlp.router"))]
+
+
 @torch.inference_mode()
 def router_gap(model, ids):
-    """least distance of the last chosen router logit and the first that was not chosen, over layers and rows: what is closer than
-    rounding may be routed elsewhere"""
+    """the least of a text's distances, over layers and rows; None without routers"""
     gaps = []
-    hooks = [m.register_forward_hook(lambda m, i, o: gaps.append(o[0].float().topk(m.top_k + 1).values))
-             for name, m in model.named_modules() if hasattr(m, "top_k") and name.endswith(("mlp.gate", "mlp.router"))]
+    hooks = watch_routers(model, gaps)
     model(ids[None], use_cache=False)
     for hook in hooks:
         hook.remove()
-    return min((float((g[:, -2] - g[:, -1]).min()) for g in gaps), default=None)
+    return min(gaps, default=None)
 
 
 @torch.inference_mode()

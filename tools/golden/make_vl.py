@@ -1,7 +1,7 @@
 """Tiny random checkpoints with a vision tower, and what transformers computes on them, of text and of prompts with images.
 
-Owns tests/golden/tiny/{qwen3_vl,qwen3_vl_moe,qwen3_5_vl}_bf16: names, layout and types of the published files, NAME.golden.safetensors
-(text alone, as make_targets.py has it) and NAME.images.golden.safetensors. Run by hand (docs/oracles.md):
+Owns tests/golden/tiny/{qwen3_vl,qwen3_vl_moe,qwen3_5_vl,qwen3_5_vl_moe}_bf16: names, layout and types of the published files,
+NAME.golden.safetensors (text alone, as make_targets.py has it) and NAME.images.golden.safetensors. Run by hand (docs/oracles.md):
     make_vl.py                 everything
     make_vl.py NAME            one of them
 """
@@ -49,19 +49,33 @@ def qwen3_vl_moe():
         vision_config={**VISION, "depth": 3, "out_hidden_size": 48, "deepstack_visual_indexes": [1]})
 
 
-def qwen3_5_vl():
-    from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
-    text = dict(vocab_size=300, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
-                intermediate_size=96, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
+def hybrid_text(key_heads, value_heads):
+    return dict(vocab_size=300, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+                linear_num_key_heads=key_heads, linear_num_value_heads=value_heads, linear_key_head_dim=16, linear_value_head_dim=16,
                 linear_conv_kernel_dim=4, max_position_embeddings=1024, rms_norm_eps=1e-6, bos_token_id=1, eos_token_id=2,
                 layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"],
                 rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_interleaved": True,
                                  "mrope_section": [3, 3, 2]})
+
+
+def qwen3_5_vl():
+    from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+    text = {**hybrid_text(2, 4), "hidden_size": 64, "intermediate_size": 96}
     return Qwen3_5ForConditionalGeneration, Qwen3_5Config(
         text_config=text, tie_word_embeddings=False, **IDS, vision_config={**VISION, "depth": 3, "out_hidden_size": 64})
 
 
-TARGETS = {"qwen3_vl_bf16": qwen3_vl, "qwen3_vl_moe_bf16": qwen3_vl_moe, "qwen3_5_vl_bf16": qwen3_5_vl}
+def qwen3_5_vl_moe():
+    """as Qwen3.5-35B-A3B is published; two and more of key heads, of value heads for each, and of KV heads"""
+    from transformers import Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration
+    text = {**hybrid_text(2, 6), "hidden_size": 48, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
+            "shared_expert_intermediate_size": 28}
+    return Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeConfig(
+        text_config=text, tie_word_embeddings=False, **IDS, vision_config={**VISION, "depth": 3, "out_hidden_size": 48})
+
+
+TARGETS = {"qwen3_vl_bf16": qwen3_vl, "qwen3_vl_moe_bf16": qwen3_vl_moe, "qwen3_5_vl_bf16": qwen3_5_vl,
+           "qwen3_5_vl_moe_bf16": qwen3_5_vl_moe}
 
 
 class WithHead(torch.nn.Module):
@@ -135,7 +149,8 @@ def write_images(path, model):
         tensors.update({f"i{i}.rgb": torch.from_numpy(rgb.astype(np.int32)), f"i{i}.grid": torch.tensor(grid[1:]),
                         f"i{i}.patches": patches, f"i{i}.rows": rows})
         tensors.update({f"i{i}.deep{j}": d for j, d in enumerate(deep)})
-    seen = Seen(model)
+    seen, routed = Seen(model), []
+    make_targets.watch_routers(model, routed)
     for p, parts in enumerate(PROMPTS):
         short, long, shown = [], [], []
         for k, part in enumerate(parts):
@@ -166,8 +181,9 @@ def write_images(path, model):
         tensors.update({f"q{p}.greedy_ids": all_ids[len(ids):], f"q{p}.greedy_gap": torch.tensor(gaps)})
         min_gap = min(min_gap, min(gaps))
     common.save_golden(path + ".images.golden.safetensors", tensors, what="float32 on upcast weights, eager attention, no cache",
-                       min_greedy_gap="%.3g" % min_gap, n_images=len(images), n_prompts=len(PROMPTS))
-    print(os.path.basename(path), "images: least distance of the two best logits", min_gap)
+                       min_greedy_gap="%.3g" % min_gap, n_images=len(images), n_prompts=len(PROMPTS),
+                       **({"min_router_gap": "%.3g" % min(routed)} if routed else {}))
+    print(os.path.basename(path), "images: least distance of the two best logits", min_gap, "of routers", min(routed, default=None))
 
 
 def stored(model, name):
@@ -220,7 +236,8 @@ def make(name, seed):
     path = os.path.join(common.OUT, name)
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
-    save_file(stored(model, name), os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
+    beside = make_hybrids.beside(config.text_config.hidden_size) if name.startswith("qwen3_5_vl_moe") else {}
+    save_file({**stored(model, name), **beside}, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
     os.chmod(os.path.join(path, "model.safetensors"), 0o644)
     common.write_json(os.path.join(path, "config.json"), config_json(model, name))
     common.write_json(os.path.join(path, "preprocessor_config.json"), {
