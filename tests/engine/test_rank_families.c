@@ -34,7 +34,8 @@ static struct run_pair qwen3_next(void)
 {
     return toy_pair_like("qwen3_next_bf16",
                          "{\"linear_num_key_heads\": 4, \"linear_num_value_heads\": 12, "
-                         "\"num_attention_heads\": 4, \"moe_intermediate_size\": 72, "
+                         "\"num_attention_heads\": 4, \"num_key_value_heads\": 1, "
+                         "\"moe_intermediate_size\": 72, "
                          "\"shared_expert_intermediate_size\": 40}");
 }
 

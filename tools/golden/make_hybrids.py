@@ -47,7 +47,7 @@ TARGETS = {
     "qwen3_next_bf16": (Qwen3NextForCausalLM, Qwen3NextConfig(
         hidden_size=48, num_hidden_layers=4, intermediate_size=96, vocab_size=300, tie_word_embeddings=False, num_experts=6,
         num_experts_per_tok=3, norm_topk_prob=True, rope_parameters=PARTIAL,
-        **attention(2, 1, 32), **linear(2, 4, 32, 16), **MOE, **IDS), ["layer_types"]),
+        **attention(4, 2, 32), **linear(2, 4, 32, 16), **MOE, **IDS), ["layer_types"]),
     "qwen3_5_moe_bf16": (Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig(
         hidden_size=48, num_hidden_layers=4, vocab_size=310, tie_word_embeddings=False, num_experts=8, num_experts_per_tok=2,
         rope_parameters={**PARTIAL, "mrope_interleaved": True, "mrope_section": [2, 1, 1]},
