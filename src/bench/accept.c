@@ -18,8 +18,8 @@ static uint64_t next_draw(struct sv_sim_accept *a, const struct sv_plan_seg *g)
     return a->first + b->n++;
 }
 
-/* Behind the drafting pass, outside of graphs. Lengths go to an array of the simulation's own; of
- * recorded steps the drafter's confidence takes the place of what the pass left. */
+/* Behind the drafting pass, outside of graphs. Lengths go to an array that only simulations have;
+ * of recorded steps the drafter's confidence takes the place of what the pass left. */
 static void drafted(void *user)
 {
     struct sv_sim_accept *a = user;
@@ -38,30 +38,17 @@ static void drafted(void *user)
             sv_profile_confidence(a->profile, g->request, draw, g->n_drafts,
                                   a->confidence[set] + g->draft_out0);
     }
-    sv_dev_upload(e->dev, a->dev_len, a->len[set], (size_t)p->n_segs * sizeof(int32_t));
+    sv_dev_upload(e->dev, e->accept_len, a->len[set], (size_t)p->n_segs * sizeof(int32_t));
     if (confidence)
         sv_dev_upload(e->dev, e->batch.confidence.dev, a->confidence[set],
                       (size_t)p->n_draft_out * sizeof(float));
-}
-
-/* In the target's pass, between its choice and verification. */
-static void chosen(void *user)
-{
-    const struct sv_sim_accept *a = user;
-    const struct sv_batch *b = &a->e->batch;
-    sv_op_replace_drafts(a->e->dev, &(struct sv_p_replace_drafts){.rows = sv_engine_rows(a->e),
-                                                                  .seg_kind = b->seg_kind.dev,
-                                                                  .seg_logit0 = b->seg_logit0.dev,
-                                                                  .chosen = b->chosen,
-                                                                  .accept_len = a->dev_len,
-                                                                  .row_ids = b->row_ids.dev});
 }
 
 int sv_sim_accept_open(struct sv_sim_accept *a, struct sv_engine *e, struct sv_err *err)
 {
     const size_t n_segs = (size_t)e->batch.max_segs, n_drafts = (size_t)e->batch.max_draft_rows;
     int rc = SV_OK;
-    *a = (struct sv_sim_accept){.hooks = {.user = a, .drafted = drafted, .chosen = chosen}, .e = e};
+    *a = (struct sv_sim_accept){.hooks = {.user = a, .drafted = drafted}, .e = e};
     a->blocks = sv_calloc((size_t)e->sched.n_slots, sizeof *a->blocks);
     if (!a->blocks)
         rc = sv_fail(err, SV_ENOMEM, -1, "simulated acceptance");
@@ -71,8 +58,6 @@ int sv_sim_accept_open(struct sv_sim_accept *a, struct sv_engine *e, struct sv_e
             rc = sv_dev_host_alloc(e->dev, (void **)&a->confidence[i], n_drafts * sizeof(float),
                                    err);
     }
-    if (!rc)
-        rc = sv_dev_alloc(e->dev, (void **)&a->dev_len, n_segs * sizeof(int32_t), err);
     if (rc)
         sv_sim_accept_close(a);
     return rc;
@@ -88,7 +73,6 @@ void sv_sim_accept_close(struct sv_sim_accept *a)
         sv_dev_host_free(a->e->dev, a->len[i]);
         sv_dev_host_free(a->e->dev, a->confidence[i]);
     }
-    sv_dev_free(a->e->dev, a->dev_len);
     sv_free(a->blocks);
     *a = (struct sv_sim_accept){0};
 }
@@ -97,7 +81,7 @@ void sv_sim_accept_set(struct sv_sim_accept *a, const struct sv_accept_profile *
                        uint64_t first)
 {
     /* Drawn tokens are not those that the K/V were made of: no prefix may be published. */
-    SV_REQUIRE(a->e->n_flight == 0 && (!profile || !a->e->cache.prefix[0]));
+    SV_REQUIRE(a->e->n_flight == 0 && (!profile || (!a->e->cache.prefix[0] && a->e->accept_len)));
     a->profile = profile;
     a->e->hooks = profile ? &a->hooks : NULL;
     a->first = first;

@@ -25,9 +25,9 @@ struct sv_sim_accept {
      * steps the drafter's confidence (max_draft_rows). */
     int32_t *len[2];
     float *confidence[2];
-    int32_t *dev_len; /* device, (max_segs) */
 };
-/* Of an engine without a prefix cache: the tokens are not those the K/V were made of. */
+/* Of an engine that simulates (tuning), without a prefix cache: the tokens are not those the K/V
+ * were made of. */
 int sv_sim_accept_open(struct sv_sim_accept *a, struct sv_engine *e, struct sv_err *err);
 void sv_sim_accept_close(struct sv_sim_accept *a);
 /* From the next step on; nothing may be in flight. profile NULL: acceptance as it is found. first:

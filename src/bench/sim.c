@@ -182,6 +182,7 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
         rest(s->o->rest);
     }
     const struct sv_engine_stats before = e->stats;
+    const int64_t busy_ns = sv_ranks_busy_ns(e);
     if (s->o->step_log)
         sv_sim_steps_begin(&s->steps, e);
     int64_t start = sv_clock_ns();
@@ -213,6 +214,8 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
     row->n_tokens += tokens;
     sv_cli_samples_add(&row->rate, *rate);
     sv_cli_samples_add(&row->ms, seconds * 1e3 / s->o->steps);
+    sv_cli_samples_add(&row->follower_us,
+                       (double)(sv_ranks_busy_ns(e) - busy_ns) / 1e3 / s->o->steps);
     sv_cli_samples_add(&row->gbs, (bytes + (double)weights) / seconds / 1e9);
     sv_cli_samples_add(&row->whole_gbs, (bytes + (double)whole) / seconds / 1e9);
     return SV_OK;
@@ -366,28 +369,21 @@ static int run_prefill(struct sv_sim *s, struct sv_err *err)
 
 /* ---------------------------------------------------------------- opening */
 
-/* Other ranks keep their drafters and have no hooks. */
+/* Confidences are read on the first rank alone: no place of the others takes them. */
 static int check_ranks(const struct sv_sim_opts *o, struct sv_err *err)
 {
-    bool plain = o->prefill > 0, drafts = false;
-    for (int32_t i = 0; i < o->n_arms; i++) {
-        plain |= !o->arm[i].drafts;
-        drafts |= o->arm[i].drafts;
-    }
     for (int32_t i = 0; i < o->n_profiles; i++)
-        if (!o->profile[i].real)
-            return sv_fail(err, SV_EUNSUPPORTED, -1, "tp: no simulated acceptance, only 'real'");
-    return plain && drafts ? sv_fail(err, SV_EUNSUPPORTED, -1,
-                                     "tp: one run for modes with a draft and another for 'plain' "
-                                     "and prompts")
-                           : SV_OK;
+        if (o->profile[i].p.n_steps)
+            return sv_fail(err, SV_EUNSUPPORTED, -1, "tp: no recorded steps, only accept lengths");
+    return o->ops ? sv_fail(err, SV_EUNSUPPORTED, -1, "tp: no --profile-ops, which leaves out ops")
+                  : SV_OK;
 }
 
 static int open_engine(struct sv_sim *s, const struct sv_engine_options *eo, struct sv_err *err)
 {
     const struct sv_sim_opts *o = s->o;
     struct sv_engine_options opts = *eo;
-    const struct sv_engine_tuning tuning = {.random_weights = o->random_weights};
+    const struct sv_engine_tuning tuning = {.random_weights = o->random_weights, .simulates = true};
     bool drafting = false;
     opts.max_sequences = 1;
     for (int32_t i = 0; i < o->n_concurrency; i++)
@@ -415,6 +411,7 @@ static int open_engine(struct sv_sim *s, const struct sv_engine_options *eo, str
         rc = sv_engine_open_tuned(&s->e, &opts, &tuning, NULL, err);
     if (!rc) {
         s->drafter = s->e->drafter;
+        s->out->n_ranks = sv_dev_ranks(s->e->dev).n;
         sv_get_engine_info(s->e, &s->out->info);
         rc = sv_sim_accept_open(&s->accept, s->e, err);
     }

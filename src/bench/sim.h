@@ -50,6 +50,7 @@ struct sv_sim_row {
     const struct sv_sim_profile *profile;
     int32_t sequences, context;
     struct sv_cli_samples rate, ms;       /* tokens per second, per step */
+    struct sv_cli_samples follower_us;    /* host time of the busiest follower, per step */
     struct sv_cli_samples gbs, whole_gbs; /* read; and had every weight been read in its own type */
     int64_t n_tokens, n_segs, n_rows;     /* rows: verify rows */
     int64_t width[SV_MAX_BLOCK + 1];
@@ -62,7 +63,7 @@ struct sv_sim_prefill {
 };
 struct sv_sim_results {
     struct sv_sim_row *row;
-    int32_t n;
+    int32_t n, n_ranks;
     struct sv_sim_prefill prefill;
     double gbs;                     /* read bandwidth, best of the run */
     const struct sv_policy *policy; /* its table; NULL without */

@@ -368,6 +368,11 @@ static void write_people(const struct sv_sim_results *r, const struct sv_sim_opt
         "\n\"Of limit\" is the bytes of weights and K/V that the steps had to read, over the time "
         "they took, as a share of the read bandwidth. Weights count as they lie in memory, in "
         "fewer bits where they do.\n");
+    for (int32_t i = 0; i < r->n && r->n_ranks > 1; i++)
+        sv_buf_printf(
+            out, "%s%s, %d sequences: %.1f us",
+            i ? "; " : "\nHost time of the busiest follower, per step: ", r->row[i].arm->name,
+            r->row[i].sequences, sv_cli_samples_median(&r->row[i].follower_us));
     if (o->rest > 0)
         sv_buf_printf(
             out,
@@ -403,6 +408,8 @@ static void record_of_steps(const struct sv_sim_results *r, const struct sv_sim_
     sv_cli_table_add(t, row->ratio > 0 ? "%.4f" : "", row->ratio);
     sv_cli_table_add(t, "%s", "");
     sv_cli_table_add(t, "%g", o->rest);
+    sv_cli_table_add(t, "%d", r->n_ranks);
+    sv_cli_table_add(t, r->n_ranks > 1 ? "%.1f" : "", sv_cli_samples_median(&row->follower_us));
     sv_buf_fini(&widths);
 }
 
@@ -424,6 +431,8 @@ static void record_of_the_prompt(const struct sv_sim_results *r, struct sv_cli_t
         sv_cli_table_add(t, "%s", "");
     sv_cli_table_add(t, "%.3f", r->prefill.flops / ms / 1e9);
     sv_cli_table_add(t, "0"); /* prompts are measured one after the other */
+    sv_cli_table_add(t, "%d", r->n_ranks);
+    sv_cli_table_add(t, "%s", "");
 }
 
 static void write_records(const struct sv_sim_results *r, const struct sv_sim_opts *o,
@@ -436,7 +445,7 @@ static void write_records(const struct sv_sim_results *r, const struct sv_sim_op
         {"ms_step", true},         {"limit_gb_s", true},    {"share_of_limit", true},
         {"share_if_whole", true},  {"accept_length", true}, {"rows_per_sequence", true},
         {"widths_percent", false}, {"auto_to_best", true},  {"tflops", true},
-        {"rest_s", true}};
+        {"rest_s", true},          {"ranks", true},         {"follower_us", true}};
     struct sv_cli_machine m;
     struct sv_cli_table t;
     sv_cli_machine_read(&m);

@@ -88,6 +88,7 @@ struct sv_stream {
 struct sv_world_memory {
     struct sv_failure failure;
     struct sv_progress progress[SV_MAX_RANKS];
+    int64_t busy_ns[SV_MAX_RANKS]; /* host time of each on this host (sv_world_busy) */
     struct sv_count swapped[SV_MAX_RANKS], gone[SV_MAX_RANKS];
     struct sv_count changed;          /* there are changes to send to other hosts */
     int32_t pid[SV_MAX_RANKS];        /* of processes; 0: not there yet, or on another host */
@@ -138,6 +139,10 @@ static inline void sv_world_changed(struct sv_world *w)
 }
 /* A pass is enqueued; the device has had so many joins by now. */
 void sv_world_passed(struct sv_world *w, uint32_t n_joins);
+/* For benchmarks: time that a rank's host has spent, and how much a rank of this host has so far.
+ */
+void sv_world_busy(struct sv_world *w, int64_t ns);
+int64_t sv_world_busy_ns(const struct sv_world *w, int32_t rank);
 /* Waits until no rank reads another one's memory any more. False: a rank does not end, and rank 0
  * must keep its memory. */
 bool sv_world_leave(struct sv_world *w);

@@ -253,6 +253,16 @@ void sv_world_passed(struct sv_world *w, uint32_t n_joins)
                      (uint64_t)w->n_passes << 32 | n_joins, __ATOMIC_RELEASE);
 }
 
+void sv_world_busy(struct sv_world *w, int64_t ns)
+{
+    __atomic_fetch_add(&w->shared->busy_ns[w->ranks.rank], ns, __ATOMIC_RELAXED);
+}
+
+int64_t sv_world_busy_ns(const struct sv_world *w, int32_t rank)
+{
+    return __atomic_load_n(&w->shared->busy_ns[rank], __ATOMIC_RELAXED);
+}
+
 bool sv_world_leave(struct sv_world *w)
 {
     struct sv_world_memory *m = w->shared;

@@ -402,6 +402,7 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
         {&e->draft_out, e->width > 1 ? out_bytes : 0},
         {(void **)&e->slot_len, slots * sizeof(int32_t)},
         {(void **)&e->slot_anchor, slots * sizeof(int32_t)},
+        {(void **)&e->accept_len, r->tuning->simulates ? slots * sizeof(int32_t) : 0},
         {(void **)&e->slot_sampling, slots * sizeof(struct sv_sampling)},
     };
     int rc = sv_dev_reserve(e->dev, &needs.lim, err);
@@ -684,8 +685,8 @@ void sv_engine_close(struct sv_engine *e)
     if (e->cache.dev)
         sv_cache_close(&e->cache);
     if (e->dev) {
-        void *own[] = {e->taps,     e->out,         e->draft_out,
-                       e->slot_len, e->slot_anchor, e->slot_sampling};
+        void *own[] = {e->taps,        e->out,        e->draft_out,    e->slot_len,
+                       e->slot_anchor, e->accept_len, e->slot_sampling};
         for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
             sv_dev_free(e->dev, own[i]);
         sv_logits_close(&e->logits, e->dev);

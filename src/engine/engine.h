@@ -65,7 +65,8 @@ struct sv_engine {
     struct sv_vocab *vocab; /* for grammars; NULL before the first one */
     void *out, *draft_out;  /* (max_rows, hidden), (max_logits, hidden) act: final-norm rows */
     struct sv_logits logits;
-    int32_t *slot_len, *slot_anchor;   /* device, (n_slots) */
+    int32_t *slot_len, *slot_anchor; /* device, (n_slots) */
+    int32_t *accept_len;             /* device, (n_slots), by segment; NULL: no tuning.simulates */
     struct sv_sampling *slot_sampling; /* device, (n_slots) */
     int32_t context, width;
     struct sv_policy *policy; /* NULL = fixed widths */
@@ -87,6 +88,7 @@ struct sv_engine_tuning {
     int32_t cache_pages; /* pages of every pool; 0 = by the options */
     /* the directories hold config.json alone: weights are made on the device */
     bool random_weights;
+    bool simulates;      /* hooks may be set, which draw accept lengths */
     bool run_ahead, pad; /* even on a device without graphs */
     struct sv_rank_fault_at rank_fault;
     int64_t rank_timeout_us;        /* 0 = by the options */

@@ -87,6 +87,8 @@ static int run_pass(struct sv_engine *e, const void *data, uint32_t n, struct sv
                        sv_dev_ranks(e->dev).rank, e->ranks->n_bits);
     e->plan = pass.plan;
     e->plan.seg = seg;
+    if (pass.plan.undrafted != (e->drafter == &e->none))
+        sv_engine_set_drafter(e, pass.plan.undrafted ? NULL : e->ranks->drafter);
     sv_batch_use(&e->batch, pass.set);
     sv_step_follow(e, (enum sv_pass_kind)pass.kind);
     /* A device that runs at once reports this pass's errors here, one with graphs the previous
@@ -94,6 +96,7 @@ static int run_pass(struct sv_engine *e, const void *data, uint32_t n, struct sv
     if (!sv_dev_backend(e->dev)->has_graphs)
         return sv_dev_sync(e->dev, err);
     sv_dev_mark(e->dev, pass.set);
+    sv_step_lap(e, SV_PHASE_BACK);
     return sv_dev_wait(e->dev, 1 - pass.set, err);
 }
 
@@ -128,13 +131,16 @@ static bool applies(struct sv_engine *e, struct sv_rank_fault_at *f, uint32_t ki
 static int follow(struct sv_engine *e, struct sv_rank_fault_at fault, struct sv_err *err)
 {
     struct sv_world *w = &e->ranks->world;
+    int64_t begin_ns = 0; /* of a pass's messages, which are told all at once */
     int rc = SV_OK;
+    e->ranks->drafter = e->drafter;
     while (!rc) {
         const void *data;
         uint32_t kind, n;
         rc = sv_stream_read(w, &kind, &data, &n, err);
         if (rc || kind == SV_MSG_END)
             break;
+        begin_ns = begin_ns ? begin_ns : sv_clock_ns();
         const bool apply = applies(e, &fault, kind, data);
         if (!apply && fault.kind == SV_RANK_SILENT)
             return SV_OK;
@@ -145,6 +151,10 @@ static int follow(struct sv_engine *e, struct sv_rank_fault_at fault, struct sv_
         else
             sv_world_passed(w, sv_dev_n_joins(e->dev));
         sv_stream_done(w);
+        if (kind != SV_MSG_PASS || rc)
+            continue;
+        sv_world_busy(w, e->lap_ns - begin_ns); /* to the end of the pass's launch */
+        begin_ns = 0;
     }
     return rc;
 }
@@ -159,6 +169,8 @@ static int live(struct sv_rank_group *own, const struct sv_engine_options *opts,
         rc = follow(e, fault, err);
     if (rc)
         sv_world_fail(&own->world, err->msg);
+    if (own->drafter)
+        sv_engine_set_drafter(e, own->drafter);
     if (e && e->dev)
         sv_dev_sync(e->dev, NULL); /* it may still write to other ranks' windows */
     sv_world_leave(&own->world);

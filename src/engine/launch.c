@@ -136,7 +136,7 @@ static uint64_t target_key(const struct sv_engine *e)
                                 p->ruled,
                                 p->remembered,
                                 p->logprobs,
-                                e->hooks != NULL,
+                                p->simulated,
                                 p->no_taps,
                                 e->drafter->n_taps == 0, /* benchmarks remove the drafter */
                                 [DRAFT_BIT] = false,

@@ -48,6 +48,8 @@ struct sv_plan {
     bool prunes;             /* and drafts of low confidence are not verified */
     bool masked;             /* some logit row is under a grammar */
     bool two_parts; /* the host reads the drafts before the target's pass: to prune, or for masks */
+    bool undrafted; /* a benchmark took the drafter away, */
+    bool simulated; /* or draws accept lengths (src/bench/accept.c) */
     bool given;     /* made by calibration or warm-up: its results are dropped */
     int32_t id0, id_step;     /* with given: the tokens of its rows (sv_plan_given_id) */
     double expected_accepted; /* with pruning: expected number of accepted drafts */

@@ -227,6 +227,7 @@ static void list_places(struct sv_engine *e)
     add_place(g, b->dev_block, b->block_words * sizeof *b->dev_block);
     add_place(g, b->chosen, rows * sizeof *b->chosen);
     add_place(g, lg->token.dev, 2 * SV_MAX_REQUESTED_IDS * rows * sizeof *lg->token.dev);
+    add_place(g, e->accept_len, slots * sizeof *e->accept_len);
     add_place(g, k->row.dev, (size_t)k->cap * sizeof *k->row.dev);
     add_place(g, k->dev, (size_t)k->cap * (size_t)k->n_words * sizeof *k->dev);
 }
@@ -411,6 +412,16 @@ void sv_ranks_pass(struct sv_engine *e, enum sv_pass_kind kind)
     put_message(e, SV_MSG_PASS, &pass, sizeof pass, NULL, 0);
     if (divided(e))
         sv_stream_flush(&e->ranks->world);
+}
+
+int64_t sv_ranks_busy_ns(const struct sv_engine *e)
+{
+    int64_t most = 0;
+    for (int32_t r = 1; divided(e) && r < e->ranks->world.ranks.n; r++) {
+        const int64_t ns = sv_world_busy_ns(&e->ranks->world, r);
+        most = ns > most ? ns : most;
+    }
+    return most;
 }
 
 void sv_ranks_snapshot(struct sv_engine *e, int32_t seg, int32_t slot)

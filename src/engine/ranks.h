@@ -36,6 +36,7 @@ struct sv_rank_group {
     const struct sv_engine_options *opts; /* rank 0's, while all open */
     const struct sv_engine_tuning *tuning;
     struct sv_plan_record *record; /* rank 0: messages are written there too; NULL: no record */
+    struct sv_drafter *drafter;    /* a follower's own, also while it is taken away */
     bool stuck;                    /* a rank did not end */
     bool compares;                 /* tests: compare the bits of all ranks */
     void *rows;                    /* with compares: host, (max_rows, hidden) act */
@@ -83,6 +84,8 @@ int sv_ranks_least(struct sv_engine *e, int32_t *value, int32_t n, struct sv_err
 /* Rank 0: before and after a pass of the current plan is enqueued. */
 void sv_ranks_pass(struct sv_engine *e, enum sv_pass_kind kind);
 void sv_ranks_passed(struct sv_engine *e, enum sv_pass_kind kind);
+/* Time that the busiest follower of this host has spent on messages so far, without its waits. */
+int64_t sv_ranks_busy_ns(const struct sv_engine *e);
 /* Rank 0: before snapshots of a slot's states are enqueued after a pass. */
 void sv_ranks_snapshot(struct sv_engine *e, int32_t seg, int32_t slot);
 /* Rank 0: the results of the current plan's step were read. */

@@ -146,6 +146,8 @@ static bool plan(struct sv_engine *e)
         sv_logits_plan(e);
     }
     e->plan.two_parts = e->plan.prunes || e->plan.masked;
+    e->plan.undrafted = e->drafter == &e->none;
+    e->plan.simulated = e->hooks != NULL;
     sv_launch_counts(e);
     sv_step_lap(e, SV_PHASE_PLAN);
     return true;
@@ -227,8 +229,13 @@ static void verify(struct sv_engine *e)
         sv_logits_choose(e);
     else
         sv_model_argmax(&e->model, e->plan.launch.n_logits, e->out, NULL, b->chosen);
-    if (e->hooks)
-        e->hooks->chosen(e->hooks->user);
+    if (e->plan.simulated)
+        sv_op_replace_drafts(e->dev, &(struct sv_p_replace_drafts){.rows = sv_engine_rows(e),
+                                                                   .seg_kind = b->seg_kind.dev,
+                                                                   .seg_logit0 = b->seg_logit0.dev,
+                                                                   .chosen = b->chosen,
+                                                                   .accept_len = e->accept_len,
+                                                                   .row_ids = b->row_ids.dev});
     sv_op_verify(e->dev, &(struct sv_p_verify){.rows = sv_engine_rows(e),
                                                .seg_kind = b->seg_kind.dev,
                                                .seg_logit0 = b->seg_logit0.dev,

@@ -25,11 +25,11 @@ enum sv_phase {
     SV_PHASES
 };
 
-/* Hooks of a benchmark within a step (simulated acceptance: src/bench/accept.c). */
+/* A benchmark's hook within a step (simulated acceptance: src/bench/accept.c). */
 struct sv_step_hooks {
     void *user;
-    void (*drafted)(void *user); /* called after the drafting pass, outside of graphs */
-    void (*chosen)(void *user);  /* called before verify: captured in the target's graph */
+    /* called after the drafting pass, outside of graphs: uploads accept_len of each segment */
+    void (*drafted)(void *user);
 };
 
 /* step.c: adds the time since the last call to the phase; returns it in ns. */

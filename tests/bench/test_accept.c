@@ -14,17 +14,26 @@
 
 enum { N = 5, BATCH = 3, LONG = 40, WIDTH = 16, N_STEPS = 7 };
 
-static struct sv_engine *open_pair(bool ahead, bool auto_width)
+static struct sv_engine *open_ranks(bool ahead, bool auto_width, int32_t tp)
 {
-    const struct sv_engine_tuning tuning = {.pad = ahead, .run_ahead = ahead};
-    const struct sv_engine_options o = {.target_dir = toy_target(&toy_bf16),
-                                        .draft_dir = toy_draft(&toy_bf16),
+    struct toy t = toy_bf16;
+    const struct sv_engine_tuning tuning = {
+        .pad = ahead, .run_ahead = ahead, .simulates = true, .compare_ranks = tp > 1};
+    t.n_heads = tp > 1 ? 6 : t.n_heads;
+    const struct sv_engine_options o = {.target_dir = toy_target(&t),
+                                        .draft_dir = toy_draft(&t),
                                         .device = "cpu",
                                         .n_threads = 1,
                                         .max_sequences = BATCH,
                                         .auto_width = auto_width,
-                                        .no_prefix_cache = true};
+                                        .no_prefix_cache = true,
+                                        .tp = tp};
     return run_open_tuned(&o, &tuning, NULL);
+}
+
+static struct sv_engine *open_pair(bool ahead, bool auto_width)
+{
+    return open_ranks(ahead, auto_width, 0);
 }
 
 static struct run_case *cases(void)
@@ -165,5 +174,38 @@ static void confidence_is_recorded(void **state)
     run_cases_free(c, N);
 }
 
+/* Followers draw the same lengths and lose the drafter where rank 0 does; their hosts' time counts.
+ */
+static void among_ranks(void **state)
+{
+    (void)state;
+    const double share[] = {1, 0, 2, 0, 1};
+    struct sv_accept_profile p = {.seed = 6};
+    struct sv_err err;
+    struct run_case *c = cases();
+    assert_int_equal(sv_profile_set(&p, share, 5, &err), 0);
+    for (int ahead = 0; ahead < 2; ahead++) {
+        struct sv_engine *e = open_ranks(ahead, false, 2);
+        struct sv_drafter *d = e->drafter;
+        struct sv_sim_accept a;
+        assert_int_equal(sv_sim_accept_open(&a, e, &err), 0);
+        for (int k = 0; k < 4; k++) { /* with the drafter and without it, and again */
+            const int64_t busy_ns = sv_ranks_busy_ns(e);
+            sv_engine_set_drafter(e, k % 2 ? NULL : d);
+            sv_sim_accept_set(&a, &p, 10);
+            struct run_out *out = run_all(e, c, N);
+            lengths_are_drawn(&p, c, out, 10);
+            assert_true(sv_ranks_busy_ns(e) > busy_ns);
+            run_out_free(out, N);
+            sv_sim_accept_set(&a, NULL, 0);
+        }
+        sv_engine_set_drafter(e, d);
+        sv_sim_accept_close(&a);
+        sv_engine_close(e);
+    }
+    run_cases_free(c, N);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(every_block_is_as_drawn), cmocka_unit_test(without_a_drafter),
-             cmocka_unit_test(confidence_is_recorded))
+             cmocka_unit_test(confidence_is_recorded), cmocka_unit_test(among_ranks))

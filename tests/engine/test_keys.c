@@ -124,9 +124,9 @@ static void no_op(void *user)
 static void keys_say_all(void **state)
 {
     (void)state;
-    const struct sv_step_hooks hooks = {.drafted = no_op, .chosen = no_op};
+    const struct sv_step_hooks hooks = {.drafted = no_op};
     static struct graphs g;
-    const struct sv_engine_tuning tuning = {.pad = true, .run_ahead = true};
+    const struct sv_engine_tuning tuning = {.pad = true, .run_ahead = true, .simulates = true};
     struct sv_grammar *grammar = legal_grammar(LEGAL_NESTED);
     struct run_case *c = of_every_kind(grammar);
     struct sv_engine_options o = {.target_dir = toy_speaking_target(&toy_bf16),
