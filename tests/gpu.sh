@@ -150,6 +150,7 @@ finish
 ranked ranks engine/test_ranks f32_2 bf16_2 experts_2 whole_experts_2 grammars together_2 policy
 if [ "$n_gpus" -ge 2 ]; then
     ranked ranks engine/test_ranks silent tells diverges
+    (unset SALVO_TEST_QUICK; ranked ranks engine/test_ranks soak)
     ranked rank-families engine/test_rank_families packed_experts delta_rules latents experts_by_number snapshots answers_go_on
     ranked dp-attention engine/test_dp_attention latents_2 latents_4 few_heads_4 windows_4 together policy capacity
     ranked replicas serve/test_replicas the_same_text prefixes
