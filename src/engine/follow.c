@@ -146,6 +146,12 @@ static int follow(struct sv_engine *e, struct sv_rank_fault_at fault, struct sv_
             return SV_OK;
         if (!apply && fault.kind == SV_RANK_FAILS)
             return sv_fail(err, SV_EDEVICE, -1, "a fault that a test asked for");
+        struct sv_msg_pass other;
+        if (!apply && fault.kind == SV_RANK_STRAYS) {
+            memcpy(&other, data, sizeof other);
+            other.plan.sampled = !other.plan.sampled;
+            data = &other;
+        }
         if (apply || fault.kind != SV_RANK_SKIPS)
             rc = sv_ranks_apply(e, kind, data, n, err);
         else

@@ -47,8 +47,9 @@ struct sv_rank_group {
 };
 
 /* A fault that a test injects into a rank: at the target's pass of this number the rank stops
- * answering, reports a failure, or skips the pass. */
-enum sv_rank_fault { SV_RANK_WELL, SV_RANK_SILENT, SV_RANK_FAILS, SV_RANK_SKIPS };
+ * answering, reports a failure, skips the pass, or runs one with another graph's key: with logits
+ * where only the best tokens are wanted, or the other way round. */
+enum sv_rank_fault { SV_RANK_WELL, SV_RANK_SILENT, SV_RANK_FAILS, SV_RANK_SKIPS, SV_RANK_STRAYS };
 struct sv_rank_fault_at {
     enum sv_rank_fault kind;
     int32_t rank, pass;

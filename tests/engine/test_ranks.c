@@ -419,6 +419,61 @@ static void diverges(void **state)
         fails((struct sv_rank_fault_at){SV_RANK_SKIPS, 1, 3}, tp,
               sv_env("SALVO_TEST_DEVICE") ? "are not in step: " : "are not in step: pass ");
 }
+/* Both kinds are reported; a GPU, which compares none, waits until the timeout. */
+static void takes_another_key(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    for (int32_t tp = 2; tp <= 4; tp += 2) {
+        const struct sv_rank_fault_at fault = {SV_RANK_STRAYS, tp - 1, 3};
+        fails(fault, tp, tp == 2 ? " of best and " : " of logits and ");
+    }
+}
+
+/* No step calls anything that can fail for lack of memory, on whatever rank it is. */
+static void steps_allocate_nothing(void **state)
+{
+    enum { N = 6 };
+    const struct run_pair pair = pair_of(true);
+    const struct sv_engine_options o = {.device = "cpu",
+                                        .target_dir = pair.target,
+                                        .draft_dir = pair.draft,
+                                        .context = 128,
+                                        .n_threads = 2,
+                                        .max_sequences = 4,
+                                        .tp = 2};
+    struct sv_engine *e = run_open(&o, NULL);
+    struct run_case *c = run_cases(N, VOCAB, 40, 30, 3);
+    struct run_events events[N] = {{0}};
+    struct sv_err err = {0};
+    int32_t n_steps = 0;
+    (void)state;
+    ranked_mix(c, N);
+    for (int i = 0; i < N; i++) {
+        struct sv_request r = c[i].req;
+        r.prompt_ids = c[i].prompt;
+        r.n_prompt_ids = c[i].n_prompt;
+        r.max_tokens = 30;
+        r.on_event = run_on_event;
+        r.user = &events[i];
+        assert_int_equal(sv_engine_submit(e, &r, NULL, &err), SV_OK);
+    }
+    while (e->sched.n_unfinished) {
+        sv_fault_arm(1);
+        assert_int_equal(sv_engine_step(e, &err), SV_OK);
+        assert_int_equal(sv_engine_settle(e, &err), SV_OK);
+        assert_int_equal(sv_fault_calls(), 0);
+        sv_fault_arm(0);
+        sv_engine_deliver(e);
+        n_steps++;
+    }
+    assert_true(n_steps > 5);
+    for (int i = 0; i < N; i++)
+        assert_int_not_equal(events[i].finish, SV_FINISH_ERROR);
+    sv_engine_close(e);
+    run_cases_free(c, N);
+    assert_int_equal(sv_alloc_live(), 0);
+}
 
 SV_TEST_MAIN(cmocka_unit_test(f32_2), cmocka_unit_test(bf16_2), cmocka_unit_test(f32_4),
              cmocka_unit_test(bf16_4), cmocka_unit_test(bf16_8), cmocka_unit_test(quantized_3),
@@ -427,4 +482,5 @@ SV_TEST_MAIN(cmocka_unit_test(f32_2), cmocka_unit_test(bf16_2), cmocka_unit_test
              cmocka_unit_test(together_4), cmocka_unit_test(soak), cmocka_unit_test(policy),
              cmocka_unit_test(close_to_one), cmocka_unit_test(refusals),
              cmocka_unit_test(no_memory), cmocka_unit_test(silent), cmocka_unit_test(tells),
-             cmocka_unit_test(diverges))
+             cmocka_unit_test(diverges), cmocka_unit_test(takes_another_key),
+             cmocka_unit_test(steps_allocate_nothing))
