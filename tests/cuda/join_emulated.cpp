@@ -503,7 +503,7 @@ int check_told(int n, bool hosts)
 }
 } // namespace
 
-/* With another argument only what two shots of three ranks give. */
+/* With another argument only sums of three ranks, in one shot and in two. */
 int main(int argc, char **argv)
 {
     const bool hosts = argc > 1 && !strcmp(argv[1], "hosts"), few = argc > 1 && !hosts;
@@ -514,7 +514,7 @@ int main(int argc, char **argv)
         return 1;
     for (int n = few ? 3 : 2; n <= (few ? 3 : most) && !failed; n += n < 4 ? 1 : 2)
         for (int half = 0; half < 2 && !failed; half++)
-            for (int kind = few ? 2 : 0; kind < (n > 2 ? 4 : 2) && !failed; kind++) {
+            for (int kind = 0; kind < (n > 2 ? 4 : 2) && !failed; kind++) {
                 static const int rows[] = {1, ROWS, 0, 2};
                 run r = {n, rows[(n + half + 2 * kind) % 4], half == 1, kind % 2 == 0, kind % 2 == 1, kind > 1};
                 r.n_sms = 1 + (n + kind) % 2;

@@ -66,5 +66,11 @@ fault 'the sum of a share rounded after each part' join.cuh \
     's/sv_join_spread\(f, seen\[j\].*/& if (FAULT \&\& s.share \&\& N == 8 \&\& r > begin) for (int k = 0; k < N; k++) sum[k] = __bfloat162float(__float2bfloat16_rn(sum[k]));/'
 fault 'the place of a sum not blanked' join.cuh 's/gpu_send16\(sv_join_place\(s, r, at\), sv_join_blank\(\)\);/if (adds || !FAULT) &/'
 fault 'shares of rows that are next to each other, not of those asked for' join.cu 's/row_of\(s, x, row_index, \(int32_t\)row, d\)/row_of(s, x, FAULT ? NULL : row_index, (int32_t)row, d)/'
+# Told by a rank that is late: it looks for parts when the others' next ones, of the same kind, have come.
+fault 'a kind of join twice running' join.cuh \
+    's/gpu_send16\(s.to\[r\] \+ at,/gpu_send16(s.to[r] + at - (FAULT \&\& s.kind == SV_JOIN_FFN ? s.n * s.apart : 0),/
+    s/return s.from \+ \(int64_t\)r \* s.apart \+ at;/return s.from + (int64_t)(r - (FAULT \&\& s.kind == SV_JOIN_FFN ? s.n : 0)) * s.apart + at;/
+    s/bool all = true;/& for (int k = 0; FAULT \&\& s.rank == 0 \&\& n == 1 \&\& k < 30; k++) gpu_idle();/
+    s/limit_us = s.timeout_us/limit_us = (FAULT ? 2000000 : s.timeout_us)/'
 run 3 tests/cuda/join_emulated.cpp src/backend/gpu/{rows,join}.cu src/backend/cuda/nccl.cu
 exit $failed
