@@ -213,7 +213,7 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(
         o, "compress-weights", 0, SV_OPT_STRING, &m->wcomp, "WHEN",
         "lossless weights in fewer bits, for speed: auto (where this machine gains; GPUs: a copy, "
-        "where it takes at most 15 % of the memory), on or off");
+        "where it leaves a quarter of the memory free), on or off");
     sv_cli_opt(
         o, "draft-quant", 0, SV_OPT_STRING, &m->draft_quant, "WHEN",
         "the draft's weights in 8 bits, for speed: the same text, drafts as good within a percent "
