@@ -48,7 +48,7 @@ enum sv_open_stage {
 struct sv_engine_options {
     const char *target_dir; /* Hugging Face directory; required */
     const char *draft_dir;  /* DFlash draft directory; NULL = plain decoding */
-    const char *device;     /* "cpu", "cuda"; NULL = the best available */
+    const char *device;     /* "cpu", "cuda", "hip"; NULL = the best available but hip */
     struct sv_tuning tuning;
     int32_t gpu;           /* which GPU */
     int32_t tp;            /* ranks that share the model (docs/parallel.md), threads here. 0 = 1 */

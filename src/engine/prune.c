@@ -5,8 +5,9 @@
  * Called by step.c for sequences under a grammar, and under the width policy, which decides whether
  * pruning is profitable. The target's rows are filled and uploaded afterwards, and its graph is
  * that of the remaining rows. On a device with a queue the previous step may still be unread: the
- * drafting pass is queued after it, and this is the only place where a step waits before it is
- * enqueued. Must not: change a prompt's rows, or a sequence that a step in flight may have ended.
+ * drafting pass is queued after it, and except in timed calibration this is the only place where a
+ * step waits before it is enqueued. Must not: change a prompt's rows, or a sequence that a step in
+ * flight may have ended.
  */
 #include "engine/engine.h"
 

@@ -1,8 +1,8 @@
 /*
  * policy.h - the width policy: how many rows of each sequence the next step verifies.
  *
- * Called by engine only (docs/width-policy.md). Fed with measured times and acceptance, it chooses
- * the widths with the most expected tokens per microsecond; plain decoding is one of the
+ * Called by engine, read by bench (docs/width-policy.md). Fed with measured times and acceptance,
+ * it chooses the widths with the most expected tokens per microsecond; plain decoding is one of the
  * candidates. Must not: see a token, run anything on a device, or change what is emitted.
  */
 #ifndef SV_POLICY_H
