@@ -50,7 +50,7 @@ struct alignas(16) sv_attn_entry {
     int32_t slot, row0, n, base, q0, part, seen_lo, seen_hi;
 };
 struct alignas(16) sv_attn_plan {
-    int32_t unit, n_items, long_walk, unused;
+    int32_t unit, n_items, long_walk, pad;
     struct sv_attn_entry entry[];
 };
 
