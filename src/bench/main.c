@@ -271,7 +271,7 @@ static int check_args(const struct bench_args *a, bool has_target, bool has_draf
     if (code < 0)
         code = sv_cli_in_range("salvo-bench", "limit", a->limit, 0, most);
     if (code < 0)
-        code = sv_cli_in_range("salvo-bench", "verify", a->verify, 2, 64);
+        code = sv_cli_in_range("salvo-bench", "verify", a->verify, 2, SV_MAX_BLOCK);
     if (code < 0 && a->prefill != NO_PREFILL)
         code = sv_cli_in_range("salvo-bench", "prefill", a->prefill, 1, 1 << 16);
     if (code < 0)

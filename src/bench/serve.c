@@ -6,6 +6,7 @@
  * not: count a request that failed.
  */
 #include "bench/load.h"
+#include "sample/sample.h"
 
 #include <event2/event.h>
 #include <math.h>
@@ -341,7 +342,8 @@ static int check_args(struct args *a)
                    {"max-tokens", a->max_tokens, 1, INT32_MAX},
                    {"input-len", a->input_len, 1, 1 << 24},
                    {"seed", a->seed, 0, INT64_MAX}};
-    int code = sv_cli_num_in_range("salvo-bench serve", "temperature", a->temperature, 0, 100);
+    int code = sv_cli_num_in_range("salvo-bench serve", "temperature", a->temperature,
+                                   SV_RANGE_TEMPERATURE);
 
     if (isinf(a->rate) && a->rate > 0) /* as vLLM's tool has it: all at once */
         a->rate = 0;

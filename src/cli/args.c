@@ -259,9 +259,10 @@ static int width_option(const char *command, const char *text, struct sv_engine_
     o->width = strcmp(text, "off") == 0 ? 1 : 0;
     if (o->auto_width || o->width)
         return -1;
-    if (end == text || *end || v < 0 || v > 64)
-        return sv_cli_usage(
-            command, "option --spec-width: '%s' is not auto, off or a number in [0, 64]", text);
+    if (end == text || *end || v < 0 || v > SV_MAX_BLOCK)
+        return sv_cli_usage(command,
+                            "option --spec-width: '%s' is not auto, off or a number in [0, %d]",
+                            text, SV_MAX_BLOCK);
     o->width = (int32_t)v;
     return -1;
 }

@@ -11,8 +11,6 @@
 
 #include <string.h>
 
-#define MAX_SHOWN 16
-
 static int take_prompt(struct sv_seq *q, const struct sv_request *r,
                        const struct sv_seq_limits *lim, struct sv_ids *ids, struct sv_err *err)
 {
@@ -181,9 +179,10 @@ static int take_logprob_room(struct sv_seq *q, int32_t n, struct sv_logprob_row 
 /* Special tokens that the text keeps. */
 static int take_shown(struct sv_seq *q, const struct sv_request *r, struct sv_err *err)
 {
-    if (r->n_shown_ids < 0 || r->n_shown_ids > MAX_SHOWN || (r->n_shown_ids && !r->shown_ids))
+    if (r->n_shown_ids < 0 || r->n_shown_ids > SV_MAX_SHOWN_IDS ||
+        (r->n_shown_ids && !r->shown_ids))
         return sv_fail(err, SV_EINVAL, -1, "shown_ids: %d are not 0 to %d", r->n_shown_ids,
-                       MAX_SHOWN);
+                       SV_MAX_SHOWN_IDS);
     q->detok.skip_special = !r->show_special;
     q->detok.n_shown = r->n_shown_ids;
     return keep(q, &q->detok.shown, r->shown_ids, (size_t)r->n_shown_ids * sizeof(int32_t), err);

@@ -22,7 +22,8 @@
 #define SV_RANGE_PENALTY -2, 2       /* presence, frequency */
 #define SV_RANGE_REPETITION 0, 2     /* 0 and 1: off */
 #define SV_RANGE_BIAS -100, 100
-#define SV_MAX_REQUESTED_IDS 64
+#define SV_MAX_REQUESTED_IDS 64 /* of log probabilities */
+#define SV_MAX_SHOWN_IDS 16
 
 struct sv_range {
     double least, most;

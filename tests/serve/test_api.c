@@ -60,6 +60,11 @@ static const struct {
     {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"top_k\":-1,\"min_p\":1}", 200, NULL},
     {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"temperature\":1e400}", 400, "null"},
     {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"temperature\":100.5}", 400, "temperature"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"repetition_penalty\":0}", 200, NULL},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"repetition_penalty\":2.5}", 400,
+     "repetition_penalty"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"repetition_penalty\":1.2,\"repeat_penalty\":0}",
+     200, NULL},
     /* prompts */
     {TEXT, "{\"prompt\":\"\"}", 400, "prompt"},
     {TEXT, "{\"prompt\":[\"a\",\"\"]}", 400, "prompt"},

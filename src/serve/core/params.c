@@ -6,7 +6,6 @@
  * What depends on the model (ids below the vocabulary, room in the context) is checked in
  * sv_params_complete. Must not: know HTTP.
  */
-#include "sample/sample.h"
 #include "serve/core/call.h"
 #include "serve/core/fields.h"
 #include "serve/core/log.h"
@@ -50,13 +49,14 @@ static const struct sv_field fields[] = {
      SV_RANGE_PENALTY, 0},
     {"frequency_penalty", C | M | R | T | L | S, sv_read_num, P(r.frequency_penalty),
      SV_RANGE_PENALTY, 0},
-    {"repetition_penalty", C | M | R | T | L | S, sv_read_num, P(r.repetition_penalty), 1e-3, 2, 0},
-    {"repeat_penalty", C | R | T | L, sv_read_num, P(repeat_penalty), 1e-3, 2, 0},
+    {"repetition_penalty", C | M | R | T | L | S, sv_read_num, P(r.repetition_penalty),
+     SV_RANGE_REPETITION, 0},
+    {"repeat_penalty", C | R | T | L, sv_read_num, P(repeat_penalty), SV_RANGE_REPETITION, 0},
     {"repeat_last_n", C | R | T | L, sv_read_i32, P(repeat_last_n), -1, BIG, 0},
     {"logit_bias", C | M | R | T | L | S, sv_read_bias, 0, 0, 0, 0},
     {"bad_words", C | M | R | T, sv_read_array, P(bad_words), 0, 0, 0},
     {"allowed_token_ids", C | M | R | T, sv_read_array, P(allowed_ids), 0, 0, 0},
-    {"width", C | M | R | T | L | S, sv_read_i32, P(r.width), 0, 64, 0},
+    {"width", C | M | R | T | L | S, sv_read_i32, P(r.width), 0, SV_MAX_BLOCK, 0},
     /* length and stops */
     {"n", C | T | L | S, sv_read_i32, P(n), 1, 4096, 0},
     {"max_tokens", C | M | T | L, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
@@ -92,13 +92,13 @@ static const struct sv_field fields[] = {
     {"stream", C | M | R | T | G | L, sv_read_bool, P(stream), 0, 0, 0},
     {"stream_options", C | R | T, sv_read_stream_options, 0, 0, 0, 0},
     {"logprobs", C, sv_read_bool, P(logprobs), 0, 0, 0},
-    {"top_logprobs", C | R, sv_read_i32, P(n_top), 0, 20, 0},
-    {"logprobs", T, sv_read_logprobs_count, 0, 0, 20, 0},
-    {"prompt_logprobs", C | T, sv_read_i32, P(n_prompt_top), 0, 20, 0},
+    {"top_logprobs", C | R, sv_read_i32, P(n_top), 0, SV_MAX_TOP, 0},
+    {"logprobs", T, sv_read_logprobs_count, 0, 0, SV_MAX_TOP, 0},
+    {"prompt_logprobs", C | T, sv_read_i32, P(n_prompt_top), 0, SV_MAX_TOP, 0},
     {"echo", T, sv_read_bool, P(echo), 0, 0, 0},
-    {"n_probs", L, sv_read_i32, P(n_top), 0, 20, 0},
+    {"n_probs", L, sv_read_i32, P(n_top), 0, SV_MAX_TOP, 0},
     {"return_logprob", G, sv_read_each_bool, P(logprobs), 0, 0, 0},
-    {"top_logprobs_num", G, sv_read_each_i32, P(n_top), 0, 20, 0},
+    {"top_logprobs_num", G, sv_read_each_i32, P(n_top), 0, SV_MAX_TOP, 0},
     {"logprob_start_len", G, sv_read_each_i32, P(logprob_start), -1, BIG, 0},
     {"token_ids_logprob", G, sv_read_logprob_ids, 0, 0, 0, 0},
     {"logprob_token_ids", C | T, sv_read_logprob_ids, 0, 0, 0, 0},
@@ -396,7 +396,7 @@ void sv_params_fini(struct sv_params *p)
 /* llama-server's penalty applies to the last repeat_last_n tokens: -1 all, 0 none. */
 static int take_repeat_penalty(struct sv_params *p, struct sv_api_err *e)
 {
-    if (p->repeat_penalty == 1 || p->repeat_last_n == 0)
+    if (p->repeat_penalty == 0 || p->repeat_penalty == 1 || p->repeat_last_n == 0)
         return 0;
     if (p->r.repetition_penalty != 0 && p->r.repetition_penalty != 1)
         return sv_api_bad(e, "repeat_penalty",

@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 #include "reply/reply.h"
-#include "salvo.h"
+#include "sample/sample.h"
 
 struct sv_api_err;
 struct sv_dialect;
@@ -19,8 +19,6 @@ struct sv_serve_options;
 #define SV_API_STOPS 64
 #define SV_API_STOP_IDS 256
 #define SV_API_REGEXES 16
-#define SV_API_BIAS 1024
-#define SV_API_SHOWN 16
 
 /* Dialects of chats come first. */
 enum sv_dialect_kind {
@@ -96,8 +94,8 @@ struct sv_params {
     const char *stop_regex[SV_API_REGEXES];
     int32_t n_stop_regex;
     int32_t stop_ids[SV_API_STOP_IDS];
-    int32_t bias_ids[SV_API_BIAS];
-    float bias[SV_API_BIAS];
+    int32_t bias_ids[SV_MAX_BIAS];
+    float bias[SV_MAX_BIAS];
     /* chat */
     json_t *messages, *tools, *documents, *template_args;
     json_t *images; /* [part, its place in the body] for each; NULL: there are none */
@@ -115,7 +113,7 @@ struct sv_params {
     enum sv_think_format think_format;
     bool in_reasoning;  /* the prompt ends within reasoning */
     const char *header; /* gpt-oss: of a constrained answer, in the prompt; NULL: none */
-    int32_t shown_ids[SV_API_SHOWN];
+    int32_t shown_ids[SV_MAX_SHOWN_IDS];
     bool ids_as_tokens; /* log probabilities with vLLM's "token_id:17" for the text */
     int add_special;    /* -1 = the dialect's default */
     /* completions and generate */

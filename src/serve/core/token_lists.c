@@ -11,9 +11,6 @@
 
 #include <string.h>
 
-#define MAX_LISTED 2048    /* the engine's limit for both lists together */
-#define MAX_LOGPROB_IDS 64 /* the engine's limit */
-
 struct taker {
     const struct sv_serve *s;
     struct sv_enc_scratch *scratch;
@@ -71,10 +68,10 @@ static int take_words(struct taker *t, const json_t *words, struct sv_api_err *e
                               i);
         if (add_word(t, word, json_string_length(v), e))
             return -1;
-        if (t->ids.n > MAX_LISTED)
+        if (t->ids.n > SV_MAX_LISTED)
             return sv_api_bad(e, "bad_words",
                               "'bad_words[%zu]': the words come to more than %d tokens", i,
-                              MAX_LISTED);
+                              SV_MAX_LISTED);
     }
     return 0;
 }
@@ -88,10 +85,10 @@ static int take_allowed(struct taker *t, const json_t *list, struct sv_api_err *
         if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= vocab)
             return sv_api_bad(e, "allowed_token_ids",
                               "'allowed_token_ids[%zu]' is no token id in [0, %d)", i, vocab);
-        if (t->ids.n == MAX_LISTED)
+        if (t->ids.n == SV_MAX_LISTED)
             return sv_api_bad(e, "allowed_token_ids",
                               "'allowed_token_ids' and 'bad_words' have more than %d tokens",
-                              MAX_LISTED);
+                              SV_MAX_LISTED);
         if (push(&t->ids, (int32_t)json_integer_value(v), e))
             return -1;
     }
@@ -130,8 +127,8 @@ static int take_logprob_ids(const struct sv_serve *s, const json_t *list, const 
 {
     const int32_t vocab = s->model->info.vocab_size;
 
-    if (json_array_size(list) > MAX_LOGPROB_IDS)
-        return sv_api_bad(e, name, "'%s' has more than %d ids", prefix, MAX_LOGPROB_IDS);
+    if (json_array_size(list) > SV_MAX_REQUESTED_IDS)
+        return sv_api_bad(e, name, "'%s' has more than %d ids", prefix, SV_MAX_REQUESTED_IDS);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= vocab)

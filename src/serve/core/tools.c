@@ -339,7 +339,7 @@ static void show(const struct sv_serve *s, struct sv_params *p, const char *mark
 {
     int32_t id;
 
-    if (!is_special(s, marker, &id) || p->r.n_shown_ids == SV_API_SHOWN)
+    if (!is_special(s, marker, &id) || p->r.n_shown_ids == SV_MAX_SHOWN_IDS)
         return;
     for (int32_t i = 0; i < p->r.n_shown_ids; i++)
         if (p->shown_ids[i] == id)

@@ -3,7 +3,6 @@
  *
  * Called by params.c through its table. Must not: know which request has which field.
  */
-#include "sample/sample.h"
 #include "serve/core/fields.h"
 
 #include <math.h>
@@ -378,8 +377,8 @@ int sv_read_bias(struct sv_params *p, const struct sv_field *f, json_t *v, struc
     const char *key;
     json_t *value;
 
-    if (json_object_size(v) > SV_API_BIAS || json_array_size(v) > SV_API_BIAS)
-        return sv_api_bad(e, f->name, "'%s' has more than %d entries", f->name, SV_API_BIAS);
+    if (json_object_size(v) > SV_MAX_BIAS || json_array_size(v) > SV_MAX_BIAS)
+        return sv_api_bad(e, f->name, "'%s' has more than %d entries", f->name, SV_MAX_BIAS);
     if (json_is_array(v))
         return read_bias_list(p, f->name, v, e);
     if (!json_is_object(v))
