@@ -194,15 +194,16 @@ static int check_tokenizer(const char *dir, struct sv_err *err)
 
 /* Checks that need no loading, before the server listens: the files exist, both configurations are
  * supported, each tensor has the right shape, and the draft fits the target. */
-static int check_files(const struct sv_engine_options *o, struct sv_err *err)
+static int check_files(const struct sv_serve_options *s, struct sv_err *err)
 {
+    const struct sv_engine_options *o = &s->engine;
     struct sv_draft_config draft;
-    struct sv_gen_config gen;
+    struct sv_serve_defaults defaults;
     struct sv_config target;
     int rc = sv_config_load(&target, o->target_dir, err);
 
     if (!rc)
-        rc = sv_gen_config_load(&gen, o->target_dir, err);
+        rc = sv_serve_defaults(&defaults, s, err);
     if (!rc)
         rc = check_tokenizer(o->target_dir, err);
     if (!rc)
@@ -232,7 +233,7 @@ static int serve(const struct sv_serve_options *o)
     struct sv_err err = {0};
     struct sv_serve *s;
 
-    int rc = check_files(&o->engine, &err);
+    int rc = check_files(o, &err);
     if (rc)
         return sv_cli_fail("%s", err.msg);
     rc = sv_serve_open(&s, o, &err);

@@ -202,8 +202,6 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
 {
     struct sv_config cfg;
     int rc = sv_config_load(&cfg, o->target_dir, err);
-    if (!rc)
-        rc = sv_gen_config_load(&e->gen, o->target_dir, err);
     if (rc)
         return rc;
     if (!r->context)

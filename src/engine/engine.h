@@ -77,7 +77,6 @@ struct sv_engine {
     uint32_t n_chosen; /* experts chosen by the target's passes up to the last one read */
     int64_t phase_ns[SV_PHASES], lap_ns; /* totals; the end of the last phase (sv_step_lap) */
     struct sv_accept_stats accept;
-    struct sv_gen_config gen;          /* checked at open; a server's default parameters */
     const struct sv_step_hooks *hooks; /* set by benchmarks between steps; NULL = none */
     struct sv_err failed; /* has a code once the device failed: nothing runs any more */
     bool closing;         /* delivering the last events: no new requests */

@@ -560,34 +560,12 @@ int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err)
 {
     memset(cfg, 0, sizeof *cfg);
     int rc = sv_config_read(dir, parse_target, cfg, cfg, err);
-    return rc || sv_is_gguf(dir)
-               ? rc
-               : parse_file(dir, "generation_config.json", false, parse_eos, cfg, err);
+    return rc ? rc : sv_gen_config_read(dir, parse_eos, cfg, err);
 }
 
-static int parse_gen(void *user, const json_t *root, struct sv_err *err)
+int sv_gen_config_read(const char *dir, sv_parse_fn *parse, void *user, struct sv_err *err)
 {
-    struct sv_gen_config *g = user;
-    double temperature = 1, top_p = 1, min_p = 0;
-    int rc = sv_json_num_opt(root, "temperature", 0, 1e6, &temperature, err);
-    if (!rc)
-        rc = sv_json_num_opt(root, "top_p", 0, 1, &top_p, err);
-    if (!rc)
-        rc = sv_json_num_opt(root, "min_p", 0, 1, &min_p, err);
-    if (!rc)
-        rc = sv_json_i32_opt(root, "top_k", 0, INT32_MAX, &g->top_k, err);
-    if (!rc)
-        rc = sv_json_bool_opt(root, "do_sample", &g->do_sample, err);
-    g->temperature = (float)temperature;
-    g->top_p = (float)top_p;
-    g->min_p = (float)min_p;
-    return rc;
-}
-
-int sv_gen_config_load(struct sv_gen_config *g, const char *dir, struct sv_err *err)
-{
-    *g = (struct sv_gen_config){.temperature = 1, .top_p = 1};
     if (sv_is_gguf(dir))
         return SV_OK; /* there is no such metadata */
-    return parse_file(dir, "generation_config.json", false, parse_gen, g, err);
+    return parse_file(dir, "generation_config.json", false, parse, user, err);
 }

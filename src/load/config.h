@@ -118,13 +118,6 @@ struct sv_draft_config {
     uint8_t causal[SV_MAX_LAYERS]; /* per layer, the configuration resolved */
 };
 
-/* Fields of generation_config.json; absent values are "off". */
-struct sv_gen_config {
-    float temperature, top_p, min_p; /* 1, 1, 0 */
-    int32_t top_k;                   /* 0 = all */
-    bool do_sample;
-};
-
 /* hub.c: the directory of a model's files: for models--ORG--NAME in the Hugging Face hub cache the
  * snapshot in refs/main, else the given one. */
 int sv_model_dir(const char *given, char *dir, size_t size, struct sv_err *err);
@@ -134,7 +127,10 @@ void sv_model_name(const char *dir, char *name, size_t size);
 /* Read DIR/config.json (and generation_config.json for eos ids), or a GGUF file's metadata. Errors
  * name file and field. */
 int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err);
-int sv_gen_config_load(struct sv_gen_config *g, const char *dir, struct sv_err *err);
+/* Passes the object in DIR/generation_config.json, if there is one, to parse; errors name the file.
+ */
+typedef int sv_parse_fn(void *user, const json_t *root, struct sv_err *err);
+int sv_gen_config_read(const char *dir, sv_parse_fn *parse, void *user, struct sv_err *err);
 /* Same for a draft directory; n_target_layers is needed only when target_layer_ids is absent (it
  * then determines the layers), 0 = unknown. Refuses unsupported dialects by name. */
 int sv_draft_config_load(struct sv_draft_config *cfg, const char *dir, int32_t n_target_layers,

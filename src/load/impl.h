@@ -135,7 +135,6 @@ int sv_arch_string(const json_t *root, const char **out, struct sv_err *err);
  * both, always. */
 int sv_dir_json(const char *dir, const char *name, bool needed, char **path, json_t **root,
                 struct sv_err *err);
-typedef int sv_parse_fn(void *user, const json_t *root, struct sv_err *err);
 /* parse makes cfg of config.json, or of its equivalent from GGUF metadata. */
 int sv_config_read(const char *dir, sv_parse_fn *parse, void *user, struct sv_config *cfg,
                    struct sv_err *err);

@@ -38,7 +38,7 @@ int sv_serve_check_chat(const char *template, size_t n_template, const char *bod
     static const struct sv_serve_model m = {
         .takes_images = true,
         .info = {.vocab_size = 6144, .context = 2048, .width = 16, .block_size = 16},
-        .gen_config = {.temperature = 1, .top_p = 1}};
+        .defaults = {.temperature = 1, .top_p = 1}};
     struct sv_serve s = {.model = &m,
                          .render = {.max_output_bytes = 1 << 16,
                                     .max_memory_bytes = 4 << 20,
@@ -78,7 +78,7 @@ static int read_all(struct sv_params *p, const struct sv_dialect *d, json_t *bod
     const struct sv_serve_options o = {.max_choices = 64};
     const struct sv_serve_model m = {
         .info = {.vocab_size = 6144, .context = 2048, .width = 16, .block_size = 16},
-        .gen_config = {.temperature = 1, .top_p = 1}};
+        .defaults = {.temperature = 1, .top_p = 1}};
     const struct sv_serve s = {.model = &m};
     struct sv_params *each = NULL;
     struct sv_buf source, items, ignored;

@@ -175,6 +175,12 @@ done <<END
 --reasoning-field parrot
 --spec-metrics parrot
 END
+mkdir "$tmp/hot"
+ln -s "$target"/* "$tmp/hot/"
+rm -f "$tmp/hot/generation_config.json"
+echo '{"top_p": 0}' >"$tmp/hot/generation_config.json"
+run 1 serve -m "$tmp/hot" --port 0
+err_says "$tmp/hot/generation_config.json: field 'top_p'"
 run 1 serve -m "$target" --chat-template /no/such.jinja
 equal "$err" 'salvo: /no/such.jinja: cannot open: No such file or directory'
 run 2 serve -m "$target" --unix ''

@@ -339,7 +339,6 @@ static void files_are_named_in_errors(void **state)
 {
     (void)state;
     struct sv_config c;
-    struct sv_gen_config g;
     struct sv_err err = {0};
     const char *dir = fake_dir("cfg");
     fake_expect(sv_config_load(&c, dir, &err), SV_EIO, &err, "config.json", "missing");
@@ -349,20 +348,13 @@ static void files_are_named_in_errors(void **state)
     fake_puts(dir, "config.json", fake_qwen3);
     assert_int_equal(sv_config_load(&c, dir, &err), SV_OK);
     assert_int_equal(c.eos_ids[0], 151645);
-    assert_int_equal(sv_gen_config_load(&g, dir, &err), SV_OK);
-    assert_true(g.temperature == 1 && g.top_p == 1 && g.min_p == 0 && g.top_k == 0 && !g.do_sample);
-    fake_puts(dir, "generation_config.json",
-              "{\"eos_token_id\": [151645, 151643], \"temperature\": 0.6, \"top_k\": 20,"
-              " \"top_p\": 0.95, \"min_p\": null, \"do_sample\": true}");
+    fake_puts(dir, "generation_config.json", "{\"eos_token_id\": [151645, 151643]}");
     assert_int_equal(sv_config_load(&c, dir, &err), SV_OK);
     assert_int_equal(c.n_eos, 2);
     assert_int_equal(c.eos_ids[1], 151643);
-    assert_int_equal(sv_gen_config_load(&g, dir, &err), SV_OK);
-    assert_true(g.temperature == 0.6f && g.top_p == 0.95f && g.top_k == 20 && g.do_sample);
-    fake_puts(dir, "generation_config.json", "{\"eos_token_id\": {}, \"temperature\": -1}");
+    fake_puts(dir, "generation_config.json", "{\"eos_token_id\": {}}");
     fake_expect(sv_config_load(&c, dir, &err), SV_EFORMAT, &err, "generation_config.json",
                 "bad eos");
-    fake_expect(sv_gen_config_load(&g, dir, &err), SV_EINVAL, &err, "'temperature'", "bad number");
     fake_puts(dir, "generation_config.json", "[]");
     fake_expect(sv_config_load(&c, dir, &err), SV_EFORMAT, &err, "generation_config.json", "list");
     assert_false(sv_dir_is_draft(dir));
@@ -375,24 +367,21 @@ static void every_fault_is_survived(void **state)
     char dir[512];
     snprintf(dir, sizeof dir, "%s", fake_dir("cfgfault"));
     fake_puts(dir, "config.json", fake_llama);
-    fake_puts(dir, "generation_config.json", "{\"eos_token_id\": [1, 2], \"top_k\": 4}");
-    for (int which = 0; which < 2; which++) {
-        for (int64_t nth = 1;; nth++) {
-            struct sv_config c;
-            struct sv_gen_config g;
-            struct sv_err err = {0};
-            sv_fault_arm(nth);
-            int rc = which ? sv_gen_config_load(&g, dir, &err) : sv_config_load(&c, dir, &err);
-            bool reached = sv_fault_calls() >= nth;
-            sv_fault_arm(0);
-            assert_int_equal(sv_alloc_live(), 0);
-            assert_true(rc == SV_OK || (err.code == rc && err.msg[0]));
-            if (!reached) {
-                assert_int_equal(rc, SV_OK);
-                break;
-            }
-            assert_true(nth < 5000);
+    fake_puts(dir, "generation_config.json", "{\"eos_token_id\": [1, 2]}");
+    for (int64_t nth = 1;; nth++) {
+        struct sv_config c;
+        struct sv_err err = {0};
+        sv_fault_arm(nth);
+        int rc = sv_config_load(&c, dir, &err);
+        bool reached = sv_fault_calls() >= nth;
+        sv_fault_arm(0);
+        assert_int_equal(sv_alloc_live(), 0);
+        assert_true(rc == SV_OK || (err.code == rc && err.msg[0]));
+        if (!reached) {
+            assert_int_equal(rc, SV_OK);
+            break;
         }
+        assert_true(nth < 5000);
     }
 }
 

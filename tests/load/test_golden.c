@@ -59,11 +59,9 @@ static bool parse_file(struct sv_config *c, const char *dir, const char *file)
 static void check_target(const char *dir, const char *name)
 {
     struct sv_config c, plain, other;
-    struct sv_gen_config g;
     struct sv_ckpt k;
     struct sv_err err = {0};
     fake_expect(sv_config_load(&c, dir, &err), SV_OK, &err, "", name);
-    fake_expect(sv_gen_config_load(&g, dir, &err), SV_OK, &err, "", name);
     fake_expect(sv_ckpt_open(&k, dir, &err), SV_OK, &err, "", name);
     fake_expect(sv_ckpt_check_target(&k, &c, &err), SV_OK, &err, "", name);
     assert_true(c.mxfp4_experts || k.n_params == sv_config_n_params(&c));

@@ -263,6 +263,44 @@ static void what_others_have(void **state)
     hub_close(&r);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(props), cmocka_unit_test(slots), cmocka_unit_test(models),
+/* Defaults of a model's file are in the ranges of requests, and an error names file and field. */
+static void defaults_of_the_model(void **state)
+{
+    static const struct {
+        const char *text, *names; /* names NULL: fine */
+    } cases[] = {{"{\"temperature\":0.6,\"top_p\":0.95,\"top_k\":-1,\"min_p\":null}", NULL},
+                 {"{\"temperature\":101}", "'temperature'"},
+                 {"{\"temperature\":-1}", "'temperature'"},
+                 {"{\"top_p\":0}", "'top_p'"},
+                 {"{\"top_p\":1.5}", "'top_p'"},
+                 {"{\"min_p\":2}", "'min_p'"},
+                 {"{\"top_k\":-2}", "'top_k'"},
+                 {"{\"top_k\":\"20\"}", "'top_k'"}};
+    char dir[200];
+    (void)state;
+
+    const char *file = sv_test_tmp("generation_config.json");
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(file, '/') - file), file);
+    struct sv_serve_options o = {.engine.target_dir = dir};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sv_serve_defaults d;
+        struct sv_err err = {0};
+        assert_int_equal(sv_file_write(file, cases[i].text, strlen(cases[i].text), &err), SV_OK);
+        const int rc = sv_serve_defaults(&d, &o, &err);
+        assert_int_equal(rc, cases[i].names ? SV_EINVAL : SV_OK);
+        if (rc)
+            assert_true(strstr(err.msg, "generation_config.json") &&
+                        strstr(err.msg, cases[i].names));
+        else
+            assert_true(d.temperature == 0.6 && d.top_p == 0.95 && d.top_k == -1 && d.min_p == 0);
+        o.no_generation_config = true;
+        assert_int_equal(sv_serve_defaults(&d, &o, &err), SV_OK);
+        assert_true(d.temperature == 1 && d.top_p == 1 && d.top_k == 0 && d.min_p == 0);
+        o.no_generation_config = false;
+    }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(defaults_of_the_model), cmocka_unit_test(props),
+             cmocka_unit_test(slots), cmocka_unit_test(models),
              cmocka_unit_test(models_of_anthropic), cmocka_unit_test(whole_or_an_error),
              cmocka_unit_test(labels), cmocka_unit_test(what_others_have))

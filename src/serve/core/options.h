@@ -64,4 +64,14 @@ struct sv_serve_options {
     enum sv_spec_metrics spec_metrics;
 };
 
+/* What a request is sampled with that does not say. */
+struct sv_serve_defaults {
+    double temperature, top_p, min_p;
+    int64_t top_k;
+};
+/* Of the target's generation_config.json, in the ranges of a request; an error names file and
+ * field. With no_generation_config temperature 1 and no filters, and the file is not read. */
+int sv_serve_defaults(struct sv_serve_defaults *d, const struct sv_serve_options *o,
+                      struct sv_err *err);
+
 #endif

@@ -466,7 +466,6 @@ int sv_params_read(struct sv_params *p, const struct sv_dialect *d, json_t *body
     p->spec = -1;
     p->add_special = -1;
     p->add_generation_prompt = true;
-    p->r.top_p = 1;
     p->parallel = p->separate_reasoning = p->include_reasoning = p->stream_reasoning = true;
     p->skip_special = p->store = true;
     if (read_fields(p, 1 << kind, d->fields, "", body, e) ||
@@ -489,16 +488,41 @@ static int check_ids(const int32_t *ids, int32_t n, const char *name, int32_t vo
     return 0;
 }
 
-static void default_sampling(struct sv_params *p, const struct sv_gen_config *g, bool use)
+static int parse_defaults(void *user, const json_t *root, struct sv_err *err)
+{
+    struct sv_serve_defaults *d = user;
+    int rc = sv_json_num_opt(root, "temperature", SV_RANGE_TEMPERATURE, &d->temperature, err);
+
+    if (!rc)
+        rc = sv_json_num_opt(root, "top_p", SV_RANGE_TOP_P, &d->top_p, err);
+    if (!rc && d->top_p == 0)
+        rc = sv_fail(err, SV_EINVAL, -1, "field 'top_p': 0 would leave no token; 1 is off");
+    if (!rc)
+        rc = sv_json_num_opt(root, "min_p", SV_RANGE_MIN_P, &d->min_p, err);
+    if (!rc)
+        rc = sv_json_int_opt(root, "top_k", SV_RANGE_TOP_K, &d->top_k, err);
+    return rc;
+}
+
+int sv_serve_defaults(struct sv_serve_defaults *d, const struct sv_serve_options *o,
+                      struct sv_err *err)
+{
+    *d = (struct sv_serve_defaults){.temperature = 1, .top_p = 1};
+    return o->no_generation_config
+               ? SV_OK
+               : sv_gen_config_read(o->engine.target_dir, parse_defaults, d, err);
+}
+
+static void default_sampling(struct sv_params *p, const struct sv_serve_defaults *d)
 {
     if (!p->has_temperature)
-        p->r.temperature = use ? (double)g->temperature : 1;
-    if (!p->has_top_p && use)
-        p->r.top_p = (double)g->top_p;
-    if (!p->has_top_k && use)
-        p->r.top_k = g->top_k;
-    if (!p->has_min_p && use)
-        p->r.min_p = (double)g->min_p;
+        p->r.temperature = d->temperature;
+    if (!p->has_top_p)
+        p->r.top_p = d->top_p;
+    if (!p->has_top_k)
+        p->r.top_k = d->top_k;
+    if (!p->has_min_p)
+        p->r.min_p = d->min_p;
 }
 
 /* llama-server's list of samplers: those that are not listed are off. */
@@ -545,7 +569,7 @@ int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind,
 {
     int32_t limit = o->max_tokens ? o->max_tokens : m->info.context;
 
-    default_sampling(p, &m->gen_config, !o->no_generation_config);
+    default_sampling(p, &m->defaults);
     apply_samplers(p);
     default_lengths(p, kind);
     if (p->r.max_tokens == INT32_MAX && o->max_tokens)

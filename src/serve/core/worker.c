@@ -247,7 +247,7 @@ static int load_texts(struct sv_worker *w, struct sv_err *err)
         w->model.max_token_bytes = n > w->model.max_token_bytes ? n : w->model.max_token_bytes;
     }
     if (!rc)
-        rc = sv_gen_config_load(&w->model.gen_config, dir, err);
+        rc = sv_serve_defaults(&w->model.defaults, &w->o, err);
     if (!rc)
         rc = load_tokenizer_config(&w->model.tokenizer_config, dir, err);
     /* A base model has no template and completes texts all the same. */

@@ -9,10 +9,10 @@
 
 #include "load/load.h"
 #include "salvo.h"
+#include "serve/core/options.h"
 #include "serve/core/out.h"
 
 struct sv_chat_template;
-struct sv_serve_options;
 struct sv_tokenizer;
 struct sv_worker;
 
@@ -24,7 +24,7 @@ struct sv_serve_model {
     char chat_why[256];
     json_t *tokenizer_config; /* for /tokenizer_info; an object */
     size_t max_token_bytes;
-    struct sv_gen_config gen_config;
+    struct sv_serve_defaults defaults;
     struct sv_engine_info info;
     bool drafts, takes_images;
     char no_images[256];          /* why it takes none */
