@@ -199,8 +199,8 @@ static void drop(struct sv_engine *e, struct sv_seq *q, int32_t from)
     const int32_t taken = take(e, q->id, false), first = taken < from ? taken : from;
     if (first == INT32_MAX)
         return;
-    e->sched.policy->n_dropped += !sv_sched_lacks_draft(&e->cache, q);
-    sv_sched_lacks(&e->cache, q, first);
+    e->sched.policy->n_dropped += !sv_sched_draft_kv_missing(&e->cache, q);
+    sv_sched_invalidate_draft(&e->cache, q, first);
 }
 
 /* Drops the taps of the plan's sequences, except sampled ones. */
@@ -223,7 +223,7 @@ void sv_deferred_end(struct sv_engine *e, struct sv_seq *q)
     const bool make = !p || p->trial.drafted || p->random;
     const int32_t from = e->deferred.n_rows ? take(e, q->id, make) : INT32_MAX;
     if (!make && from < INT32_MAX)
-        sv_sched_lacks(&e->cache, q, from);
+        sv_sched_invalidate_draft(&e->cache, q, from);
 }
 
 /* ---------------------------------------------------------------- before a step */
@@ -269,7 +269,7 @@ static int32_t rows_to_defer(struct sv_engine *e)
     for (int32_t i = 0; i < p->n_segs; i++) {
         struct sv_plan_seg *g = &p->seg[i];
         const struct sv_seq *q = e->sched.slot[g->slot];
-        g->disabled |= sv_sched_lacks_draft(&e->cache, q) && !q->fixed_width;
+        g->disabled |= sv_sched_draft_kv_missing(&e->cache, q) && !q->fixed_width;
         can &= g->disabled || (g->kind == SV_SEG_VERIFY ? g->n_rows == 1 : prompts);
         n += g->disabled ? 0 : g->n_rows;
     }

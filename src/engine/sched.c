@@ -51,12 +51,12 @@ int32_t sv_sched_draft_end(const struct sv_cache *cache, const struct sv_seq *q)
     return sv_cache_valid_to(cache, q->slot, cache->owned[SV_CACHE_DRAFT]);
 }
 
-bool sv_sched_lacks_draft(const struct sv_cache *cache, const struct sv_seq *q)
+bool sv_sched_draft_kv_missing(const struct sv_cache *cache, const struct sv_seq *q)
 {
     return sv_sched_draft_end(cache, q) < INT32_MAX;
 }
 
-void sv_sched_lacks(struct sv_cache *cache, struct sv_seq *q, int32_t from)
+void sv_sched_invalidate_draft(struct sv_cache *cache, struct sv_seq *q, int32_t from)
 {
     sv_cache_invalidate(cache, q->slot, cache->owned[SV_CACHE_DRAFT], from);
 }
@@ -351,7 +351,7 @@ static struct sv_plan_seg *add_seg(const struct sv_cache *cache, struct sv_plan 
                               .decode = -1,
                               .draft_row0 = p->n_draft_rows,
                               .draft_out0 = p->n_draft_out,
-                              .disabled = sv_sched_lacks_draft(cache, q) && !q->fixed_width};
+                              .disabled = sv_sched_draft_kv_missing(cache, q) && !q->fixed_width};
     p->n_rows += n_rows;
     p->n_logits += n_logits;
     q->n_rows_ahead += n_rows;
@@ -376,7 +376,8 @@ static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct
     if (chosen && !chosen->fixed && q->record.disabled) {
         g->disabled = true;
         /* The results of steps in flight are unknown, but all rows of the prompt are planned. */
-        sv_sched_lacks(cache, q, q->n_committed > q->n_prefill ? q->n_committed : q->n_prefill);
+        sv_sched_invalidate_draft(cache, q,
+                                  q->n_committed > q->n_prefill ? q->n_committed : q->n_prefill);
     }
     if (w < 2 || s->block < 2)
         return;
@@ -425,7 +426,7 @@ static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, stru
         if (!q || !wants_step(q))
             continue;
         /* Without the context K/V of its pages its drafts are rarely accepted. */
-        q->record.lacks = sv_sched_lacks_draft(cache, q);
+        q->record.draft_kv_missing = sv_sched_draft_kv_missing(cache, q);
         sv_policy_add(s->policy, (struct sv_policy_seq){.fixed = q->fixed_width ? q->width : 0,
                                                         .block = q->width,
                                                         .cap = widest(q),
@@ -458,7 +459,7 @@ static bool restore(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
 {
     for (int32_t i = 0; i < s->n_slots; i++) {
         struct sv_seq *q = s->slot[i];
-        if (!q || !decodes(q) || !sv_sched_lacks_draft(cache, q) || q->record.missed_us <= 0)
+        if (!q || !decodes(q) || !sv_sched_draft_kv_missing(cache, q) || q->record.missed_us <= 0)
             continue;
         int32_t n_rows = q->n_tokens - sv_sched_draft_end(cache, q);
         double us = sv_policy_restore_us(s->policy, n_rows, q->n_tokens);

@@ -35,10 +35,10 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
 /* Positions of a running sequence below this have the draft's context K/V; INT32_MAX: all have. A
  * sequence with positions beyond it cannot draft. */
 int32_t sv_sched_draft_end(const struct sv_cache *cache, const struct sv_seq *q);
-/* Whether some position lacks the draft's context K/V. */
-bool sv_sched_lacks_draft(const struct sv_cache *cache, const struct sv_seq *q);
-/* Marks positions >= from of a running sequence as lacking the draft's context K/V. */
-void sv_sched_lacks(struct sv_cache *cache, struct sv_seq *q, int32_t from);
+/* Whether the draft's context K/V of some position is missing. */
+bool sv_sched_draft_kv_missing(const struct sv_cache *cache, const struct sv_seq *q);
+/* Invalidates the draft's context K/V of a running sequence from position `from` on. */
+void sv_sched_invalidate_draft(struct sv_cache *cache, struct sv_seq *q, int32_t from);
 /* Releases a sequence's slot and pages. It keeps its tokens. */
 void sv_sched_release(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *seq);
 

@@ -110,7 +110,7 @@ void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
     seq.width = 1;
     seq.draft_rows = seq.n_drafts = 0;
     seq.probe = false;
-    if ((seq.record->disabled || seq.record->lacks) && !seq.fixed)
+    if ((seq.record->disabled || seq.record->draft_kv_missing) && !seq.fixed)
         seq.cap = 1;
     p->seq[p->n++] = seq;
 }
@@ -184,7 +184,7 @@ static void count_reasons(struct sv_policy *p, bool drafts, bool other, bool bes
         enum sv_reason reason = drafts ? SV_REASON_DRAFT : SV_REASON_PLAIN;
         if (s->fixed)
             reason = SV_REASON_ASKED;
-        else if (s->record->disabled || s->record->lacks)
+        else if (s->record->disabled || s->record->draft_kv_missing)
             reason = SV_REASON_DISABLED;
         else if (s->cap < 2)
             reason = SV_REASON_NO_ROOM;
@@ -243,14 +243,14 @@ static void count_missed(struct sv_policy *p)
         return;
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
-        if (!s->fixed && (s->record->disabled || s->record->lacks))
+        if (!s->fixed && (s->record->disabled || s->record->draft_kv_missing))
             s->record->missed_us += EVERY * sv_policy_gain_us(p, p->n, s->record) / p->n;
     }
 }
 
 void sv_policy_restored(struct sv_policy *p, struct sv_record *r)
 {
-    r->disabled = r->lacks = false;
+    r->disabled = r->draft_kv_missing = false;
     r->missed_us = 0;
     r->n_choices = 0;
     r->n_restored++;

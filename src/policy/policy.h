@@ -19,7 +19,7 @@ struct sv_record {
     int32_t n_choices;          /* choices while drafting was unprofitable */
     bool sampled;               /* tried although it was unprofitable for earlier requests */
     bool disabled;              /* drafts no more; its context K/V is not updated */
-    bool lacks;                 /* a part of its context K/V is missing: it cannot draft */
+    bool draft_kv_missing;      /* in part: it cannot draft until that is recomputed */
     double missed_us;           /* time lost by the two while drafting would have paid */
     int32_t n_restored;         /* how often its context K/V was recomputed */
 };

@@ -351,7 +351,7 @@ void sv_trial_disable(struct sv_policy *p)
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
         struct sv_record *r = s->record;
-        if (s->fixed || r->disabled || r->lacks || s->width > 1)
+        if (s->fixed || r->disabled || r->draft_kv_missing || s->width > 1)
             continue;
         if (!r->n_choices++)
             r->sampled = t->n_requests++ % SAMPLE == 0;

@@ -255,7 +255,7 @@ static void disabled_have_no_place(void **state)
     /* A fixed width is not disabled, whatever it lacks. */
     e->sched.slot[1]->fixed_width = true;
     e->sched.slot[1]->width = 1;
-    sv_sched_lacks(&e->cache, e->sched.slot[1], PROMPT);
+    sv_sched_invalidate_draft(&e->cache, e->sched.slot[1], PROMPT);
     const int32_t n_rows = e->deferred.n_rows;
     assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
     assert_true(e->deferred.now);

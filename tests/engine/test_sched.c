@@ -607,7 +607,7 @@ static void nobody_restores_while_others_wait(void **state)
     until_decoding(&w, q[SLOTS - 1]);
     for (int i = 0; i < SLOTS; i++)
         assert_true(q[i]->state == SV_SEQ_DECODE && q[i]->n_tokens < q[i]->cap_tokens - 60);
-    sv_sched_lacks(&w.cache, q[1], 20);
+    sv_sched_invalidate_draft(&w.cache, q[1], 20);
     q[SLOTS] = ask(&w, 10, 5, BLOCK); /* finds no slot */
     for (int n = 0; n < 3; n++) {
         q[1]->record.missed_us = 1e9;
@@ -638,7 +638,7 @@ static void nobody_restores_while_others_wait(void **state)
     run(&w, &w.plan);
     /* Once more it has to have lost twice as much. */
     until_decoding(&w, q[1]);
-    sv_sched_lacks(&w.cache, q[1], 20);
+    sv_sched_invalidate_draft(&w.cache, q[1], 20);
     const double us = sv_policy_restore_us(p, q[1]->n_tokens - 20, q[1]->n_tokens);
     q[1]->record.missed_us = 1.9 * us;
     assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false) && p->n_restored == 1);
@@ -716,7 +716,7 @@ static void told_before_pages_go(void **state)
     leave(&t.w, old);
     sweep(&t.w);
     until_decoding(&t.w, q);
-    sv_sched_lacks(&t.w.cache, q, 20);
+    sv_sched_invalidate_draft(&t.w.cache, q, 20);
     q->record.missed_us = 1e9;
     assert_true(sv_sched_plan(&t.w.s, &t.w.cache, &t.w.plan, false));
     assert_int_equal(p->n_restored, 1);
@@ -741,7 +741,7 @@ static void preempted_and_bare(void **state)
         struct sv_seq *old = ask(&w, 150, 40, BLOCK), *q = ask(&w, 40, 150, BLOCK);
         until_decoding(&w, old);
         until_decoding(&w, q);
-        sv_sched_lacks(&w.cache, q, 20);
+        sv_sched_invalidate_draft(&w.cache, q, 20);
         while (!q->n_preemptions) {
             assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
             run(&w, &w.plan);

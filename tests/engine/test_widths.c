@@ -556,14 +556,14 @@ static void make_good(const struct sv_engine_tuning *tuning)
         struct sv_seq *q =
             begin_answer(e, whole ? 1 : BLOCK, whole ? rest[0].from - e->depth : TURN + 30);
         if (!whole) /* the state of a sequence whose taps were dropped */
-            sv_sched_lacks(&e->cache, q, 8);
+            sv_sched_invalidate_draft(&e->cache, q, 8);
         run_set_costs(p);
         for (int32_t i = 0; i < p->cost.plain.n; i++)
             p->cost.plain.us[i] *= 2;
         believe(p, 1);
         int32_t n_missed = 0;
         while (!whole && (!p->n_restored || q->state != SV_SEQ_DECODE)) {
-            n_missed += q->record.lacks;
+            n_missed += q->record.draft_kv_missing;
             assert_true(sv_step_engine(e, msg, sizeof msg) > 0 && n_missed < 100);
         }
         assert_true(whole || n_missed > 0);

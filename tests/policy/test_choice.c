@@ -117,7 +117,7 @@ static void reasons(void **state)
     counted(&t, SV_REASON_NO_ROOM, 3);
     for (int how = 0; how < 2; how++) {
         for (int i = 0; i < 3; i++)
-            t.r[i].disabled = !(t.r[i].lacks = how);
+            t.r[i].disabled = !(t.r[i].draft_kv_missing = how);
         assert_int_equal(step(&t, 3, 0, BLOCK, 0)[1].width, 1);
         counted(&t, SV_REASON_DISABLED, 3);
         assert_true(step(&t, 3, 4, BLOCK, 0)[1].width == 4); /* except a request's own width */
@@ -179,10 +179,13 @@ static void restoring_has_a_price(void **state)
     c->row_us[0] = 0, c->row_us[1] = 2;
     assert_float_equal(sv_policy_restore_us(t.p, 100, 1000), here + 100 * 1.9, 0.01);
     assert_float_equal(sv_policy_restore_us(t.p, 100, 100), here + 100 * 0.1, 0.01);
-    struct sv_record r = {
-        .disabled = true, .lacks = true, .missed_us = 9, .n_choices = 7, .n_restored = 2};
+    struct sv_record r = {.disabled = true,
+                          .draft_kv_missing = true,
+                          .missed_us = 9,
+                          .n_choices = 7,
+                          .n_restored = 2};
     sv_policy_restored(t.p, &r);
-    assert_true(!r.disabled && !r.lacks && r.missed_us <= 0 && r.n_choices == 0 &&
+    assert_true(!r.disabled && !r.draft_kv_missing && r.missed_us <= 0 && r.n_choices == 0 &&
                 r.n_restored == 3);
     assert_int_equal(t.p->n_restored, 1);
     c->speed[0] = 3;

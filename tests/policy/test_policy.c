@@ -223,7 +223,7 @@ static void unprofitable(void **state)
                 p->kept[j] = good ? 980 : 10;
             }
             for (int32_t i = 2; i < SEQS; i++)
-                rec[i].lacks = true;
+                rec[i].draft_kv_missing = true;
             p->trial.probe_us = p->trial.other_us = -1e12;
             choose(p, rec, SEQS, 0, width);
             for (int32_t i = 0; i < SEQS; i++)
@@ -246,7 +246,7 @@ static void backs_off(void **state)
     struct sv_err err;
     assert_int_equal(sv_policy_open(&p, SEQS, BLOCK, true, &err), 0);
     fill_table(&p->cost, &machines[0], SEQS);
-    rec[3].lacks = true;
+    rec[3].draft_kv_missing = true;
     for (int32_t step = 0; step < LONG; step++) {
         for (int32_t j = 1; j < BLOCK; j++) {
             p->tried[j] = 1000;
@@ -819,10 +819,10 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
             left[i] -= len;
             if ((unprofitable && !l->n_draft_segs && n >= MANY && !sample[i]) ||
                 (full && !sample[i] && left[i] < LENGTH / 4)) {
-                rec[i].lacks = true;
+                rec[i].draft_kv_missing = true;
                 deferred[i] = 0;
             }
-            if (rec[i].lacks || rec[i].disabled)
+            if (rec[i].draft_kv_missing || rec[i].disabled)
                 continue;
             if (all || width > 1) {
                 t += deferred[i] * project_us;
