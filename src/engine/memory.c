@@ -164,9 +164,9 @@ int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
                (long long)(want * n_parts(a) * a->page_size), a->n_slots);
     /* An explicit size is used in full; otherwise cached prefixes get a few times as much as the
      * running sequences, so that memory is not filled without benefit. */
-    bool asked = a->cache_bytes || a->most_pages || (a->n_total && a->share > 0);
+    bool sized = a->cache_bytes || a->most_pages || (a->n_total && a->share > 0);
     int64_t most = !a->keep_prefixes ? want
-                   : asked           ? (want > MOST_PAGES ? want : MOST_PAGES)
+                   : sized           ? (want > MOST_PAGES ? want : MOST_PAGES)
                    : a->n_total      ? want * KEPT_TIMES
                                      : want;
     most = most < INT32_MAX / n_parts(a) ? most : INT32_MAX / n_parts(a); /* they are numbered */

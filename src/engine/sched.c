@@ -407,7 +407,7 @@ static bool nobody_drafts(const struct sv_plan *p)
  * decode plainly, without a choice. */
 static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, struct sv_plan *p)
 {
-    bool sampled = false, asked = false;
+    bool sampled = false, requested = false;
     int32_t n_prompt = 0, n = 0;
     for (int32_t i = 0; i < s->n_slots; i++) {
         const struct sv_seq *q = s->slot[i];
@@ -416,9 +416,9 @@ static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, stru
             continue;
         n++;
         sampled |= q->needs_logits;
-        asked |= q->fixed_width;
+        requested |= q->fixed_width;
     }
-    if (!asked && sv_policy_backs_off(s->policy, n, n_prompt > 0))
+    if (!requested && sv_policy_backs_off(s->policy, n, n_prompt > 0))
         return false;
     sv_policy_begin(s->policy, n_prompt, sampled);
     for (int32_t i = 0; i < s->n_slots; i++) {

@@ -86,8 +86,8 @@ void sv_policy_forget(struct sv_policy *p)
 
 const char *sv_reason_name(enum sv_reason reason)
 {
-    static const char *const names[SV_REASONS] = {"plain", "draft", "pruned",  "sat_out",
-                                                  "trial", "asked", "no_room", "disabled"};
+    static const char *const names[SV_REASONS] = {"plain", "draft",     "pruned",  "sat_out",
+                                                  "trial", "requested", "no_room", "disabled"};
     return names[reason];
 }
 
@@ -183,7 +183,7 @@ static void count_reasons(struct sv_policy *p, bool drafts, bool other, bool bes
         struct sv_policy_seq *s = &p->seq[i];
         enum sv_reason reason = drafts ? SV_REASON_DRAFT : SV_REASON_PLAIN;
         if (s->fixed)
-            reason = SV_REASON_ASKED;
+            reason = SV_REASON_REQUESTED;
         else if (s->record->disabled || s->record->draft_kv_missing)
             reason = SV_REASON_DISABLED;
         else if (s->cap < 2)

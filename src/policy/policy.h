@@ -26,13 +26,13 @@ struct sv_record {
 
 /* Reason of a sequence's width. */
 enum sv_reason {
-    SV_REASON_PLAIN,   /* plain decoding is best */
-    SV_REASON_DRAFT,   /* drafting is best */
-    SV_REASON_PRUNED,  /* drafting with pruning is best */
-    SV_REASON_SAT_OUT, /* others draft; this sequence would gain nothing */
-    SV_REASON_TRIAL,   /* exploration */
-    SV_REASON_ASKED,   /* the request fixed it */
-    SV_REASON_NO_ROOM, /* one token left */
+    SV_REASON_PLAIN,     /* plain decoding is best */
+    SV_REASON_DRAFT,     /* drafting is best */
+    SV_REASON_PRUNED,    /* drafting with pruning is best */
+    SV_REASON_SAT_OUT,   /* others draft; this sequence would gain nothing */
+    SV_REASON_TRIAL,     /* exploration */
+    SV_REASON_REQUESTED, /* the request fixed it */
+    SV_REASON_NO_ROOM,   /* one token left */
     /* unprofitable for long, or its context K/V was dropped under load */
     SV_REASON_DISABLED,
     SV_REASONS

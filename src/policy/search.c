@@ -83,14 +83,14 @@ static struct sv_load load_of(const struct sv_policy *p, const struct sv_candida
                               const struct offer *o)
 {
     struct sv_load l = o->load;
-    const int32_t asked = c->width ? c->k * (c->width - 1) : c->n_rows,
-                  masks = c->mode == SV_DRAFT_FULL ? o->block_rows : asked + c->k;
+    const int32_t n_drafts = c->width ? c->k * (c->width - 1) : c->n_rows,
+                  masks = c->mode == SV_DRAFT_FULL ? o->block_rows : n_drafts + c->k;
     l.n_rows += c->n_rows;
     l.row_us += o->row_us / (float)c->k * (float)c->n_rows;
     if (!p->drafts_on_device || o->rate > 0)
         return l;
     l.n_draft_segs += c->k;
-    l.n_draft_out += asked;
+    l.n_draft_out += n_drafts;
     l.n_draft_rows += masks;
     l.draft_us += o->draft_us + o->draft_row_us / (float)c->k * (float)masks;
     l.draft_us += c->width ? (float)sv_curve_at(&p->cost.trip, l.n_draft_out) : 0;

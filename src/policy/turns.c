@@ -155,7 +155,7 @@ static bool has_turn(const struct sv_turns *t, const struct sv_timed *s, int64_t
 
 int32_t sv_turns_next(struct sv_turns *t, int64_t now_us)
 {
-    for (int32_t asked = 0; asked < 2 * t->n; asked++) {
+    for (int32_t looked = 0; looked < 2 * t->n; looked++) {
         if ((t->at < 0 || t->at == t->n) && !begin_round(t, now_us))
             return -1;
         int32_t i = t->at++;

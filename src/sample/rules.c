@@ -134,7 +134,7 @@ static int check_lists(const struct sv_request *r, const struct sv_held_off *h, 
                           "allowed_ids, bad_ids and min_tokens could leave no token");
 }
 
-static int check_asked(const struct sv_request *r, int32_t vocab, struct sv_err *err)
+static int check_requested_ids(const struct sv_request *r, int32_t vocab, struct sv_err *err)
 {
     if (r->n_logprob_token_ids < 0 || r->n_logprob_token_ids > SV_MAX_REQUESTED_IDS)
         return sv_fail(err, SV_EINVAL, -1, "n_logprob_token_ids must be in [0, %d], not %d",
@@ -163,7 +163,7 @@ int sv_rules_check(const struct sv_request *r, const struct sv_held_off *h, int3
     if (!rc && r->n_top_logprobs && !wants_logprobs(r))
         rc = sv_fail(err, SV_EINVAL, -1, "n_top_logprobs needs logprobs or prompt_logprobs");
     if (!rc)
-        rc = check_asked(r, vocab_size, err);
+        rc = check_requested_ids(r, vocab_size, err);
     return rc;
 }
 

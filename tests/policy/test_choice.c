@@ -79,7 +79,7 @@ static void limits(void **state)
     struct table t;
     set(&t, 0);
     assert_int_equal(step(&t, 2, 9, BLOCK, 0)->width, 9);
-    counted(&t, SV_REASON_ASKED, 2);
+    counted(&t, SV_REASON_REQUESTED, 2);
     assert_int_equal(t.p->seq[1].draft_rows,
                      BLOCK); /* a width that was asked for drafts with all masks */
     assert_int_equal(t.p->seq[1].n_drafts, 8);
@@ -97,7 +97,7 @@ static void limits(void **state)
     assert_int_equal(step(&t, 2, 9, 1, 0)->width, 1);
     assert_int_equal(t.p->seq[0].draft_rows, 0);
     assert_int_equal(step(&t, 2, 1, BLOCK, 0)->width, 1);
-    counted(&t, SV_REASON_ASKED, 2);
+    counted(&t, SV_REASON_REQUESTED, 2);
     sv_policy_close(t.p);
     set(&t, 1);
     assert_int_equal(step(&t, 1, 0, BLOCK, 0)->width, BLOCK);
@@ -121,7 +121,7 @@ static void reasons(void **state)
         assert_int_equal(step(&t, 3, 0, BLOCK, 0)[1].width, 1);
         counted(&t, SV_REASON_DISABLED, 3);
         assert_true(step(&t, 3, 4, BLOCK, 0)[1].width == 4); /* except a request's own width */
-        counted(&t, SV_REASON_ASKED, 3);
+        counted(&t, SV_REASON_REQUESTED, 3);
     }
     sv_policy_close(t.p);
     set(&t, 0);
