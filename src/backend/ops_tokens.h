@@ -36,7 +36,7 @@ struct sv_p_sample {
  * vLLM's:
  * 1. bias: logit += bias of the listed tokens;
  * 2. ban: the listed tokens get -inf while the drawn token's position is below ban_before;
- * 3. words: the last token of a listed run gets -inf where the answer ends in the run's others;
+ * 3. bad: the last token of a listed run gets -inf where the answer ends in the run's others;
  *    where tokens are allowed by list, all others get -inf;
  * 4. repetition, for tokens of prompt and answer, of the last repeat_last of these if that is not
  *    0: logit > 0 ? logit / r : logit * r;
@@ -53,8 +53,8 @@ struct sv_logit_rules {
     int32_t n_prompt;
     int32_t repeat_last;
     int32_t n_bias, n_ban, ban_before;
-    /* In the slot's list: where each of n_words runs ends, the runs' tokens, allowed tokens. */
-    int32_t n_words, n_allowed;
+    /* In the slot's list: where each of n_bad_runs runs ends, the runs' tokens, allowed tokens. */
+    int32_t n_bad_runs, n_allowed;
     /* most probable tokens to report beside a token's log probability; -1 = nothing */
     int32_t n_top;
 };

@@ -97,7 +97,7 @@ void sv_logits_init_slot(struct sv_engine *e, int32_t slot)
     const size_t at = (size_t)slot, id = sizeof(int32_t);
     SV_REQUIRE(q->n_tokens <= lg->history_stride);
     if (q->matcher) /* its masks include these */
-        sent.n_ban = sent.n_words = sent.n_allowed = 0;
+        sent.n_ban = sent.n_bad_runs = sent.n_allowed = 0;
     sv_dev_upload(e->dev, lg->slot_rules + at, &sent, sizeof sent);
     sv_dev_upload(e->dev, lg->bias_ids + at * SV_MAX_BIAS, q->bias_ids, (size_t)r->n_bias * id);
     sv_dev_upload(e->dev, lg->bias + at * SV_MAX_BIAS, q->bias, (size_t)r->n_bias * sizeof(float));

@@ -105,8 +105,8 @@ static void apply_lists(const struct answer *a, uint32_t *words, uint32_t *scrat
 {
     const struct sv_seq *q = a->q;
     const struct sv_logit_rules *r = &q->rules;
-    int32_t at = r->n_words;
-    for (int32_t k = 0; k < r->n_words; k++) {
+    int32_t at = r->n_bad_runs;
+    for (int32_t k = 0; k < r->n_bad_runs; k++) {
         const int32_t last = q->listed[k] - 1;
         if (ends_in(a, q->listed + at, last - at))
             forbid(words, q->listed[last]);

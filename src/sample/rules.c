@@ -180,7 +180,7 @@ struct sv_logit_rules sv_rules_pack(const struct sv_request *r, const struct sv_
         .n_bias = r->n_bias,
         .n_ban = h->min_tokens ? h->n : 0,
         .ban_before = h->min_tokens ? n_prompt + h->min_tokens : 0,
-        .n_words = n_runs(r),
+        .n_bad_runs = n_runs(r),
         .n_allowed = r->n_allowed_ids,
         .n_top = wants_logprobs(r) ? n_top : -1,
     };
@@ -200,7 +200,7 @@ void sv_rules_pack_lists(const struct sv_request *r, int32_t *listed)
 
 bool sv_rules_need_history(const struct sv_logit_rules *r)
 {
-    return r->presence != 0 || r->frequency != 0 || r->repetition != 1 || r->n_words > 0;
+    return r->presence != 0 || r->frequency != 0 || r->repetition != 1 || r->n_bad_runs > 0;
 }
 
 bool sv_rules_change_logits(const struct sv_logit_rules *r)

@@ -250,8 +250,8 @@ void rig_sync(struct sv_dev *dev, int code)
 void rig_lists(struct sv_rng *rng, const struct sv_logit_rules *r, int32_t *listed, int32_t few,
                int32_t vocab)
 {
-    int32_t at = r->n_words;
-    for (int32_t k = 0; k < r->n_words; k++) {
+    int32_t at = r->n_bad_runs;
+    for (int32_t k = 0; k < r->n_bad_runs; k++) {
         for (int32_t n = 1 + (int32_t)sv_rng_below(rng, 3); n > 0; n--)
             listed[at++] = (int32_t)sv_rng_below(rng, (uint32_t)few);
         listed[k] = at;

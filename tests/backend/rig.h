@@ -59,7 +59,7 @@ int64_t rig_kv_at(const struct rig_kv *c, int32_t slot, int32_t pos, int32_t hea
 double rig_kv_get(const struct rig_kv *c, const void *data, int64_t at);
 void rig_kv_put(const struct rig_kv *c, void *data, int64_t at, float x);
 
-/* A slot's list as struct sv_logit_rules has it: r->n_words runs of one to three tokens below
+/* A slot's list as struct sv_logit_rules has it: r->n_bad_runs runs of one to three tokens below
  * `few`, r->n_allowed tokens of the vocabulary. */
 void rig_lists(struct sv_rng *rng, const struct sv_logit_rules *r, int32_t *listed, int32_t few,
                int32_t vocab);

@@ -45,7 +45,7 @@ static void random_slots(struct cross *c, struct world *w)
                                        .n_bias = s == 2 ? SV_MAX_BIAS : s * 9,
                                        .n_ban = s == 3 ? SV_MAX_BAN : s,
                                        .repeat_last = s % 2 * (1 + s * s * 8),
-                                       .n_words = s % 3 * 40,
+                                       .n_bad_runs = s % 3 * 40,
                                        .n_allowed = s == 4 ? 1500 : 0,
                                        .n_top = s == 4 ? SV_MAX_TOP : s - 1};
         r[s].n_bias = r[s].n_bias < w->vocab ? r[s].n_bias : w->vocab;

@@ -256,7 +256,7 @@ static void rules_case(struct cross *c, int round)
                                            .repetition = (float[]){1, 1.3f, 0.6f}[s % 3],
                                            .n_prompt = (int32_t)sv_rng_below(&c->rng, 40),
                                            .repeat_last = s % 2 * 9,
-                                           .n_words = s % 4 * 5,
+                                           .n_bad_runs = s % 4 * 5,
                                            .n_allowed = s % 5 == 3 ? 100 : 0,
                                            .n_bias = s * 150,
                                            .n_ban = s * 2,

@@ -35,7 +35,7 @@ static void random_rules(struct sv_rng *rng, struct world *w, int32_t slot)
                                  .n_ban = (int32_t)sv_rng_below(rng, 5),
                                  .ban_before = (int32_t)sv_rng_below(rng, STRIDE),
                                  .repeat_last = (int32_t[]){0, 1, 7, 40}[sv_rng_below(rng, 4)],
-                                 .n_words = (int32_t)sv_rng_below(rng, 6),
+                                 .n_bad_runs = (int32_t)sv_rng_below(rng, 6),
                                  .n_allowed = sv_rng_below(rng, 3) ? 0 : 30,
                                  .n_top = -1};
     rig_lists(rng, r, w->listed + slot * SV_MAX_LISTED, 20, VOCAB);
@@ -121,10 +121,10 @@ static bool is_barred(const struct world *w, int32_t seg, int32_t pos, int32_t i
 {
     const struct sv_logit_rules *r = &w->rules[w->b.seg_slot[seg]];
     const int32_t *listed = w->listed + w->b.seg_slot[seg] * SV_MAX_LISTED;
-    const int32_t *allowed = listed + (r->n_words ? listed[r->n_words - 1] : 0);
+    const int32_t *allowed = listed + (r->n_bad_runs ? listed[r->n_bad_runs - 1] : 0);
     bool found = !r->n_allowed;
-    for (int32_t k = 0; k < r->n_words; k++) {
-        const int32_t *run = listed + (k ? listed[k - 1] : r->n_words);
+    for (int32_t k = 0; k < r->n_bad_runs; k++) {
+        const int32_t *run = listed + (k ? listed[k - 1] : r->n_bad_runs);
         const int32_t n = (int32_t)(listed + listed[k] - run) - 1;
         int32_t same = 0;
         while (same < n && pos - n >= r->n_prompt && token_at(w, seg, pos - n + same) == run[same])

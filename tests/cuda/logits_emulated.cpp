@@ -34,8 +34,8 @@ int32_t below(sv_rng &rng, uint32_t n)
 
 void random_lists(sv_rng &rng, const sv_logit_rules &r, int32_t *listed, int32_t vocab)
 {
-    int32_t at = r.n_words;
-    for (int32_t k = 0; k < r.n_words; k++) {
+    int32_t at = r.n_bad_runs;
+    for (int32_t k = 0; k < r.n_bad_runs; k++) {
         for (int32_t n = 1 + below(rng, 3); n > 0; n--)
             listed[at++] = below(rng, 20);
         listed[k] = at;
@@ -58,7 +58,7 @@ void random_rules(sv_rng &rng, world &w, int32_t slot)
     r.ban_before = below(rng, STRIDE);
     r.n_top = below(rng, 22) - 1;
     r.repeat_last = below(rng, 2) * below(rng, STRIDE);
-    r.n_words = below(rng, 9);
+    r.n_bad_runs = below(rng, 9);
     r.n_allowed = below(rng, 3) ? 0 : 20;
     random_lists(rng, r, &w.listed[(size_t)(slot * SV_MAX_LISTED)], w.vocab);
     for (int32_t i = 0; i < r.n_bias; i++) {

@@ -122,8 +122,8 @@ static bool ends_in(const struct prefix *f, int32_t n_prompt, const int32_t *ids
 static void apply_lists(float *x, int32_t vocab, const struct sv_logit_rules *r,
                         const struct prefix *f, const int32_t *listed, uint32_t *counts)
 {
-    int32_t at = r->n_words;
-    for (int32_t k = 0; k < r->n_words; k++) {
+    int32_t at = r->n_bad_runs;
+    for (int32_t k = 0; k < r->n_bad_runs; k++) {
         const int32_t last = listed[k] - 1;
         if (ends_in(f, r->n_prompt, listed + at, last - at))
             x[listed[last]] = -INFINITY;

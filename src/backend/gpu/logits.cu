@@ -113,14 +113,14 @@ static __device__ void apply_lists(float *x, int32_t vocab, const struct sv_logi
                                    const int32_t *history, const int32_t *block, int32_t base,
                                    int32_t end, const int32_t *listed, uint32_t *counts)
 {
-    for (int32_t k = threadIdx.x; k < r.n_words; k += THREADS) {
-        const int32_t at = k ? listed[k - 1] : r.n_words, last = listed[k] - 1;
+    for (int32_t k = threadIdx.x; k < r.n_bad_runs; k += THREADS) {
+        const int32_t at = k ? listed[k - 1] : r.n_bad_runs, last = listed[k] - 1;
         if (ends_in(history, block, base, end, r.n_prompt, listed + at, last - at))
             x[listed[last]] = -INFINITY;
     }
     if (!r.n_allowed)
         return;
-    const int32_t *allowed = listed + (r.n_words ? listed[r.n_words - 1] : 0);
+    const int32_t *allowed = listed + (r.n_bad_runs ? listed[r.n_bad_runs - 1] : 0);
     for (int32_t k = threadIdx.x; k < r.n_allowed; k += THREADS)
         counts[allowed[k]] = 1;
     __syncthreads();
