@@ -232,6 +232,6 @@ typedef int sv_quantized_fn(void *user, const struct sv_quantized *t);
  * compressed-tensors, or NAME.gguf. Projections are rounded to code (F8, MXFP4, INT8, INT4; in GGUF
  * MXFP4, Q8_0, Q4_0), all else is unchanged. On error nothing is left. */
 int sv_quantize_model(const char *dir, enum sv_quant_code code, const char *out,
-                      sv_quantized_fn *told, void *user, struct sv_err *err);
+                      sv_quantized_fn *on_matrix, void *user, struct sv_err *err);
 
 #endif

@@ -395,7 +395,7 @@ static int write_from(struct sv_model_source *m, const struct sv_ckpt *ckpt,
 }
 
 int sv_quantize_model(const char *dir, enum sv_quant_code code, const char *out,
-                      sv_quantized_fn *told, void *user, struct sv_err *err)
+                      sv_quantized_fn *on_matrix, void *user, struct sv_err *err)
 {
     struct sv_draft_config *d = sv_calloc(1, sizeof *d);
     struct sv_ckpt ckpt;
@@ -408,8 +408,11 @@ int sv_quantize_model(const char *dir, enum sv_quant_code code, const char *out,
         sv_free(d);
         return rc;
     }
-    struct sv_model_source m = {
-        .dir = dir, .cfg = &d->base, .draft = draft ? d : NULL, .told = told, .user = user};
+    struct sv_model_source m = {.dir = dir,
+                                .cfg = &d->base,
+                                .draft = draft ? d : NULL,
+                                .on_matrix = on_matrix,
+                                .user = user};
     rc = draft ? sv_ckpt_check_draft(&ckpt, d, err) : sv_ckpt_check_target(&ckpt, &d->base, err);
     if (rc)
         sv_err_prefix(err, "%s", dir);

@@ -65,7 +65,7 @@ struct sv_model_source {
     const struct sv_config *cfg;         /* of a draft its base */
     const struct sv_draft_config *draft; /* NULL: a target */
     const struct sv_sources *list;
-    sv_quantized_fn *told;
+    sv_quantized_fn *on_matrix;
     void *user;
 };
 int sv_quantize_to_dir(const struct sv_model_source *m, enum sv_quant_code code, const char *out,

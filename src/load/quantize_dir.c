@@ -178,7 +178,7 @@ static int round_tensor(const struct plan *p, const struct sv_out *f,
     if (rc)
         return rc;
     report.n_bytes_before = (int64_t)t->n_bytes;
-    return p->m->told(p->m->user, &report);
+    return p->m->on_matrix(p->m->user, &report);
 }
 
 static int write_tensors(const struct plan *p, const char *path)

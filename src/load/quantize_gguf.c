@@ -298,7 +298,7 @@ static int put_rounded(const struct plan *p, const struct sv_out *f, const struc
     if (rc)
         return rc;
     report.n_bytes_before = (int64_t)t->n_bytes;
-    return p->m->told(p->m->user, &report);
+    return p->m->on_matrix(p->m->user, &report);
 }
 
 /* Hybrids' norms and decays are stored as a model uses them. */
