@@ -224,15 +224,15 @@ static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct
     if (r->max_tokens && r->min_tokens > r->max_tokens)
         return sv_fail(err, SV_EINVAL, -1, "min_tokens %d is above max_tokens %d", r->min_tokens,
                        r->max_tokens);
-    const struct sv_held_off held = {.ids = ban,
-                                     .n = q->n_stop_ids > SV_MAX_BAN ? q->n_stop_ids : n_ban,
-                                     .min_tokens =
-                                         r->min_tokens < max_new ? r->min_tokens : max_new};
-    int rc = sv_rules_check(r, &held, lim->cfg->vocab_size, err);
+    const struct sv_end_ban ends = {.ids = ban,
+                                    .n = q->n_stop_ids > SV_MAX_BAN ? q->n_stop_ids : n_ban,
+                                    .min_tokens =
+                                        r->min_tokens < max_new ? r->min_tokens : max_new};
+    int rc = sv_rules_check(r, &ends, lim->cfg->vocab_size, err);
     if (rc)
         return rc;
-    q->min_tokens = held.min_tokens;
-    q->rules = sv_rules_pack(r, &held, q->n_prompt, lim->cfg->vocab_size);
+    q->min_tokens = ends.min_tokens;
+    q->rules = sv_rules_pack(r, &ends, q->n_prompt, lim->cfg->vocab_size);
     q->n_ban = n_ban;
     q->wants_logprobs = r->logprobs;
     q->wants_prompt_logits = r->prompt_logprobs;

@@ -52,7 +52,7 @@ static int check_bias(const struct sv_request *r, int32_t vocab_size, struct sv_
     return SV_OK;
 }
 
-static int check_ban(const struct sv_held_off *h, int32_t vocab_size, struct sv_err *err)
+static int check_ban(const struct sv_end_ban *h, int32_t vocab_size, struct sv_err *err)
 {
     if (h->min_tokens < 0)
         return sv_fail(err, SV_EINVAL, -1, "min_tokens must not be negative, but is %d",
@@ -84,8 +84,8 @@ static int32_t n_runs(const struct sv_request *r)
     return n;
 }
 
-/* Whether a token may be kept from coming: it ends a run, or is held off at first. */
-static bool may_be_barred(const struct sv_request *r, const struct sv_held_off *h, int32_t id)
+/* Whether a token may be kept from coming: it ends a run, or ends the answer before min_tokens. */
+static bool may_be_barred(const struct sv_request *r, const struct sv_end_ban *h, int32_t id)
 {
     for (int32_t i = 0; i < h->n && h->min_tokens; i++)
         if (h->ids[i] == id)
@@ -106,7 +106,7 @@ static int check_ids(const char *name, const int32_t *ids, int32_t n, int32_t le
     return SV_OK;
 }
 
-static int check_lists(const struct sv_request *r, const struct sv_held_off *h, int32_t vocab,
+static int check_lists(const struct sv_request *r, const struct sv_end_ban *h, int32_t vocab,
                        struct sv_err *err)
 {
     const int32_t n_bad = r->n_bad_ids, n_allowed = r->n_allowed_ids;
@@ -147,7 +147,7 @@ static int check_requested_ids(const struct sv_request *r, int32_t vocab, struct
                      err);
 }
 
-int sv_rules_check(const struct sv_request *r, const struct sv_held_off *h, int32_t vocab_size,
+int sv_rules_check(const struct sv_request *r, const struct sv_end_ban *h, int32_t vocab_size,
                    struct sv_err *err)
 {
     int rc = check_penalties(r, err);
@@ -167,7 +167,7 @@ int sv_rules_check(const struct sv_request *r, const struct sv_held_off *h, int3
     return rc;
 }
 
-struct sv_logit_rules sv_rules_pack(const struct sv_request *r, const struct sv_held_off *h,
+struct sv_logit_rules sv_rules_pack(const struct sv_request *r, const struct sv_end_ban *h,
                                     int32_t n_prompt, int32_t vocab_size)
 {
     const int32_t n_top = r->n_top_logprobs < vocab_size ? r->n_top_logprobs : vocab_size;

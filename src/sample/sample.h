@@ -31,8 +31,8 @@ struct sv_range {
 /* Refuses a value outside, NaN included, naming the field. */
 int sv_sample_in(const char *field, double v, struct sv_range range, struct sv_err *err);
 
-/* What may not come among the first min_tokens tokens: all that would end the answer. */
-struct sv_held_off {
+/* Tokens that would end the answer, which are banned among its first min_tokens tokens. */
+struct sv_end_ban {
     const int32_t *ids; /* (n) */
     int32_t n, min_tokens;
 };
@@ -42,9 +42,9 @@ int sv_sample_check(const struct sv_request *r, struct sv_err *err);
 struct sv_sampling sv_sample_pack(const struct sv_request *r, int32_t vocab_size);
 /* Refuses penalties, bias, lists and log probabilities out of range and ids outside the vocabulary,
  * naming the field and the index. */
-int sv_rules_check(const struct sv_request *r, const struct sv_held_off *h, int32_t vocab_size,
+int sv_rules_check(const struct sv_request *r, const struct sv_end_ban *h, int32_t vocab_size,
                    struct sv_err *err);
-struct sv_logit_rules sv_rules_pack(const struct sv_request *r, const struct sv_held_off *h,
+struct sv_logit_rules sv_rules_pack(const struct sv_request *r, const struct sv_end_ban *h,
                                     int32_t n_prompt, int32_t vocab_size);
 /* The lists as the device has them: n_bad_ids + n_allowed_ids numbers. */
 void sv_rules_pack_lists(const struct sv_request *r, int32_t *listed);

@@ -72,7 +72,7 @@ void sv_call_free(struct sv_call *c)
     sv_buf_fini(&c->ignored);
     sv_buf_fini(&c->head);
     sv_buf_fini(&c->out);
-    sv_buf_fini(&c->held);
+    sv_buf_fini(&c->pending);
     sv_free(c);
 }
 

@@ -118,9 +118,9 @@ struct sv_call {
     struct sv_buf head; /* how every chunk begins, up to the number of its choice */
     struct sv_buf out;  /* frames to be sent; while they are written, the server's buffer */
     /* Set while the other thread writes the answer: all but prev, next, req, status and times stay
-     * as they are, and reports wait in `held`. */
+     * as they are, and reports wait in `pending`. */
     bool writing;
-    struct sv_buf held;
+    struct sv_buf pending;
     struct sv_params p;
     struct sv_call *prev, *next;
     json_t *body;

@@ -3,8 +3,8 @@
  *
  * Called by call.c, pacing.c and serve.c on the loop's thread. Long answers are written on the
  * thread that reads long bodies; log probabilities make them long, at ten milliseconds for each
- * thousand tokens with twenty alternatives. Reports for the call are held meanwhile. Must not:
- * write much on the loop's thread.
+ * thousand tokens with twenty alternatives. Reports for the call are kept in `pending` meanwhile.
+ * Must not: write much on the loop's thread.
  */
 #include "serve/core/log.h"
 #include "serve/core/send.h"
@@ -339,16 +339,16 @@ static void fail_lost(struct sv_call *c)
 
 void sv_call_replay(struct sv_call *c)
 {
-    struct sv_buf held = c->held;
+    struct sv_buf pending = c->pending;
     struct sv_serve *s = c->s;
     struct sv_out o;
 
-    sv_buf_init(&c->held);
-    for (size_t at = 0; sv_out_unpack(&held, &at, &o);)
+    sv_buf_init(&c->pending);
+    for (size_t at = 0; sv_out_unpack(&pending, &at, &o);)
         sv_call_out(s, &o);
-    if (held.failed)
+    if (pending.failed)
         fail_lost(c);
-    sv_buf_fini(&held);
+    sv_buf_fini(&pending);
 }
 
 static void on_written(void *user)
@@ -399,8 +399,8 @@ void sv_call_unblock(struct sv_serve *s)
 
 void sv_call_hold(struct sv_call *c, const struct sv_out *o)
 {
-    sv_out_copy(&c->held, o);
-    if (c->held.failed && (o->kind == SV_OUT_REJECTED || o->finish != SV_FINISH_NONE))
+    sv_out_copy(&c->pending, o);
+    if (c->pending.failed && (o->kind == SV_OUT_REJECTED || o->finish != SV_FINISH_NONE))
         o->choice->lost_end = true;
 }
 
