@@ -465,7 +465,7 @@ static void gated_on(struct cross *c)
 
 /* The draft confidence of row r: never less than the winner's probability, 1 only where it
  * may be. */
-static void check_confidence(const float *logits, int32_t v, float max, float share)
+static void check_confidence(const float *logits, int32_t v, float max, float confidence)
 {
     double sum = 0, next = 0;
     for (int32_t j = 0; j < v; j++) {
@@ -473,10 +473,10 @@ static void check_confidence(const float *logits, int32_t v, float max, float sh
         sum += e;
         next += e < 1 ? e : 0;
     }
-    assert_true((double)share >= (1 - 1e-4) / sum && share <= 1);
+    assert_true((double)confidence >= (1 - 1e-4) / sum && confidence <= 1);
     /* Stretches hold a few hundred logits: of thousands, flat as these are, much must be seen. */
     if (next > 1)
-        assert_true((double)share < 0.9);
+        assert_true((double)confidence < 0.9);
 }
 
 /* The head picks the argmax of its own logits, at every batch size, with and without confidence. */
@@ -503,15 +503,15 @@ static void head_on(struct cross *c)
                                                .out_index = index.dut,
                                                .out = out.dut};
             sv_op_head_argmax(c->dut, &best_of);
-            const bool shares = sv_dev_backend(c->dut)->head_confidence;
-            struct cross_buf share = cross_new(c, CROSS_F32, (size_t)n, NULL, 0);
+            const bool has_confidence = sv_dev_backend(c->dut)->head_confidence;
+            struct cross_buf confidence = cross_new(c, CROSS_F32, (size_t)n, NULL, 0);
             struct cross_buf again = cross_new(c, CROSS_I32, (size_t)n, NULL, 0);
             best_of.out = again.dut;
-            best_of.confidence = share.dut;
-            if (shares)
+            best_of.confidence = confidence.dut;
+            if (has_confidence)
                 sv_op_head_argmax(c->dut, &best_of);
             cross_sync(c);
-            float *logits = cross_floats(c, &y), *sure = cross_floats(c, &share);
+            float *logits = cross_floats(c, &y), *values = cross_floats(c, &confidence);
             int32_t *got = cross_ints(c, &out), *got_again = cross_ints(c, &again);
             for (int32_t r = 0; r < n; r++) {
                 int32_t best = 0;
@@ -521,17 +521,17 @@ static void head_on(struct cross *c)
                         best = j;
                 if (at[r] >= 0)
                     assert_int_equal(got[at[r]], best);
-                if (shares)
+                if (has_confidence)
                     check_confidence(logits + (size_t)r * (size_t)v, v,
-                                     logits[(size_t)r * (size_t)v + (size_t)best], sure[r]);
+                                     logits[(size_t)r * (size_t)v + (size_t)best], values[r]);
             }
-            if (shares)
+            if (has_confidence)
                 assert_memory_equal(got, got_again, (size_t)n * sizeof *got);
             if (n > 1)
                 assert_int_equal(got[n - 1 - n / 2], -1); /* whose row went nowhere */
-            free(at), free(logits), free(got), free(sure), free(got_again);
+            free(at), free(logits), free(got), free(values), free(got_again);
             cross_free(c, &x), cross_free(c, &y), cross_free(c, &index), cross_free(c, &out);
-            cross_free(c, &share), cross_free(c, &again);
+            cross_free(c, &confidence), cross_free(c, &again);
             cross_weight_free(c, &w);
         }
 }

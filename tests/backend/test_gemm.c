@@ -517,7 +517,7 @@ static void near_enough(const float *x, const uint16_t *w, const float *y, int32
 }
 
 /* The confidence of an int8 head: the softmax over the best of 32 ranges of the vocabulary. */
-static float share_of(const float *y, int32_t n)
+static float confidence_of(const float *y, int32_t n)
 {
     float best[32];
     double sum = 0;
@@ -533,24 +533,24 @@ static float share_of(const float *y, int32_t n)
     return (float)(1 / sum);
 }
 
-/* The head's ids are those of the logits, asked how sure it is or not, and its shares do not depend
+/* The head's ids are those of the logits, with their confidence or without, which does not depend
  * on threads. */
 static void quantized_head(struct sv_cpu *cpu, const struct sv_p_head_argmax *q, const float *y)
 {
     enum { MOST = 64 };
     int32_t again[MOST];
-    float share[MOST];
-    struct sv_p_head_argmax asked = *q;
+    float confidence[MOST];
+    struct sv_p_head_argmax with = *q;
     assert_true(q->n_rows <= MOST);
-    asked.out = again;
-    asked.confidence = share;
+    with.out = again;
+    with.confidence = confidence;
     sv_cpu_head_argmax((struct sv_dev *)(void *)cpu, q);
-    sv_cpu_head_argmax((struct sv_dev *)(void *)cpu, &asked);
+    sv_cpu_head_argmax((struct sv_dev *)(void *)cpu, &with);
     for (int32_t r = 0; r < q->n_rows; r++) {
-        const float *row = y + (size_t)r * (size_t)q->w.rows, want = share_of(row, q->w.rows);
+        const float *row = y + (size_t)r * (size_t)q->w.rows, want = confidence_of(row, q->w.rows);
         assert_int_equal(q->out[r], argmax(row, q->w.rows));
         assert_int_equal(again[r], q->out[r]);
-        assert_true(fabsf(share[r] - want) <= 1e-5f * want);
+        assert_true(fabsf(confidence[r] - want) <= 1e-5f * want);
     }
 }
 
