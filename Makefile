@@ -258,7 +258,7 @@ COMPILE_CU = $(COMPILE_$(GPU))
 
 # How each object was made stands in its .d file, which is read with the others: one that was made by another command is
 # made again. The compiler writes that file anew, without the line, which comes when the object is in place: a compilation
-# that ends in between leaves an old object that nobody takes for a new one.
+# that ends in between leaves an old object that is not taken for a new one.
 AS_MADE = $(strip $(1)) ($(strip $(2)))
 unless_made_by = $(if $(subst x$(made.$@),,x$(1))$(subst x$(1),,x$(made.$@)),FORCE)
 quoted = '$(subst ','\'',$(1))'

@@ -112,7 +112,7 @@ static void update_chunk(struct sv_engine *e, int32_t n)
 /* Removes the rows of a request (or ALL, or DRAFTING) from the list, with or without making their
  * context K/V. The remaining rows move up; their taps stay in place. Returns the first position
  * removed, INT32_MAX for none. */
-static int32_t take(struct sv_engine *e, uint64_t whose, bool make)
+static int32_t take(struct sv_engine *e, uint64_t request, bool make)
 {
     struct sv_deferred *h = &e->deferred;
     int32_t n = 0, n_left = 0, from = INT32_MAX;
@@ -123,7 +123,7 @@ static int32_t take(struct sv_engine *e, uint64_t whose, bool make)
         const struct sv_seq *q = owner(e, &r);
         if (!q)
             continue; /* the sequence has lost its pages since */
-        if (whose == DRAFTING ? !q->drafts_now : whose != ALL && r.request != whose) {
+        if (request == DRAFTING ? !q->drafts_now : request != ALL && r.request != request) {
             h->row[i] = h->row[n_left];
             h->row[n_left++] = r;
             continue;

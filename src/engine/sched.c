@@ -395,7 +395,7 @@ static bool wants_step(const struct sv_seq *q)
     return decodes(q) && q->n_tokens + q->n_tokens_ahead < q->cap_tokens;
 }
 
-static bool nobody_drafts(const struct sv_plan *p)
+static bool all_disabled(const struct sv_plan *p)
 {
     for (int32_t i = 0; i < p->n_segs; i++)
         if (!p->seg[i].disabled)
@@ -475,7 +475,7 @@ static bool restore(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
     return true;
 }
 
-static bool anybody_waits(const struct sv_sched *s)
+static bool has_waiting(const struct sv_sched *s)
 {
     return s->n_unfinished > n_in_slots(s);
 }
@@ -512,7 +512,7 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
     /* Running sequences come before waiting ones, which get what is left. */
     for (struct sv_seq *q = s->head; q; q = q->next)
         q->grant = 0;
-    if (s->policy && !anybody_waits(s) && !restore(s, cache, in_flight))
+    if (s->policy && !has_waiting(s) && !restore(s, cache, in_flight))
         return false;
     if (!back_all(s, cache, in_flight))
         return false;
@@ -524,6 +524,6 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
     const bool chosen = s->policy && choose_widths(s, cache, p);
     for (int32_t part = 0, n = 0; part < cache->n_parts; part++)
         plan_part(s, cache, p, part, chosen, &n);
-    p->no_taps = nobody_drafts(p);
+    p->no_taps = all_disabled(p);
     return true;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint nobody trained: DIR/config.json's shapes, sharded, random bf16 numbers, and a tokenizer of the
+"""Writes an untrained checkpoint: DIR/config.json's shapes, sharded, random bf16 numbers, and a tokenizer of the
 same size made from the demo's. For timing starts at real sizes; about 2 GB/s a shard, all at once. Standard library only.
 
     tools/bench/random_checkpoint.py [--sparse] [--fp8 | --int4 | --nvfp4] CONFIG_DIR OUT_DIR [TOKENIZER_DIR]
