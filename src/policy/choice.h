@@ -44,10 +44,11 @@ struct sv_candidate {
 /* The last search and its result. */
 struct sv_searched {
     struct sv_candidate c;
-    struct sv_candidate rival; /* drafts of another size that are most worth a trial; k = 0: none */
-    int32_t n_ranked;          /* sequences that may draft */
-    int32_t n;                 /* all sequences */
-    int32_t n_steps, serves;   /* steps so far, and how many the result serves */
+    /* drafts of another size that are most worth a trial; k = 0: none */
+    struct sv_candidate other_size;
+    int32_t n_ranked;        /* sequences that may draft */
+    int32_t n;               /* all sequences */
+    int32_t n_steps, serves; /* steps so far, and how many the result serves */
     uint32_t n_searches;
 };
 
@@ -60,34 +61,35 @@ void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t w
 /* The best candidate that drafts; k = 0 when none comes near `plain`. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain);
 /* The best drafts of another size than `used`; NULL: none. */
-const struct sv_candidate *sv_choice_rival(struct sv_policy *p, const struct sv_candidate *plain,
-                                           const struct sv_candidate *used);
+const struct sv_candidate *sv_choice_other_size(struct sv_policy *p,
+                                                const struct sv_candidate *plain,
+                                                const struct sv_candidate *used);
 void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c);
 
 /* A candidate that may in fact be better than the one in use. */
-struct sv_rival {
+struct sv_alternative {
     const struct sv_candidate *c; /* NULL: none */
     bool of_size;                 /* drafts of another size; else the other way: plain or drafts */
     double doubt;                 /* standard deviation of the comparison, as a share of the time */
-    double apart;                 /* distance of the two in these deviations */
+    double distance;              /* between the two, in these deviations */
     double regret;                /* expected gain from knowing better, as a share of the time */
 };
 /* How much a trial of `other` is worth. */
-struct sv_rival sv_trial_against(const struct sv_policy *p, const struct sv_candidate *used,
-                                 const struct sv_candidate *other);
+struct sv_alternative sv_trial_assess(const struct sv_policy *p, const struct sv_candidate *used,
+                                      const struct sv_candidate *other);
 /* The trial that runs instead of `used` in this step, if any: the other way, or drafts of another
  * size. */
-const struct sv_candidate *sv_trial_other(struct sv_policy *p, const struct sv_candidate *used,
-                                          const struct sv_rival *way,
-                                          const struct sv_candidate *size, bool beside_prompt);
+const struct sv_candidate *sv_trial_choose(struct sv_policy *p, const struct sv_candidate *used,
+                                           const struct sv_alternative *opposite,
+                                           const struct sv_candidate *size, bool beside_prompt);
 /* Lets one sequence verify more than chosen, when the budget allows. */
 void sv_trial_probe(struct sv_policy *p, const struct sv_candidate *used, bool beside_prompt);
 /* Gives one drafting sequence the other number of masks, for a share of the time (us: of the step).
  * It shows the effect of the masks and, where pruning is possible, the confidence of a whole block.
  */
-void sv_trial_look(struct sv_policy *p, double us);
+void sv_trial_other_masks(struct sv_policy *p, double us);
 /* Drafting pays: resets the counts of unprofitable verify steps and requests. */
-void sv_trial_paid(struct sv_policy *p);
+void sv_trial_profitable(struct sv_policy *p);
 /* Drafting is unprofitable: disables it for requests that have tried long enough. */
 void sv_trial_disable(struct sv_policy *p);
 

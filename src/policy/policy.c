@@ -21,7 +21,7 @@ static const double MOST_GAIN = 1.3;
 /* Drafting that looks worse by so many standard deviations of the estimate is unprofitable: the
  * loss expected from not drafting, should it be better after all, is less than what keeping the
  * context K/V costs. */
-static const double APART = 0.7;
+static const double DISTINCT = 0.7;
 /* Cost of keeping the context K/V up to date, and the acceptable loss from a wrong choice, as
  * shares of the time. */
 static const double KEEPING = 0.015;
@@ -131,7 +131,7 @@ static void choose_randomly(struct sv_policy *p)
     p->prunes_now = p->prunes && sv_rng_below(p->random, p->ahead ? 2 : 8);
     if (sv_rng_below(p->random, 2)) {
         p->trial.look_us = RICH;
-        sv_trial_look(p, RICH);
+        sv_trial_other_masks(p, RICH);
     }
     p->confidence_now |= p->prunes && (p->prunes_now || p->confidence_free);
 }
@@ -265,8 +265,8 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     const struct sv_candidate whole = with_prompts(p, best);
     const bool drafting = best->k && whole.score > margin * plain->score;
     const struct sv_candidate *used = drafting ? best : plain;
-    const struct sv_rival way =
-        sv_trial_against(p, drafting ? &whole : plain, drafting ? plain : &whole);
+    const struct sv_alternative opposite =
+        sv_trial_assess(p, drafting ? &whole : plain, drafting ? plain : &whole);
     p->trial.n_left = drafting == p->trial.drafted ? p->trial.n_left : 0;
     p->trial.drafted = drafting;
     int32_t *n_unprofitable = &p->n_unprofitable[sv_policy_octave(p->n)];
@@ -274,11 +274,11 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     if (*n_unprofitable && p->n_steps % LOOK == 0 &&
         sv_policy_gain_us(p, p->n, NULL) > KEEPING * plain->us)
         *n_unprofitable = 0;
-    bool unprofitable = !drafting && (way.apart >= APART || way.regret < KEEPING);
+    bool unprofitable = !drafting && (opposite.distance >= DISTINCT || opposite.regret < KEEPING);
     *n_unprofitable = unprofitable ? *n_unprofitable + (*n_unprofitable < INT32_MAX) : 0;
-    const struct sv_candidate *other = sv_trial_other(
-        p, used, &way, drafting ? sv_choice_rival(p, plain, used) : NULL, beside_prompt);
-    const struct sv_candidate *run = other ? other : used;
+    const struct sv_candidate *trial = sv_trial_choose(
+        p, used, &opposite, drafting ? sv_choice_other_size(p, plain, used) : NULL, beside_prompt);
+    const struct sv_candidate *run = trial ? trial : used;
     sv_choice_apply(p, run);
     p->prunes_now = run->k && run->width > 1;
     p->promised = p->prunes_now ? run->tokens - plain->tokens : 0;
@@ -286,16 +286,16 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     p->rate = used->score;
     p->n_plain += !run->k;
     if (drafting && !beside_prompt)
-        sv_trial_paid(p);
+        sv_trial_profitable(p);
     else if (hopeless(plain, best))
         sv_trial_disable(p);
-    if (!other)
+    if (!trial)
         sv_trial_probe(p, used, beside_prompt);
-    sv_trial_look(p, used->us);
+    sv_trial_other_masks(p, used->us);
     p->confidence_now |= p->prunes && (p->prunes_now || p->confidence_free);
     p->expected_us += used->us;
     p->expected_plain_us += used->tokens / plain->score;
-    count_reasons(p, run->k > 0, other != NULL, beside_prompt);
+    count_reasons(p, run->k > 0, trial != NULL, beside_prompt);
     p->backoff = sv_policy_unprofitable(p, p->n) && !p->ahead && !p->load.n_draft_segs &&
                  !p->trial.n_left && p->trial.n_since >= COMPARED;
     p->backoff_n = p->n;

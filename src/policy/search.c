@@ -250,17 +250,17 @@ static void search_pruned(const struct sv_policy *p, int mode, int32_t n,
 /* The best candidate of another size that is most worth a trial. */
 static void pick_rival(struct sv_policy *p, const struct found *f)
 {
-    struct sv_candidate *rival = &p->searched->rival;
+    struct sv_candidate *other_size = &p->searched->other_size;
     double most = 0;
     if (p->trial.n_left)
         return;
-    rival->k = 0;
+    other_size->k = 0;
     for (int32_t i = 0; i < SV_LEVELS && f->best.k; i++) {
-        const double regret = f->size[i].k ? sv_trial_against(p, &f->best, &f->size[i]).regret : 0;
+        const double regret = f->size[i].k ? sv_trial_assess(p, &f->best, &f->size[i]).regret : 0;
         if (regret <= most)
             continue;
         most = regret;
-        *rival = f->size[i];
+        *other_size = f->size[i];
     }
 }
 
@@ -333,10 +333,11 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
     return last->c;
 }
 
-const struct sv_candidate *sv_choice_rival(struct sv_policy *p, const struct sv_candidate *plain,
-                                           const struct sv_candidate *used)
+const struct sv_candidate *sv_choice_other_size(struct sv_policy *p,
+                                                const struct sv_candidate *plain,
+                                                const struct sv_candidate *used)
 {
-    struct sv_candidate *c = &p->searched->rival;
+    struct sv_candidate *c = &p->searched->other_size;
     if (!c->k || c->load.n_segs != p->n || c->load.n_rows == used->load.n_rows)
         return NULL;
     look_up_again(p, plain, c);

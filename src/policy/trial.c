@@ -63,7 +63,7 @@ static bool all_unprofitable(const struct sv_policy *p)
            p->trial.n_unprofitable_requests >= UNPROFITABLE_REQUESTS;
 }
 
-void sv_trial_paid(struct sv_policy *p)
+void sv_trial_profitable(struct sv_policy *p)
 {
     p->trial.n_unprofitable = p->trial.n_unprofitable_requests = 0;
 }
@@ -97,26 +97,26 @@ static double young(const struct sv_policy *p)
     return seen < YOUNG ? (double)(YOUNG - seen) / YOUNG : 0;
 }
 
-struct sv_rival sv_trial_against(const struct sv_policy *p, const struct sv_candidate *used,
-                                 const struct sv_candidate *other)
+struct sv_alternative sv_trial_assess(const struct sv_policy *p, const struct sv_candidate *used,
+                                      const struct sv_candidate *other)
 {
     static const double PEAK = 0.398942; /* 1 / sqrt(2 pi) */
     if (!other || (!used->k && !other->k))
-        return (struct sv_rival){.apart = HUGE_VAL};
+        return (struct sv_alternative){.distance = HUGE_VAL};
     const bool of_size = used->k && other->k;
     const double doubt = fmax(doubt_of(p, used, other), 1e-6) * (of_size ? WRONG : 1),
                  x = fabs(log(used->score / other->score)) / doubt,
                  more = doubt * (PEAK * exp(-x * x / 2) - x * erfc(x * sqrt(0.5)) / 2);
-    return (struct sv_rival){.c = other,
-                             .of_size = of_size,
-                             .doubt = doubt,
-                             .apart = x,
-                             .regret = of_size ? RARELY * more : more};
+    return (struct sv_alternative){.c = other,
+                                   .of_size = of_size,
+                                   .doubt = doubt,
+                                   .distance = x,
+                                   .regret = of_size ? RARELY * more : more};
 }
 
-/* Adds to the budgets: a share of the time of the last steps, more where the rival may be worth it.
- */
-static void save(struct sv_policy *p, double us, bool drafting, const struct sv_rival *rival)
+/* Adds to the budgets: a share of the time of the last steps, more where the alternative may be
+ * worth it. */
+static void save(struct sv_policy *p, double us, bool drafting, const struct sv_alternative *alt)
 {
     struct sv_trial *t = &p->trial;
     double *budget_scale = &t->budget_scale[sv_policy_octave(p->n)];
@@ -125,11 +125,10 @@ static void save(struct sv_policy *p, double us, bool drafting, const struct sv_
     double share = SHARE * *budget_scale + (t->n_steps ? 0 : FIRST_STEPS);
     share += YOUNG_SHARE * young(p);
     t->n_steps += t->n_steps < YOUNG;
-    const double other = !rival->c        ? 0
-                         : rival->of_size ? SIZE_SHARE
-                                          : share / 2,
-                 near =
-                     NEAR_SHARE * (drafting ? 1 : *budget_scale) * fmin(rival->regret / REGRET, 1);
+    const double other = !alt->c        ? 0
+                         : alt->of_size ? SIZE_SHARE
+                                        : share / 2,
+                 near = NEAR_SHARE * (drafting ? 1 : *budget_scale) * fmin(alt->regret / REGRET, 1);
     /* Deferred updates are paid first, which may take long. */
     const double most = 50 * us + p->deferred_us;
     t->probe_us = fmin(t->probe_us + us * (share - other), most);
@@ -139,10 +138,11 @@ static void save(struct sv_policy *p, double us, bool drafting, const struct sv_
 
 /* Whether the trial runs: for a few steps, when its expected loss is saved. So often near a tie,
  * and rarely far from one. */
-static bool goes(struct sv_policy *p, const struct sv_rival *rival, const struct sv_candidate *used)
+static bool goes(struct sv_policy *p, const struct sv_alternative *alt,
+                 const struct sv_candidate *used)
 {
     struct sv_trial *t = &p->trial;
-    const struct sv_candidate *c = rival->c;
+    const struct sv_candidate *c = alt->c;
     if (!c) {
         t->n_left = 0;
         return false;
@@ -151,12 +151,12 @@ static bool goes(struct sv_policy *p, const struct sv_rival *rival, const struct
                  first = used->k ? 0 : p->deferred_us;
     if (!t->n_left) {
         /* The candidate in use runs long enough in between to be compared. */
-        double finer = PRECISE / fmax(rival->doubt, 1e-3);
+        double finer = PRECISE / fmax(alt->doubt, 1e-3);
         double least = fmin(fmax(SPACING * finer * finer, SPACING), MOST_SPACING);
-        if (t->n_since < least || t->other_us < 2 * loss + first || rival->apart > FAR)
+        if (t->n_since < least || t->other_us < 2 * loss + first || alt->distance > FAR)
             return false;
-        t->n_left = rival->of_size ? SIZE_STEPS : STEPS;
-        t->of_size = rival->of_size;
+        t->n_left = alt->of_size ? SIZE_STEPS : STEPS;
+        t->of_size = alt->of_size;
         t->other_us -= first;
         if (!used->k)
             reduce_budget(p, 0.9);
@@ -168,18 +168,18 @@ static bool goes(struct sv_policy *p, const struct sv_rival *rival, const struct
     return true;
 }
 
-const struct sv_candidate *sv_trial_other(struct sv_policy *p, const struct sv_candidate *used,
-                                          const struct sv_rival *way,
-                                          const struct sv_candidate *size, bool beside_prompt)
+const struct sv_candidate *sv_trial_choose(struct sv_policy *p, const struct sv_candidate *used,
+                                           const struct sv_alternative *opposite,
+                                           const struct sv_candidate *size, bool beside_prompt)
 {
     const struct sv_trial *t = &p->trial;
-    const struct sv_rival of_size = sv_trial_against(p, used, size);
+    const struct sv_alternative of_size = sv_trial_assess(p, used, size);
     /* Acceptance has to be known first. */
-    const bool sizes = t->n_left ? t->of_size : young(p) <= 0 && of_size.regret > way->regret;
-    const struct sv_rival *rival = sizes ? &of_size : way;
+    const bool sizes = t->n_left ? t->of_size : young(p) <= 0 && of_size.regret > opposite->regret;
+    const struct sv_alternative *alt = sizes ? &of_size : opposite;
     if (!beside_prompt || t->n_postponed >= MOST_POSTPONED)
-        save(p, (1 + p->n_backed_off) * used->us, used->k > 0, rival);
-    return !beside_prompt && goes(p, rival, used) ? rival->c : NULL;
+        save(p, (1 + p->n_backed_off) * used->us, used->k > 0, alt);
+    return !beside_prompt && goes(p, alt, used) ? alt->c : NULL;
 }
 
 /* ---------------------------------------------------------------- probes */
@@ -307,7 +307,7 @@ static void set_masks(struct sv_policy *p, struct sv_policy_seq *s, bool whole)
         l->draft_us += (float)sv_curve_at(&p->cost.trip, l->n_draft_out);
 }
 
-void sv_trial_look(struct sv_policy *p, double us)
+void sv_trial_other_masks(struct sv_policy *p, double us)
 {
     struct sv_trial *t = &p->trial;
     const struct sv_load load = p->load;

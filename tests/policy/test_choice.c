@@ -380,7 +380,7 @@ static void unprofitable_by_request(void **state)
         sv_trial_disable(t.p);
         for (int i = 0; i < SLOTS; i++) /* the first is the sample */
             assert_int_equal(t.r[i].disabled, i > 0 && tried == TRIED);
-        sv_trial_paid(t.p);
+        sv_trial_profitable(t.p);
         assert_true(t.p->trial.n_unprofitable == 0 && t.p->trial.n_unprofitable_requests == 0);
         sv_policy_close(t.p);
     }
@@ -429,21 +429,21 @@ static void rivals_need_their_ranks(void **state)
     struct sv_searched *s = t.p->searched;
     const struct sv_candidate plain = {.tokens = 4, .us = 100, .score = 0.04};
     assert_true(s->n_ranked == 4);
-    s->rival = (struct sv_candidate){.mode = SV_DRAFT_SHORT,
-                                     .k = 4,
-                                     .n_rows = 8,
-                                     .tokens = 8,
-                                     .base = 4,
-                                     .load = {.n_segs = 4, .n_rows = 12}};
-    assert_non_null(sv_choice_rival(t.p, &plain, &plain));
+    s->other_size = (struct sv_candidate){.mode = SV_DRAFT_SHORT,
+                                          .k = 4,
+                                          .n_rows = 8,
+                                          .tokens = 8,
+                                          .base = 4,
+                                          .load = {.n_segs = 4, .n_rows = 12}};
+    assert_non_null(sv_choice_other_size(t.p, &plain, &plain));
     for (int i = 0; i < 4; i++)
         sv_choice_set_width(t.p, &t.p->seq[i], 1, SV_DRAFT_SHORT);
     s->n_ranked = 3;
-    sv_choice_apply(t.p, &s->rival);
+    sv_choice_apply(t.p, &s->other_size);
     assert_int_equal(t.p->seq[t.p->rank[3].i].width, 1);
     assert_true(t.p->load.n_rows > 4);
     t.p->n = 5; /* another step's */
-    assert_null(sv_choice_rival(t.p, &plain, &plain));
+    assert_null(sv_choice_other_size(t.p, &plain, &plain));
     sv_policy_close(t.p);
 }
 
