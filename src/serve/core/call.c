@@ -505,7 +505,19 @@ void sv_call_grammar_ready(struct sv_call *c, int rc, struct sv_api_err *e)
     go_on(c, rc, e);
 }
 
-/* NULL: memory ran out. */
+/* A call passes these states in order; an error in the first three is answered by call_go, which
+ * ends the call.
+ * 1. begin makes it (new_call) and has its body read: here (read_call), or on the other thread
+ *    (prepare_later, prepare) if it is long or turns out to take long.
+ * 2. on_prepared, for a body that was read there. Images with addresses are fetched
+ *    (sv_fetch_start); then a new call reads the body once more (read_again), with all it names.
+ * 3. go_on. With a grammar it waits for that to be compiled (sv_grammars_want) and comes back by
+ *    sv_call_grammar_ready.
+ * 4. call_go submits the choices; results arrive by sv_call_out until each has had its last event.
+ * A client that leaves clears req. Before call_go the next state then frees the call (`preparing`:
+ * another thread may be using it); afterwards its choices are canceled, and the last event ends it.
+ *
+ * NULL: memory ran out. */
 static struct sv_call *new_call(struct sv_serve *s, const struct sv_dialect *d,
                                 struct sv_http_req *q, const char *request_id)
 {
