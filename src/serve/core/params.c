@@ -156,14 +156,17 @@ struct names {
     int where;
     const char *list;
 };
+/* Taken from the body by a dialect's read_body (messages_read.c). */
+static const struct names read_from_body[] = {
+    {M, "system messages tools tool_choice thinking output_config output_format thread"},
+};
 /* Without effect: routing, caches and samplers of other servers, and what this server always or
- * never does. Anthropic's are read from the body by messages_read.c. */
+ * never does. */
 static const struct names ignored_fields[] = {
     {G, "stream_output log_metrics routing_key conversation_id no_logs "
         "background modalities"},
-    {M, "system messages tools tool_choice thinking output_config output_format "
-        "thread cache_control context_management diagnostics inference_geo "
-        "speed betas user_profile_id workspace_id"},
+    {M, "cache_control context_management diagnostics inference_geo speed betas "
+        "user_profile_id workspace_id"},
     {R, "client_metadata"},
     {C | T, "user guided_decoding_backend return_token_offsets return_mm_kwargs "
             "routed_experts_prompt_start"},
@@ -303,7 +306,7 @@ static int read_fields(struct sv_params *p, int where, const struct sv_field *ow
         while (f && f->name && strcmp(f->name, key) != 0)
             f++;
         f = f && f->name ? f : find(key, where);
-        if (!f && LISTED(ignored_fields, key, where))
+        if (!f && (LISTED(read_from_body, key, where) || LISTED(ignored_fields, key, where)))
             continue;
         const double neutral = f ? (double)NAN : neutral_number(key, where);
         if (!isnan(neutral)) {
