@@ -289,22 +289,17 @@ static int place_of(const char *value, const char *const *words)
     return i;
 }
 
-int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_engine_options *out)
-{
-    /* in the order of their enums */
-    static const char *const when[] = {"auto", "on", "off", NULL};
-    static const char *const kernels[] = {"auto", "portable", NULL};
-    static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};
-    static const char *const activations[] = {"exact", "int8", "fp8", NULL};
-    static const char *const kv_dtypes[] = {"auto", "fp8", NULL};
-    static const char *const isas[] = {"auto", "plain", "avx2", "avx512", "amx", NULL};
-    struct sv_engine_options o = sv_default_options();
+/* Values of options, in the order of their enums. */
+static const char *const when[] = {"auto", "on", "off", NULL};
+static const char *const kernels[] = {"auto", "portable", NULL};
+static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};
+static const char *const activations[] = {"exact", "int8", "fp8", NULL};
+static const char *const kv_dtypes[] = {"auto", "fp8", NULL};
+static const char *const isas[] = {"auto", "plain", "avx2", "avx512", "amx", NULL};
 
-    if (!m->target)
-        return sv_cli_usage(command, "option --model (-m) is missing: which model?");
-    if (!*m->target || (m->draft && !*m->draft)) /* an unset variable in a script */
-        return sv_cli_usage(command, "option --%s: the directory's name is empty",
-                            *m->target ? "draft" : "model");
+/* Values that are words. */
+static int check_choices(const struct sv_cli_model *m, const char *command)
+{
     const struct {
         const char *name, *value;
         const char *const *words;
@@ -317,6 +312,15 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
                    {"activations", m->activations, activations},
                    {"kv-dtype", m->kv_dtype, kv_dtypes},
                    {"draft-kv-dtype", m->draft_kv_dtype, kv_dtypes}};
+    int code = -1;
+
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0] && code < 0; i++)
+        code = sv_cli_one_of(command, choices[i].name, choices[i].value, choices[i].words);
+    return code;
+}
+
+static int check_numbers(const struct sv_cli_model *m, const char *command)
+{
     const struct {
         const char *name;
         int64_t v, most;
@@ -329,19 +333,52 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
                    {"device-timeout", m->device_timeout, 86400}};
     int code = sv_cli_num_in_range(command, "gpu-memory-utilization", m->gpu_memory, 0, 1);
 
-    for (size_t i = 0; i < sizeof choices / sizeof choices[0] && code < 0; i++)
-        code = sv_cli_one_of(command, choices[i].name, choices[i].value, choices[i].words);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && code < 0; i++)
         code = sv_cli_in_range(command, numbers[i].name, numbers[i].v, 0, numbers[i].most);
+    return code;
+}
+
+/* Options that need others. */
+static int check_together(const struct sv_cli_model *m, const char *command, int32_t width)
+{
+    if (m->ep && m->tp < 2)
+        return sv_cli_usage(command, "option --ep: experts are divided among the ranks of --tp");
+    if (m->dp_attention && m->tp < 2)
+        return sv_cli_usage(command,
+                            "option --dp-attention: sequences are divided among the ranks of --tp");
+    if (width > 1 && !m->draft)
+        return sv_cli_usage(command, "option --spec-width: %d needs a draft (-d)", width);
+    return -1;
+}
+
+static struct sv_tuning tuning_of(const struct sv_cli_model *m)
+{
+    return (struct sv_tuning){
+        .isa = (enum sv_isa)place_of(m->isa, isas),
+        .kernels = (enum sv_kernels)place_of(m->kernels, kernels),
+        .compress_weights = (enum sv_toggle)place_of(m->wcomp, when),
+        .draft_quant = (enum sv_toggle)place_of(m->draft_quant, when),
+        .screen_head = (enum sv_toggle)place_of(m->screen_head, when),
+        .activations = (enum sv_activations)place_of(m->activations, activations),
+    };
+}
+
+int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_engine_options *out)
+{
+    struct sv_engine_options o = sv_default_options();
+
+    if (!m->target)
+        return sv_cli_usage(command, "option --model (-m) is missing: which model?");
+    if (!*m->target || (m->draft && !*m->draft)) /* an unset variable in a script */
+        return sv_cli_usage(command, "option --%s: the directory's name is empty",
+                            *m->target ? "draft" : "model");
+    int code = check_choices(m, command);
+    if (code < 0)
+        code = check_numbers(m, command);
     if (code < 0)
         code = width_option(command, m->width, &o);
-    if (code < 0 && m->ep && m->tp < 2)
-        code = sv_cli_usage(command, "option --ep: experts are divided among the ranks of --tp");
-    if (code < 0 && m->dp_attention && m->tp < 2)
-        code = sv_cli_usage(command,
-                            "option --dp-attention: sequences are divided among the ranks of --tp");
-    if (code < 0 && o.width > 1 && !m->draft)
-        code = sv_cli_usage(command, "option --spec-width: %d needs a draft (-d)", o.width);
+    if (code < 0)
+        code = check_together(m, command, o.width);
     if (code < 0)
         code = find_dirs(m, &o);
     if (code >= 0)
@@ -354,14 +391,7 @@ int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_
     o.kv_dtype = (enum sv_kv_type)place_of(m->kv_dtype, kv_dtypes);
     o.draft_kv_dtype = (enum sv_kv_type)place_of(m->draft_kv_dtype, kv_dtypes);
     o.device = m->device;
-    o.tuning = (struct sv_tuning){
-        .isa = (enum sv_isa)place_of(m->isa, isas),
-        .kernels = (enum sv_kernels)place_of(m->kernels, kernels),
-        .compress_weights = (enum sv_toggle)place_of(m->wcomp, when),
-        .draft_quant = (enum sv_toggle)place_of(m->draft_quant, when),
-        .screen_head = (enum sv_toggle)place_of(m->screen_head, when),
-        .activations = (enum sv_activations)place_of(m->activations, activations),
-    };
+    o.tuning = tuning_of(m);
     o.gpu = (int32_t)m->gpu;
     o.tp = (int32_t)m->tp;
     o.ep = m->ep;
