@@ -79,92 +79,127 @@ static int answer_once(struct sv_cli_talk *t, const struct sv_buf *prompt)
     return code;
 }
 
-int sv_cli_run(int argc, char **argv)
-{
-    struct sv_cli_model m = sv_cli_model_default();
-    struct sv_cli_sampling s = sv_cli_sampling_default();
-    struct sv_cli_grammar g = {0};
-    struct sv_cli_opts opts = {.n = 0};
+/* The command line. */
+struct run {
+    struct sv_cli_model m;
+    struct sv_cli_sampling s;
+    struct sv_cli_grammar g;
     struct sv_engine_options eo;
-    struct sv_cli_talk talk = {0};
-    const char *text = NULL, *file = NULL, *colour = "auto", *images[SV_CLI_MAX_IMAGES] = {NULL};
-    int32_t n_images = 0;
-    const struct sv_cli_list image_list = {"image",           "FILE",   "name", images,
-                                           SV_CLI_MAX_IMAGES, &n_images};
-    bool no_draft = false, converse;
-    struct sv_buf prompt = {0};
-    int code;
+    const char *text, *file, *colour, *images[SV_CLI_MAX_IMAGES];
+    int32_t n_images;
+    bool no_draft;
+    bool piped; /* the prompt is standard input */
+};
 
-    sv_cli_opt(&opts, "prompt", 'p', SV_OPT_STRING, &text, "TEXT", "the prompt");
-    sv_cli_opt(&opts, "file", 'f', SV_OPT_STRING, &file, "FILE", "the prompt is this file's text");
-    sv_cli_opt(&opts, "image", 0, SV_OPT_STRING, &images[0], "FILE",
+static void prompt_rows(struct sv_cli_opts *o, struct run *r, struct sv_cli_talk *t)
+{
+    sv_cli_opt(o, "prompt", 'p', SV_OPT_STRING, &r->text, "TEXT", "the prompt");
+    sv_cli_opt(o, "file", 'f', SV_OPT_STRING, &r->file, "FILE", "the prompt is this file's text");
+    sv_cli_opt(o, "image", 0, SV_OPT_STRING, &r->images[0], "FILE",
                "a PNG, JPEG or WebP image before the prompt; may be given more than once");
-    sv_cli_opt(&opts, "chat", 0, SV_OPT_FLAG, &talk.chat, NULL,
+    sv_cli_opt(o, "chat", 0, SV_OPT_FLAG, &t->chat, NULL,
                "the prompt is a message; also without a template, as <|im_start|>user ...");
-    sv_cli_opt(&opts, "raw", 0, SV_OPT_FLAG, &talk.raw, NULL,
+    sv_cli_opt(o, "raw", 0, SV_OPT_FLAG, &t->raw, NULL,
                "text is continued unchanged, also when there is a chat template");
-    sv_cli_opt(&opts, "system", 0, SV_OPT_STRING, &talk.system, "TEXT",
-               "system message of the chat");
-    sv_cli_opt(&opts, "no-draft", 0, SV_OPT_FLAG, &no_draft, NULL,
+    sv_cli_opt(o, "system", 0, SV_OPT_STRING, &t->system, "TEXT", "system message of the chat");
+}
+
+static void output_rows(struct sv_cli_opts *o, struct run *r, struct sv_cli_talk *t)
+{
+    sv_cli_opt(o, "no-draft", 0, SV_OPT_FLAG, &r->no_draft, NULL,
                "plain decoding, whatever --draft is");
-    sv_cli_opt(&opts, "show-draft", 0, SV_OPT_FLAG, &talk.show_draft, NULL,
+    sv_cli_opt(o, "show-draft", 0, SV_OPT_FLAG, &t->show_draft, NULL,
                "colour drafted tokens and the target's own");
-    sv_cli_opt(&opts, "colour", 0, SV_OPT_STRING, &colour, "WHEN", "auto, always or never");
-    sv_cli_opt(&opts, "quiet", 'q', SV_OPT_FLAG, &talk.quiet, NULL, "no summary line");
-    sv_cli_model_rows(&opts, &m);
-    sv_cli_record_row(&opts, &m);
-    sv_cli_sampling_rows(&opts, &s);
-    sv_cli_grammar_rows(&opts, &g);
-    code = sv_cli_take_stops(&s, "run", &argc, argv);
+    sv_cli_opt(o, "colour", 0, SV_OPT_STRING, &r->colour, "WHEN", "auto, always or never");
+    sv_cli_opt(o, "quiet", 'q', SV_OPT_FLAG, &t->quiet, NULL, "no summary line");
+}
+
+/* -1 to go on, else the exit code, in this and the next functions. */
+static int parse(struct run *r, struct sv_cli_talk *t, int argc, char **argv)
+{
+    const struct sv_cli_list images = {"image",           "FILE",      "name", r->images,
+                                       SV_CLI_MAX_IMAGES, &r->n_images};
+    struct sv_cli_opts opts = {.n = 0};
+
+    prompt_rows(&opts, r, t);
+    output_rows(&opts, r, t);
+    sv_cli_model_rows(&opts, &r->m);
+    sv_cli_record_row(&opts, &r->m);
+    sv_cli_sampling_rows(&opts, &r->s);
+    sv_cli_grammar_rows(&opts, &r->g);
+    int code = sv_cli_take_stops(&r->s, "run", &argc, argv);
     if (code < 0)
-        code = sv_cli_take_list(&image_list, "run", &argc, argv);
+        code = sv_cli_take_list(&images, "run", &argc, argv);
     if (code < 0)
         code = sv_cli_parse(&opts, "run", usage, argc, argv, 0, NULL);
     if (code < 0)
-        code = sv_cli_model_options(&m, "run", &eo);
-    talk.defaults = sv_default_request(NULL);
+        code = sv_cli_model_options(&r->m, "run", &r->eo);
+    t->defaults = sv_default_request(NULL);
     if (code < 0)
-        code = sv_cli_sampling_apply(&s, "run", &talk.defaults);
-    if (code >= 0)
-        return code;
-    if (text && file)
+        code = sv_cli_sampling_apply(&r->s, "run", &t->defaults);
+    return code;
+}
+
+static int check_together(const struct run *r, const struct sv_cli_talk *t)
+{
+    const struct sv_cli_sampling *s = &r->s;
+
+    if (r->text && r->file)
         return sv_cli_usage("run", "options --prompt and --file exclude each other");
-    if (s.max_tokens && s.min_tokens > s.max_tokens)
+    if (s->max_tokens && s->min_tokens > s->max_tokens)
         return sv_cli_usage("run", "option --min-tokens: %lld is above --max-tokens, %lld",
-                            (long long)s.min_tokens, (long long)s.max_tokens);
-    if (talk.chat && talk.raw)
+                            (long long)s->min_tokens, (long long)s->max_tokens);
+    if (t->chat && t->raw)
         return sv_cli_usage("run", "options --chat and --raw exclude each other");
-    code = sv_cli_one_of("run", "colour", colour, sv_cli_colours);
-    if (code >= 0)
-        return code;
-    if (talk.raw && talk.system)
+    if (t->raw && t->system)
         return sv_cli_usage("run", "options --raw and --system exclude each other");
-    if (talk.raw && n_images)
+    if (t->raw && r->n_images)
         return sv_cli_usage("run", "options --raw and --image exclude each other");
-    const bool piped = file ? strcmp(file, "-") == 0 : !text && !isatty(STDIN_FILENO);
-    if (piped && sv_cli_grammar_takes_stdin(&g))
+    if (r->piped && sv_cli_grammar_takes_stdin(&r->g))
         return sv_cli_usage("run", "prompt and what the answer must be cannot both be standard "
                                    "input; one of them needs --prompt or a file");
-    if (no_draft) {
-        eo.draft_dir = NULL;
-        eo.width = 0; /* --spec-width was the draft's */
-    }
-    talk.colour = sv_cli_colour(stdout, colour);
-    code = sv_cli_grammar_apply(&g, "run", &talk.defaults);
-    for (int32_t i = 0; i < n_images && code < 0; i++)
-        if (sv_cli_talk_image(&talk, images[i]) != SV_CLI_OK)
+    return sv_cli_one_of("run", "colour", r->colour, sv_cli_colours);
+}
+
+/* Reads grammar, images and prompt before minutes of loading and not after, then opens the engine.
+ */
+static int open_talk(struct run *r, struct sv_cli_talk *t, struct sv_buf *prompt, bool converse)
+{
+    int code = sv_cli_grammar_apply(&r->g, "run", &t->defaults);
+
+    for (int32_t i = 0; i < r->n_images && code < 0; i++)
+        if (sv_cli_talk_image(t, r->images[i]) != SV_CLI_OK)
             code = SV_CLI_FAIL;
-    converse = !text && !file && isatty(STDIN_FILENO);
-    if (code < 0 && (text || file) && !piped) /* before minutes of loading and not after */
-        code = take_prompt(&prompt, &talk, text, file);
-    if (code < 0 && sv_cli_engine_open(&talk.engine, &eo) != SV_CLI_OK)
+    if (code < 0 && (r->text || r->file) && !r->piped)
+        code = take_prompt(prompt, t, r->text, r->file);
+    if (code < 0 && sv_cli_engine_open(&t->engine, &r->eo) != SV_CLI_OK)
         code = SV_CLI_FAIL;
-    talk.dir = eo.target_dir;
+    t->dir = r->eo.target_dir;
+    return code < 0 ? sv_cli_talk_open(t, converse) : code;
+}
+
+int sv_cli_run(int argc, char **argv)
+{
+    struct run r = {.m = sv_cli_model_default(), .s = sv_cli_sampling_default(), .colour = "auto"};
+    struct sv_cli_talk talk = {0};
+    struct sv_buf prompt = {0};
+    int code = parse(&r, &talk, argc, argv);
+
+    r.piped = r.file ? strcmp(r.file, "-") == 0 : !r.text && !isatty(STDIN_FILENO);
     if (code < 0)
-        code = sv_cli_talk_open(&talk, converse);
+        code = check_together(&r, &talk);
+    if (code >= 0)
+        return code;
+    if (r.no_draft) {
+        r.eo.draft_dir = NULL;
+        r.eo.width = 0; /* --spec-width was the draft's */
+    }
+    talk.colour = sv_cli_colour(stdout, r.colour);
+    const bool converse = !r.text && !r.file && isatty(STDIN_FILENO);
+    code = open_talk(&r, &talk, &prompt, converse);
     if (code == SV_CLI_OK)
         sv_cli_catch_interrupt();
-    if (code == SV_CLI_OK && piped) {
+    if (code == SV_CLI_OK && r.piped) {
         code = take_prompt(&prompt, &talk, NULL, NULL);
         code = code < 0 ? SV_CLI_OK : code;
     }
@@ -172,6 +207,6 @@ int sv_cli_run(int argc, char **argv)
         code = converse ? sv_cli_talk_converse(&talk) : answer_once(&talk, &prompt);
     sv_buf_fini(&prompt);
     sv_cli_talk_close(&talk);
-    sv_free_grammar(g.made);
+    sv_free_grammar(r.g.made);
     return code;
 }
