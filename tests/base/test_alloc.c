@@ -32,6 +32,32 @@ static void blocks_are_aligned_and_counted(void **state)
     assert_int_equal(sv_alloc_live(), before);
 }
 
+/* Blocks of over a megabyte, where others were before, between neighbours that must stay. */
+static void large_blocks_are_cleared(void **state)
+{
+    (void)state;
+    enum { MIB = 1 << 20, N = 12 };
+    unsigned char *p[N];
+    for (int round = 0; round < 3; round++) {
+        const size_t n = (size_t)(round ? 1 : 4) * MIB + (size_t)round * 4099;
+        for (int i = 0; i < N; i++) {
+            assert_non_null(p[i] = sv_alloc(n));
+            memset(p[i], 0xa5, n);
+        }
+        for (int i = 1; i < N; i += 2) {
+            sv_free(p[i]);
+            assert_non_null(p[i] = sv_calloc(n, 1));
+        }
+        for (int i = 0; i < N; i++) {
+            for (size_t k = 0; k < n; k++)
+                if (p[i][k] != (i % 2 ? 0 : 0xa5))
+                    fail_msg("block %d, byte %zu of %zu: %d", i, k, n, p[i][k]);
+            sv_free(p[i]);
+        }
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 static void hopeless_sizes_give_null(void **state)
 {
     (void)state;
@@ -261,8 +287,9 @@ static void a_failed_buffer_stays_failed(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(blocks_are_aligned_and_counted),
-             cmocka_unit_test(hopeless_sizes_give_null), cmocka_unit_test(realloc_keeps_the_bytes),
-             cmocka_unit_test(strings_are_copied), cmocka_unit_test(the_nth_call_fails_once),
+             cmocka_unit_test(large_blocks_are_cleared), cmocka_unit_test(hopeless_sizes_give_null),
+             cmocka_unit_test(realloc_keeps_the_bytes), cmocka_unit_test(strings_are_copied),
+             cmocka_unit_test(the_nth_call_fails_once),
              cmocka_unit_test(every_single_failure_is_reported_and_leaks_nothing),
              cmocka_unit_test(the_guard_stops_allocations),
              cmocka_unit_test(arena_memory_is_clear_aligned_and_stays),
