@@ -179,12 +179,9 @@ static inline void put_latent(const setup &s, uint8_t *to, uint64_t row)
         memcpy(key + 2 * (d - s.v_dim), &x, 2);
     }
 }
-/* Value d of the row named by what, slot, position and head; as bf16 holds it when that is the
- * type. */
-static inline float value_at(const setup &s, int what, int32_t slot, int32_t pos, int32_t head,
-                             int32_t d)
+/* Number d of a row, which hash_of() names; as bf16 holds it when that is the type. */
+static inline float row_value(const setup &s, int what, uint64_t row, int32_t d)
 {
-    const uint64_t row = hash_of(what, slot, pos, head);
     const bool key = s.f8 && s.v_dim && what == 1 && d >= s.v_dim; /* of a latent: in bf16 */
     if (s.f8 && (what == 1 || what == 2) && !key) {
         const uint64_t scaled = row_of_scale(s, row, d);
@@ -194,6 +191,11 @@ static inline float value_at(const setup &s, int what, int32_t slot, int32_t pos
     }
     const float x = number_at(row, what, d);
     return s.dtype == SV_BF16 || key ? sv_bf16_to_f32(sv_f32_to_bf16(x)) : x;
+}
+static inline float value_at(const setup &s, int what, int32_t slot, int32_t pos, int32_t head,
+                             int32_t d)
+{
+    return row_value(s, what, hash_of(what, slot, pos, head), d);
 }
 
 static inline size_t esize(const setup &s)
@@ -265,10 +267,13 @@ static inline void fill_cache(const setup &s, const batch &b, int32_t page, int3
                         for (int32_t d = 0; d < s.hd; d++)
                             (what == 1 ? k : v)[at + d] = code_at(s, row, d);
                     }
-                for (int32_t d = 0; d < s.hd && pos >= begin && !s.f8; d++) {
-                    put_value(s, k.data(), at + d, value_at(s, 1, g.slot, pos, h, d));
-                    put_value(s, v.data(), at + d, value_at(s, 2, g.slot, pos, h, d));
-                }
+                else
+                    for (int what = 1; what < 3 && pos >= begin; what++) {
+                        const uint64_t row = hash_of(what, g.slot, pos, h);
+                        for (int32_t d = 0; d < s.hd; d++)
+                            put_value(s, (what == 1 ? k : v).data(), at + d,
+                                      row_value(s, what, row, d));
+                    }
             }
         }
     }
@@ -431,9 +436,10 @@ static inline void reference_row(const setup &s, const row_out &r, std::vector<d
         for (int32_t d = 0; d < s.hd; d++)
             q[(size_t)d] = value_at(s, 0, r.slot, r.pos, h, d);
         for (int32_t p = lo; p < hi; p++) {
+            const uint64_t row = hash_of(1, r.slot, p, h / group);
             double dot = 0;
             for (int32_t d = 0; d < s.hd; d++)
-                dot += (double)q[(size_t)d] * value_at(s, 1, r.slot, p, h / group, d);
+                dot += (double)q[(size_t)d] * row_value(s, 1, row, d);
             dot *= (double)(1.0f / sqrtf((float)s.hd));
             if (s.softcap > 0)
                 dot = s.softcap * tanh(dot / s.softcap);
@@ -443,10 +449,11 @@ static inline void reference_row(const setup &s, const row_out &r, std::vector<d
         if (s.sinks)
             sum = exp(sink - most);
         for (int32_t p = lo; p < hi; p++) {
+            const uint64_t row = hash_of(values, r.slot, p, h / group);
             const double e = exp(w[(size_t)p] - most);
             sum += e;
             for (int32_t d = 0; d < vd; d++)
-                out[(size_t)(h * vd + d)] += e * value_at(s, values, r.slot, p, h / group, d);
+                out[(size_t)(h * vd + d)] += e * row_value(s, values, row, d);
         }
         for (int32_t d = 0; d < vd; d++)
             out[(size_t)(h * vd + d)] /= sum;
