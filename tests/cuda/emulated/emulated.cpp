@@ -26,6 +26,8 @@ struct emu_block emu;
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 unsigned emu_block_y, emu_draws;
 static bool looks;
+static uint64_t ahead; /* lanes of the warp whose turn is still to come in this round */
+static int left;       /* threads that have not ended */
 
 void emu_fail(const char *what)
 {
@@ -45,13 +47,32 @@ static void thread_main(void)
 {
     emu.body(emu.user);
     emu.threads[(size_t)emu.now].done = true;
-    for (;;)
-        emu_yield();
+    left--;
+    emu_yield();
+}
+
+/* Where the next lane of this warp stands that is awake; where there is none, the scheduler. */
+static void *next_lane(int warp)
+{
+    for (uint64_t lanes; (lanes = emu.awake[(size_t)warp] & ahead);) {
+        const int lane = __builtin_ctzll(lanes);
+        auto &t = emu.threads[(size_t)warp * 32 + (size_t)lane];
+        ahead = ~1ull << lane;
+        if (t.done) {
+            emu.awake[(size_t)warp] &= ~(1u << lane);
+            continue;
+        }
+        emu.now = warp * 32 + lane;
+        threadIdx.x = (unsigned)emu.now % emu.n_threads;
+        return t.sp;
+    }
+    return emu.scheduler;
 }
 
 void emu_yield(void)
 {
-    emu_switch(&emu.threads[(size_t)emu.now].sp, emu.scheduler);
+    void **const save = &emu.threads[(size_t)emu.now].sp;
+    emu_switch(save, next_lane(emu.now / 32));
 }
 
 /* Until *turn is another one: the scheduler passes the thread by meanwhile. */
@@ -115,7 +136,7 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
     std::iota(order.begin(), order.end(), 0);
     while (emu.cluster_left) {
         const uint64_t before = emu.turn;
-        int left = emu.cluster_left;
+        left = emu.cluster_left;
         looks = false;
         if (emu_draws)
             std::shuffle(order.begin(), order.end(), std::minstd_rand(emu_draws++));
@@ -124,20 +145,10 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
                 continue;
             emu.rank = (unsigned)warp * 32 / n_threads;
             blockIdx = dim3(first + emu.rank, emu_block_y, 0);
-            uint64_t ahead = ~0ull; /* lanes of this round */
-            for (uint64_t lanes; (lanes = emu.awake[(size_t)warp] & ahead);) {
-                const int lane = __builtin_ctzll(lanes);
-                ahead = ~1ull << lane;
-                emu.now = warp * 32 + lane;
-                threadIdx.x = (unsigned)emu.now % n_threads;
-                auto &t = emu.threads[(size_t)emu.now];
-                if (!t.done) {
-                    emu_switch(&emu.scheduler, t.sp);
-                    left -= t.done;
-                }
-                if (t.done)
-                    emu.awake[(size_t)warp] &= ~(1u << lane);
-            }
+            ahead = ~0ull;
+            void *const first_lane = next_lane(warp);
+            if (first_lane != emu.scheduler)
+                emu_switch(&emu.scheduler, first_lane);
         }
         if (left != emu.cluster_left)
             emu.turn++; /* who has ended stands at no barrier of the cluster any more */
