@@ -62,10 +62,10 @@ static __device__ __forceinline__ void attn_copy(uint32_t to, const void *from, 
                      "l"(from), "r"(n_bytes), "r"(bar)
                      : "memory");
 }
-/* The 128 threads of a warpgroup meet. */
-static __device__ __forceinline__ void attn_group_sync(int32_t group)
+/* The 128 threads of a warpgroup meet, or those of several. */
+template <int THREADS = 128> static __device__ __forceinline__ void attn_group_sync(int32_t group)
 {
-    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(THREADS) : "memory");
 }
 /* Registers move from one warpgroup to another; every warp of the warpgroup says so. */
 template <int N> static __device__ __forceinline__ void attn_fewer_registers(void)

@@ -1,7 +1,9 @@
 /*
  * attention_chunk.cuh - a chunk of 128 keys on sm_90a: the ring that brings keys and values into
  * shared memory, and the one function that turns a chunk into a sum, the same for every kernel of
- * that set.
+ * that set. With heads of 256 two warpgroups have the same queries, whose sums one could not hold:
+ * both have all scores, and each the sums of half of the values' columns; queries stay in shared
+ * memory then.
  *
  * Included by attention_sm90.cu and attention_few_sm90.cu. Must not: let a query's sum depend on
  * its place in the tile, on the other queries or on the distribution of keys.
@@ -21,6 +23,36 @@ enum {
         1024, /* eight keys' 64 columns; their other 64 columns follow, then the next eight keys */
     MAX_STAGES = 8,
     BAR_BYTES = 2 * MAX_STAGES * 8
+};
+
+/* How heads of HD numbers are divided among warpgroups. */
+template <int HD> struct layout {
+    enum {
+        COLS = HD > 128 ? 128 : HD, /* of values, whose sums a warpgroup has */
+        PARTS = HD / COLS,          /* warpgroups with the same queries */
+        KEPT = PARTS > 1,           /* queries are read from shared memory for every chunk */
+        QUERY_BYTES = KEPT ? GROUP_ROWS * HD * 2 : 0
+    };
+};
+/* Of a worker warp among GROUPS times as many warpgroups: its part of the columns, and the first of
+ * its queries in the block's tile. */
+template <int HD, int GROUPS = 1> static __device__ __forceinline__ int32_t part_of(int32_t warp)
+{
+    return layout<HD>::PARTS == 1 ? 0 : warp / (4 * GROUPS);
+}
+template <int HD, int GROUPS = 1>
+static __device__ __forceinline__ int32_t first_query(int32_t warp)
+{
+    return 16 * (layout<HD>::PARTS == 1 ? warp : warp % (4 * GROUPS));
+}
+
+/* A warpgroup's queries: in registers, or where they lie in shared memory, in pieces of all queries
+ * and 64 columns. */
+template <int HD, bool KEPT = layout<HD>::KEPT> struct queries {
+    uint32_t q[HD / 16][4] = {};
+};
+template <int HD> struct queries<HD, true> {
+    uint32_t at = 0;
 };
 
 /* Where the kernel is in the ring; loader and workers keep one each. */
@@ -172,8 +204,9 @@ load_rest(const struct sv_attn_args &a, const struct attn_item &it, const struct
 template <int HD>
 static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a,
                                                     const struct attn_item &it, int32_t q_warp,
-                                                    uint32_t lane, uint32_t (&q)[HD / 16][4])
+                                                    uint32_t lane, struct queries<HD, false> &to)
 {
+    uint32_t(&q)[HD / 16][4] = to.q;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int32_t i = q_warp + (int32_t)lane / 4 + 8 * r, row = attn_div(i, a.by_group);
@@ -189,17 +222,58 @@ static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a
     }
 }
 
+/* The block's queries, from it.q0 on, to shared memory, by all of its workers, who are done with
+ * those before. What lies in the place of others belongs to no query. */
+template <int HD>
+static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a,
+                                                    const struct attn_item &it, int32_t, uint32_t,
+                                                    const struct queries<HD, true> &to)
+{
+    constexpr int CHUNKS = HD / 8, WORKERS = layout<HD>::PARTS * 128;
+    const int32_t left = it.n_q - it.q0, n = left < GROUP_ROWS ? left : GROUP_ROWS;
+    attn_group_sync<WORKERS>(layout<HD>::PARTS);
+#pragma unroll 4
+    for (int32_t i = (int32_t)threadIdx.x; i < n * CHUNKS; i += WORKERS) {
+        const int32_t at = i / CHUNKS, chunk = i % CHUNKS, q = it.q0 + at,
+                      row = attn_div(q, a.by_group),
+                      head = it.kv_head * a.group + (q - row * a.group);
+        const uint4 x =
+            *(const uint4 *)((const __nv_bfloat16 *)a.p.q + (int64_t)(it.g.row0 + row) * a.p.ldq +
+                             (int64_t)head * (a.p.q_stride ? a.p.q_stride : HD) + chunk * 8);
+        gpu_store16(to.at + (uint32_t)(chunk / 8 * GROUP_ROWS * 128) +
+                        gpu_place<128>((uint32_t)at, (uint32_t)chunk % 8),
+                    x);
+    }
+    attn_proxy_fence();
+    attn_group_sync<WORKERS>(layout<HD>::PARTS);
+}
+
+template <int HD> static __device__ __forceinline__ void pin_queries(struct queries<HD, false> &q)
+{
+    attn_wgmma_pin(q.q);
+}
+template <int HD> static __device__ __forceinline__ void pin_queries(struct queries<HD, true> &q)
+{
+    attn_wgmma_pin(q.at);
+}
+
 /* Starts half a chunk's scores. */
 template <int HD>
-static __device__ __forceinline__ void scores(float (&s)[8][4], uint32_t (&q)[HD / 16][4],
+static __device__ __forceinline__ void scores(float (&s)[8][4], struct queries<HD> &q,
                                               uint32_t keys)
 {
     attn_wgmma_pin(s);
     attn_wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < HD / 16; k++)
-        attn_wgmma_keys(s, q[k], attn_desc_keys<HD>(keys + k / 4 * COLUMNS_BYTES + k % 4 * 32),
-                        k > 0);
+    for (int k = 0; k < HD / 16; k++) {
+        if constexpr (layout<HD>::KEPT) /* registers are short: added to what is there */
+            attn_wgmma_scores(
+                s, attn_desc_keys<64>(q.at) + (k / 4 * (GROUP_ROWS * 128) + k % 4 * 32) / 16,
+                attn_desc_keys<HD>(keys) + (k / 4 * COLUMNS_BYTES + k % 4 * 32) / 16, k > 0);
+        else
+            attn_wgmma_keys(s, q.q[k],
+                            attn_desc_keys<HD>(keys + k / 4 * COLUMNS_BYTES + k % 4 * 32), k > 0);
+    }
     attn_wgmma_commit();
 }
 
@@ -229,16 +303,21 @@ static __device__ __forceinline__ void weights(const struct sv_attn_args &a, flo
     }
 }
 
-/* Starts the products with half a chunk's values; the first half clears o. */
+/* Starts the products with half a chunk's values, from the warpgroup's first column on; the first
+ * half clears o. */
 template <int HD>
-static __device__ __forceinline__ void values(float (&o)[HD / 8][4], uint32_t (&p)[4][4],
-                                              uint32_t vals, bool first)
+static __device__ __forceinline__ void values(float (&o)[layout<HD>::COLS / 8][4],
+                                              uint32_t (&p)[4][4], uint32_t vals, bool first)
 {
     attn_wgmma_pin(p);
     attn_wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        attn_wgmma_values<HD>(o, p[k], attn_desc_values<HD>(vals + k * (HD * 32)), !first || k > 0);
+        attn_wgmma_values<layout<HD>::COLS>(o, p[k],
+                                            layout<HD>::KEPT
+                                                ? attn_desc_values<HD>(vals) + k * (HD * 32 / 16)
+                                                : attn_desc_values<HD>(vals + k * (HD * 32)),
+                                            !first || k > 0);
     attn_wgmma_commit();
 }
 
@@ -250,17 +329,23 @@ static __device__ __forceinline__ void wait_both(struct ring r)
     bar_wait(ring_full(r), r.phase);
 }
 
+/* Where the warpgroup's columns of values begin in a stage. */
+template <int HD> static __device__ __forceinline__ uint32_t own_columns(int32_t group)
+{
+    return (uint32_t)part_of<HD>(4 * group) * (layout<HD>::COLS / 64 * COLUMNS_BYTES);
+}
+
 /* Values that no row of the tile sees may be anything in memory, even NaN: a weight of zero does
  * not stop that. lo, hi: what is seen of the chunk whose values are in the next two stages. */
 template <int HD>
 static __device__ __forceinline__ void clear_unseen(int32_t lo, int32_t hi, int32_t group,
                                                     struct ring r)
 {
-    constexpr int CHUNKS = HD / 8;
+    constexpr int CHUNKS = layout<HD>::COLS / 8;
     const uint32_t t = threadIdx.x % 128, col = t % CHUNKS;
 #pragma unroll 1
     for (int32_t h = 0; h < 2; h++) {
-        const uint32_t vals = ring_at<HD>(r);
+        const uint32_t vals = ring_at<HD>(r) + own_columns<HD>(group);
 #pragma unroll
         for (uint32_t i = 0; i < HALF * CHUNKS / 128; i++) {
             const uint32_t row = t / CHUNKS + i * (128 / CHUNKS);
@@ -305,19 +390,19 @@ sight_of(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_war
     return see;
 }
 
-/* One chunk: its sum, from two stages of keys and two of values. dry: whatever lies in shared
- * memory, to no purpose but to have the instructions at hand. */
+/* One chunk: its sum, from two stages of keys and two of values. group: the warpgroup. dry:
+ * whatever lies in shared memory, to no purpose but to have the instructions at hand. */
 template <int HD>
 static __device__ __forceinline__ void
 chunk_sum(const struct sv_attn_args &a, const struct attn_item &it, const struct sight &see,
-          int32_t c, int32_t group, uint32_t (&q)[HD / 16][4], struct sum<HD> &chunk,
+          int32_t c, int32_t group, struct queries<HD> &q, struct sum<layout<HD>::COLS> &chunk,
           struct ring &r, bool dry = false)
 {
     const int32_t pos = c * KEYS;
     float s[2][8][4], most[2] = {attn_neg_inf(), attn_neg_inf()}, at[2];
     uint32_t p[2][4][4], taken[2]; /* the stages' "free" barriers */
 
-    attn_wgmma_pin(q);
+    pin_queries(q);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         if (!dry)
@@ -343,7 +428,7 @@ chunk_sum(const struct sv_attn_args &a, const struct attn_item &it, const struct
             mask_scores(s[h], see.rows, pos + h * HALF + (int32_t)threadIdx.x % 4 * 2);
         highest(s[h], most);
     }
-    attn_wgmma_pin(q);
+    pin_queries(q);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 1));
@@ -364,7 +449,7 @@ chunk_sum(const struct sv_attn_args &a, const struct attn_item &it, const struct
         weights(a, s[h], at, p[h], chunk.l);
         if (h == 0)
             attn_wgmma_pin(chunk.o); /* not sooner: registers are short before */
-        values<HD>(chunk.o, p[h], ring_at<HD>(r), h == 0);
+        values<HD>(chunk.o, p[h], ring_at<HD>(r) + own_columns<HD>(group), h == 0);
         taken[h] = ring_free(r);
         if (!dry)
             ring_next(r);

@@ -1,6 +1,6 @@
 /*
  * attention_sm90.cu - paged attention on the matrix instruction and the copy engine of sm_90a. Head
- * sizes 64 and 128.
+ * sizes 64, 128 and, of a cache in bf16, 256.
  *
  * Launched by attention.cu. A block is four warps that load and one or two warpgroups that work, 64
  * queries each. The loaders run ahead through a ring of stages, over item borders too: a stage is
@@ -30,9 +30,13 @@ template <int HD, bool F8> struct raw {
         BYTES = F8 ? BARS_AT + LOADERS * RAW_STAGES * 8 : 0
     };
 };
+/* A block's warpgroups that work: GROUPS of 64 queries each, and of each as many as divide its
+ * columns. */
+template <int HD, int GROUPS> static constexpr int WORKERS = GROUPS *layout<HD>::PARTS * 128;
 /* Whether a block's sum of spans lies in shared memory: two stages would remain beside it and
- * codes. */
-template <int GROUPS, bool F8> static constexpr bool RUN_BESIDE = !F8 || GROUPS == 2;
+ * codes, three beside it and heads of 256. */
+template <int HD, int GROUPS, bool F8>
+static constexpr bool RUN_BESIDE = layout<HD>::PARTS == 1 && (!F8 || GROUPS == 2);
 
 /* What a warp needs to know of its item only at the end, kept out of its registers. */
 static __device__ __forceinline__ void aside_put(volatile int32_t *to, const struct attn_item &it)
@@ -232,11 +236,11 @@ static __device__ __forceinline__ void load_f8(const struct sv_attn_args &a,
 
 /* ---------------------------------------------------------------- the workers */
 
-/* Finished rows, straight from registers. */
+/* Finished rows, straight from registers: their columns from col0 on. */
 template <int HD>
-static __device__ __forceinline__ void write_out(const struct sv_attn_args &a,
-                                                 const struct attn_item &it, int32_t q_warp,
-                                                 const struct sum<HD> &s, uint32_t lane)
+static __device__ __forceinline__ void
+write_out(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_warp,
+          const struct sum<layout<HD>::COLS> &s, uint32_t lane, int32_t col0)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -246,22 +250,25 @@ static __device__ __forceinline__ void write_out(const struct sv_attn_args &a,
         const int32_t row = attn_div(q, a.by_group),
                       head = it.kv_head * a.group + (q - row * a.group);
         const float inverse = attn_inverse(a, head, s.m[r], s.l[r]);
-        uint32_t *to = (uint32_t *)((__nv_bfloat16 *)a.p.out +
-                                    (int64_t)(it.g.row0 + row) * a.p.ldo + (int64_t)head * HD) +
-                       lane % 4;
+        uint32_t *to =
+            (uint32_t *)((__nv_bfloat16 *)a.p.out + (int64_t)(it.g.row0 + row) * a.p.ldo +
+                         (int64_t)head * HD + col0) +
+            lane % 4;
 #pragma unroll
-        for (int n = 0; n < HD / 8; n++)
+        for (int n = 0; n < layout<HD>::COLS / 8; n++)
             to[n * 4] = attn_pack(attn_output(s.o[n][2 * r], inverse),
                                   attn_output(s.o[n][2 * r + 1], inverse));
     }
 }
 
 template <int HD, int GROUPS>
-static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct attn_items *plan,
-                                            const struct attn_head &h, struct ring r, float4 *run,
-                                            volatile int32_t *aside)
+static __device__ __forceinline__ void
+work(const struct sv_attn_args &a, struct attn_items *plan, const struct attn_head &h,
+     struct ring r, struct queries<HD> q, float4 *run, volatile int32_t *aside)
 {
-    constexpr int THREADS = GROUPS * 128, CHUNKS_PER_SPAN = SV_ATTN_SPAN / KEYS;
+    typedef layout<HD> lay;
+    constexpr int THREADS = WORKERS<HD, GROUPS>, COLS = lay::COLS,
+                  CHUNKS_PER_SPAN = SV_ATTN_SPAN / KEYS;
     const uint32_t lane = threadIdx.x % 32;
     /* Said so that the compiler sees that a warp never parts over them. */
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), group = warp / 4;
@@ -277,21 +284,21 @@ static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct
         if (it.from == it.to)
             continue;
         aside_put(aside, it);
-        const int32_t q_warp = it.q0 + 16 * warp, q_group = it.q0 + GROUP_ROWS * group;
+        const int32_t q_warp = it.q0 + first_query<HD, GROUPS>(warp),
+                      q_group = it.q0 + first_query<HD, GROUPS>(4 * group);
         const bool busy = q_group < it.n_q, real = q_warp < it.n_q;
         const struct sight see = sight_of(a, it, q_warp, q_group);
         if (!waited)
             attn_settle(a, h.unit);
         waited = true;
-        uint32_t q[HD / 16][4];
         load_queries<HD>(a, it, q_warp, lane, q);
         const int32_t end = (it.seen_hi + KEYS - 1) / KEYS;
-        struct sum<HD> span;
+        struct sum<COLS> span;
         bool has_run = false;
         sum_clear(span);
         for (int32_t c = it.seen_lo / KEYS; c < end; c++) {
             if (busy && c * KEYS < see.hi_any && (c + 1) * KEYS > see.lo_any) {
-                struct sum<HD> chunk;
+                struct sum<COLS> chunk;
                 chunk_sum<HD>(a, it, see, c, group, q, chunk, r);
                 if (real)
                     sum_merge(span, chunk);
@@ -304,39 +311,42 @@ static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct
             }
             if (whole && real && c % CHUNKS_PER_SPAN == CHUNKS_PER_SPAN - 1 && c != end - 1) {
                 if (has_run)
-                    run_merge<HD, THREADS>(run, span);
+                    run_merge<COLS, THREADS>(run, span);
                 /* A last span of one chunk needs no sum of its own. With two warpgroups walks are
                  * long: not worth it. */
                 has_run = GROUPS == 2 || c != end - 2;
                 if (has_run) {
-                    run_store<HD, THREADS>(run, span);
+                    run_store<COLS, THREADS>(run, span);
                     sum_clear(span);
                 }
             }
         }
         if (has_run)
-            run_merge<HD, THREADS>(run, span);
+            run_merge<COLS, THREADS>(run, span);
         struct attn_item last;
         aside_get(aside, last);
         if (whole && real)
-            write_out<HD>(a, last, q_warp, span, lane);
+            write_out<HD>(a, last, q_warp, span, lane, part_of<HD, GROUPS>(warp) * COLS);
         if (!whole && real)
-            write_parts<HD>(a, last, q_warp, span, lane);
+            write_parts<COLS, lay::PARTS>(a, last, q_warp, span, lane, part_of<HD, GROUPS>(warp));
     }
     if (!waited)
         attn_settle(a, h.unit);
 }
 
-/* Shared memory: the ring, at its end the warpgroups' sums of spans when they are there, barriers,
- * codes, the plan. What does not depend on the launch before is done before waiting for it, if
- * segments are settled (a.early). */
+/* Shared memory: the ring, at its end the warpgroups' sums of spans when they are there, queries
+ * that are kept, barriers, codes, the plan. What does not depend on the launch before is done
+ * before waiting for it, if segments are settled (a.early). */
 template <int HD, int GROUPS, bool F8>
-__global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
+__global__ void __launch_bounds__(WORKERS<HD, GROUPS> + 128, WORKERS<HD, GROUPS> == 128 ? 2 : 1)
     attn_sm90(const __grid_constant__ struct sv_attn_args a)
 {
-    constexpr int WORKERS = GROUPS * 128, RUN = (HD / 8 + 1) * WORKERS;
+    typedef layout<HD> lay;
+    constexpr int THREADS = WORKERS<HD, GROUPS>, RUN = (lay::COLS / 8 + 1) * THREADS;
+    constexpr int FOR_A_LOADER = lay::KEPT ? 88 : 40; /* registers */
+    constexpr int FOR_A_WORKER = lay::KEPT ? 208 : GROUPS == 1 ? 216 : 232;
     GPU_SHARED(shared);
-    uint8_t *const behind = shared + a.ring_bytes;
+    uint8_t *const behind = shared + a.ring_bytes + layout<HD>::QUERY_BYTES;
     uint8_t *const codes = behind + BAR_BYTES + ASIDE_BYTES;
     struct attn_items *const plan = (struct attn_items *)(codes + raw<HD, F8>::BYTES);
     struct ring r = {gpu_shared_at(shared), gpu_shared_at(behind), a.n_stages, 0, 0};
@@ -344,13 +354,13 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < a.n_stages; i++) {
             bar_init(r.bars + 16 * i, LOADERS);
-            bar_init(r.bars + 16 * i + 8, GROUPS * 4);
+            bar_init(r.bars + 16 * i + 8, THREADS / 32);
         }
         for (int32_t i = 0; F8 && i < LOADERS * RAW_STAGES; i++)
             bar_init(gpu_shared_at(codes) + raw<HD, F8>::BARS_AT + 8 * i, 1);
         bar_made();
     }
-    if (!F8 && threadIdx.x == WORKERS) {
+    if (!F8 && threadIdx.x == THREADS) {
         attn_map_fetch(&a.k_map);
         attn_map_fetch(&a.v_map);
     }
@@ -360,24 +370,27 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     else
         sv_pdl_wait();
     const struct attn_head h =
-        attn_plan_head(a, GROUPS * GROUP_ROWS, plan, threadIdx.x / 32 == WORKERS / 32);
+        attn_plan_head(a, GROUPS * GROUP_ROWS, plan, threadIdx.x / 32 == THREADS / 32);
     /* One block that waits keeps the launch from ending before those it follows. */
     if (a.early && blockIdx.x > 0 && (int32_t)blockIdx.x >= h.n_items)
         return;
     if (h.long_walk)
         r.n_stages = a.n_stages_run;
-    if (threadIdx.x >= WORKERS) { /* a warpgroup of its own, so that it can give registers away */
-        attn_fewer_registers<40>();
+    if (threadIdx.x >= THREADS) { /* a warpgroup of its own, so that it can give registers away */
+        attn_fewer_registers<FOR_A_LOADER>();
         if (F8)
             load_f8<HD, GROUPS>(a, plan, h, r, gpu_shared_at(codes));
         else
             load<HD>(a, plan, h, GROUPS * GROUP_ROWS, r);
     } else {
-        attn_more_registers<GROUPS == 1 ? 216 : 232>();
-        float4 *const run = RUN_BESIDE<GROUPS, F8> && h.long_walk
+        attn_more_registers<FOR_A_WORKER>();
+        struct queries<HD> q;
+        if constexpr (layout<HD>::KEPT)
+            q.at = gpu_shared_at(shared + a.ring_bytes);
+        float4 *const run = RUN_BESIDE<HD, GROUPS, F8> && h.long_walk
                                 ? (float4 *)(shared + a.n_stages_run * (HALF * HD * 2))
                                 : a.run + (size_t)blockIdx.x * RUN;
-        work<HD, GROUPS>(a, plan, h, r, run + threadIdx.x,
+        work<HD, GROUPS>(a, plan, h, r, q, run + threadIdx.x,
                          (volatile int32_t *)(behind + BAR_BYTES) + threadIdx.x / 32 * 8);
     }
 }
@@ -389,21 +402,23 @@ template <int HD, int GROUPS, bool F8> static void describe(struct sv_attn_launc
     *out = (struct sv_attn_launch){
         .kernel = attn_sm90<HD, GROUPS, F8>,
         .tile_rows = GROUPS * GROUP_ROWS,
-        .n_threads = GROUPS * 128 + 128,
-        .blocks_per_sm = GROUPS == 1 ? 2 : 1,
+        .n_threads = WORKERS<HD, GROUPS> + 128,
+        .blocks_per_sm = WORKERS<HD, GROUPS> == 128 ? 2 : 1,
         .stage_bytes = HALF * HD * 2,
-        .fixed_bytes = BAR_BYTES + ASIDE_BYTES + raw<HD, F8>::BYTES,
+        .fixed_bytes = layout<HD>::QUERY_BYTES + BAR_BYTES + ASIDE_BYTES + raw<HD, F8>::BYTES,
         .max_stages = MAX_STAGES,
         .run_bytes =
-            RUN_BESIDE<GROUPS, F8> ? (HD / 8 + 1) * GROUPS * 128 * (int32_t)sizeof(float4) : 0,
-        .parts = 1,
+            RUN_BESIDE<HD, GROUPS, F8> ? (HD / 8 + 1) * GROUPS * 128 * (int32_t)sizeof(float4) : 0,
+        .parts = layout<HD>::PARTS,
         .maps = !F8};
 }
 
 template <bool F8>
 static bool describe_by_size(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
 {
-    if (head_dim == 128)
+    if (head_dim == 256 && !F8)
+        describe<256, 1, false>(out);
+    else if (head_dim == 128)
         n_warps == 4 ? describe<128, 1, F8>(out) : describe<128, 2, F8>(out);
     else if (head_dim == 64)
         n_warps == 4 ? describe<64, 1, F8>(out) : describe<64, 2, F8>(out);

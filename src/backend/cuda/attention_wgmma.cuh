@@ -1,11 +1,12 @@
 /*
- * attention_wgmma.cuh - the matrix instruction of sm_90a as attention uses it: 64 queries (A, in
- * registers) times a tile of keys or values (B, in shared memory).
+ * attention_wgmma.cuh - the matrix instruction of sm_90a as attention uses it: 64 queries or their
+ * weights (A, in registers; queries of wide heads and latents in shared memory) times a tile of
+ * keys or values (B, in shared memory).
  *
- * Included by attention_chunk.cuh and, for queries in shared memory too, by
- * attention_latent_sm90.cu. A tile lies in pieces of 8 rows and 64 columns, 1 KiB each, whose
- * 16-byte chunks are permuted by the row's low three bits; pieces of the same rows lie beside one
- * another. It is 1024-aligned. Must not: hold anything but the instruction.
+ * Included by attention_chunk.cuh and attention_latent_sm90.cu. A tile lies in pieces of 8 rows and
+ * 64 columns, 1 KiB each, whose 16-byte chunks are permuted by the row's low three bits; pieces of
+ * the same rows lie beside one another. It is 1024-aligned. Must not: hold anything but the
+ * instruction.
  */
 #ifndef SV_CUDA_ATTENTION_WGMMA_CUH
 #define SV_CUDA_ATTENTION_WGMMA_CUH
@@ -67,6 +68,12 @@ template <int N> static __device__ __forceinline__ void attn_wgmma_pin(uint32_t 
 #pragma unroll
     for (int n = 0; n < N; n++)
         asm volatile("" : "+r"(a[n][0]), "+r"(a[n][1]), "+r"(a[n][2]), "+r"(a[n][3])::"memory");
+}
+/* Keeps the compiler from holding descriptors made of this address in registers from one chunk to
+ * the next. */
+static __device__ __forceinline__ void attn_wgmma_pin(uint32_t &at)
+{
+    asm volatile("" : "+r"(at));
 }
 /* What ordinary stores and cp.async wrote becomes visible to wgmma. */
 static __device__ __forceinline__ void attn_proxy_fence(void)

@@ -215,7 +215,7 @@ static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_
      * is more. Two blocks of one multiprocessor get in each other's way: where every one has work
      * as it is, spans only add to it. Writing and reading parts takes an eighth of a span's walk,
      * and as much again for each 32 queries of a tile. */
-    const int64_t sms = a.tile_rows == 64 ? (blocks + 1) / 2 : blocks;
+    const int64_t sms = a.tile_rows == 64 && a.p.kv.head_dim <= 128 ? (blocks + 1) / 2 : blocks;
     const int64_t even = (int64_t)total * n_kv, span = (int64_t)(SV_ATTN_SPAN / SV_ATTN_TILE) * sms;
     const int64_t walk = (int64_t)longest * sms, n = n_tiles > 0 ? n_tiles : 1;
     const int64_t spans =

@@ -61,9 +61,9 @@ static inline void attn_prefetch(const void *)
 {
 }
 void emu_group_sync(int32_t group, int32_t n);
-static inline void attn_group_sync(int32_t group)
+template <int THREADS = 128> static inline void attn_group_sync(int32_t group)
 {
-    emu_group_sync(group, 128);
+    emu_group_sync(group, THREADS);
 }
 template <int N> static inline void attn_fewer_registers(void)
 {

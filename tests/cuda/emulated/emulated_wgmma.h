@@ -33,6 +33,9 @@ template <int N> static inline void attn_wgmma_pin(float (&)[N][4])
 template <int N> static inline void attn_wgmma_pin(uint32_t (&)[N][4])
 {
 }
+static inline void attn_wgmma_pin(uint32_t &)
+{
+}
 static inline void attn_proxy_fence(void)
 {
 }
@@ -40,8 +43,8 @@ static inline void attn_proxy_fence(void)
 /* This warp's sixteen rows of a, 16 columns from the chunk that the descriptor names on. */
 static inline void attn_wgmma_scores(float (&d)[8][4], uint64_t a, uint64_t b, int keep)
 {
-    const uint32_t start = (uint32_t)(a & 0x3fff) << 4, lane = threadIdx.x % 32,
-                   row = threadIdx.x / 32 % 4 * 16 + lane % 16,
+    const uint32_t start = ((uint32_t)(a & 0x3fff) << 4) + emu.rank * (uint32_t)emu.smem,
+                   lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16,
                    chunk = start % 128 / 16 + lane / 16;
     uint32_t r[4];
     gpu_load_a(r, start / 128 * 128 + gpu_place<128>(row, chunk));
