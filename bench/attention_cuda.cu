@@ -2,10 +2,12 @@
  * attention_cuda.cu - checks and times the CUDA attention on a GPU, without the rest of the
  * backend.
  *
- * attention_cuda check [small | quick | f8] [NAME] | time [variants | brief | latent | f8] [CSV]:
+ * attention_cuda check [small | quick | f8] [NAME] |
+ * time [variants | brief | wide | latent | f8] [CSV]:
  * `check` compares with a double-precision loop and holds bits of many arrangements against one
  * another (tests/cuda/attention_check.h), NAME: of cases with this in their name; `time` gives
- * decode, verify, draft and prefill shapes of Qwen3-8B as shares of the read bandwidth measured in
+ * decode, verify, draft and prefill shapes of Qwen3-8B (wide: of Qwen3.5's heads of 256, all
+ * variants) as shares of the read bandwidth measured in
  * the same run, or TFLOP/s. Every launch of a timed graph reads other keys than the one before, all
  * of them together more than the L2 cache holds.
  */
@@ -86,6 +88,11 @@ static int check(struct sv_cuda *cu, bool small, bool quick, bool f8, const char
         {"d64 window 5 sinks", {6, 2, 64, SV_BF16, SV_MASK_CAUSAL, 5, 0, true}, {600, 300}, 97},
         {"d64 block softcap", {4, 2, 64, SV_BF16, SV_MASK_BLOCK, 0, 20, true}, {900, 300}, 97},
         {"d256 group 2", {2, 1, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {300, 90}, 97},
+        {"d256 window 100 softcap",
+         {6, 2, 256, SV_BF16, SV_MASK_CAUSAL, 100, 30, false},
+         {1200, 300},
+         97},
+        {"d256 window 700", {8, 1, 256, SV_BF16, SV_MASK_CAUSAL, 700, 0, false}, {2500}, 397},
         {"d72 plain window",
          {4, 2, 72, SV_BF16, SV_MASK_BLOCK, 100, 20, true},
          {300, 90},
@@ -440,6 +447,21 @@ static std::vector<shape> f8_shapes(void)
     return shapes;
 }
 
+/* Qwen3.5-35B-A3B and 27B. */
+static std::vector<shape> wide_shapes(void)
+{
+    std::vector<shape> shapes;
+    for (int32_t n_kv : {2, 4})
+        for (int32_t ctx : {512, 4096})
+            for (int32_t n : {1, 32})
+                for (int32_t rows : {1, 16})
+                    shapes.push_back({rows > 1 ? "verify" : "decode", n, ctx, rows, SV_MASK_CAUSAL,
+                                      n_kv == 2 ? 16 : 24, n_kv, 256, 16});
+    shapes.push_back({"prefill", 1, 0, 2048, SV_MASK_CAUSAL, 16, 2, 256, 16});
+    shapes.push_back({"prefill", 1, 0, 8192, SV_MASK_CAUSAL, 24, 4, 256, 16});
+    return shapes;
+}
+
 static std::vector<shape> key_value_shapes(void)
 {
     const enum sv_mask causal = SV_MASK_CAUSAL, block = SV_MASK_BLOCK;
@@ -453,12 +475,6 @@ static std::vector<shape> key_value_shapes(void)
                                           8, 128, page});
     shapes.push_back({"draft", 1, 512, 16, block, 32, 8, 128, 16});
     shapes.push_back({"draft", 32, 512, 16, block, 32, 8, 128, 16});
-    /* Qwen3.5-35B-A3B */
-    for (int32_t n : {1, 32})
-        for (int32_t rows : {1, 16})
-            shapes.push_back(
-                {rows > 1 ? "verify" : "decode", n, 4096, rows, causal, 16, 2, 256, 16});
-    shapes.push_back({"prefill", 1, 0, 2048, causal, 16, 2, 256, 16});
     shapes.push_back({"prefill", 1, 0, 512, causal, 32, 8, 128, 16});
     shapes.push_back({"prefill", 1, 0, 2048, causal, 32, 8, 128, 16});
     shapes.push_back({"prefill", 1, 0, 8192, causal, 32, 8, 128, 16});
@@ -468,10 +484,11 @@ static std::vector<shape> key_value_shapes(void)
     return shapes;
 }
 
-static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, bool latent, bool f8,
-                        const char *csv_path)
+static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, bool wide, bool latent,
+                        bool f8, const char *csv_path)
 {
     const std::vector<shape> shapes = latent ? latent_shapes()
+                                      : wide ? wide_shapes()
                                       : f8   ? f8_shapes()
                                              : key_value_shapes();
     struct sv_dev_limits lim = {};
@@ -542,7 +559,9 @@ int main(int argc, char **argv)
 {
     struct sv_cuda cu;
     const char *what = argc > 1 ? argv[1] : "";
-    const bool more = argc > 2 && (!strcmp(argv[2], "small") || !strcmp(argv[2], "variants"));
+    const bool wide = argc > 2 && !strcmp(argv[2], "wide"),
+               more = wide ||
+                      (argc > 2 && (!strcmp(argv[2], "small") || !strcmp(argv[2], "variants")));
     const bool brief = argc > 2 && !strcmp(argv[2], "brief"),
                latent = argc > 2 && !strcmp(argv[2], "latent"),
                f8 = argc > 2 && !strcmp(argv[2], "f8"),
@@ -553,13 +572,13 @@ int main(int argc, char **argv)
         fprintf(
             stderr,
             "usage: attention_cuda check [small | quick | f8] [NAME] | time [variants | brief | "
-            "latent | f8] [CSV]\n");
+            "wide | latent | f8] [CSV]\n");
         return 2;
     }
     device_init(&cu);
     if (!strcmp(what, "check"))
         return check(&cu, more, quick, f8, name);
     const int named = more + brief + latent + f8;
-    time_shapes(&cu, more, brief, latent, f8, argc > 2 + named ? argv[2 + named] : NULL);
+    time_shapes(&cu, more, brief, wide, latent, f8, argc > 2 + named ? argv[2 + named] : NULL);
     return 0;
 }
