@@ -123,6 +123,9 @@ struct sv_p_gemm {
     int64_t ldy;
     /* logits: never rounded to act, so that a draw and the argmax see the same numbers */
     bool y_f32;
+    /* SV_JOIN_NONE, or the join that follows, of just the rows of y, which nothing changes in
+     * between: a device may send its part at once */
+    enum sv_join push;
 };
 
 /* Rotary table: (max_pos, rot_dim/2) cos then the same of sin, f32, attention factor included. */

@@ -128,5 +128,5 @@ void sv_attn_forward(const struct sv_attn *a, const struct sv_stack *st, struct 
                                    .ldg = qkv_width(a),
                                    .gate_stride = q_stride(a),
                                });
-    sv_model_gemm(dev, n, out_width(a), b.out, &a->o, 1, acts->delta);
+    sv_model_gemm_last(dev, n, out_width(a), b.out, &a->o, sv_model_mixer_push(st, p), acts);
 }

@@ -111,5 +111,5 @@ void sv_gdn_forward(const struct sv_gdn *g, const struct sv_stack *st, struct sv
                                                .eps = st->eps,
                                                .out = b.out},
                                       .most = p->most});
-    sv_model_gemm(dev, n, out_width(g), b.out, &g->o, 1, acts->delta);
+    sv_model_gemm_last(dev, n, out_width(g), b.out, &g->o, sv_model_mixer_push(st, p), acts);
 }

@@ -16,6 +16,12 @@ void *sv_scratch_bytes(struct sv_scratch *s, size_t n_bytes);
 /* y = x W^T + b over parts side by side. */
 void sv_model_gemm(struct sv_dev *dev, int32_t n_rows, int32_t k, const void *x,
                    const struct sv_gemm_part *parts, int32_t n_parts, void *y);
+/* The last product of a mixer or an ffn: acts->delta = x W^T + b. push: see ops.h */
+void sv_model_gemm_last(struct sv_dev *dev, int32_t n_rows, int32_t k, const void *x,
+                        const struct sv_gemm_part *part, enum sv_join push,
+                        const struct sv_acts *acts);
+/* For the last product of a mixer. */
+enum sv_join sv_model_mixer_push(const struct sv_stack *st, const struct sv_pass *p);
 
 /* vision.c: adds an image's deep rows after a layer. */
 void sv_model_add_deep(struct sv_dev *dev, const struct sv_pass *p, int32_t layer, int32_t hidden,
@@ -39,11 +45,11 @@ void sv_mla_needs(const struct sv_mla *a, int32_t hidden, struct sv_needs *n);
 void sv_mla_forward(const struct sv_mla *a, const struct sv_stack *st, struct sv_dev *dev,
                     const struct sv_acts *acts, const struct sv_pass *p);
 
-/* mlp.c, likewise */
+/* mlp.c, likewise; push: the join that follows, as ops.h says */
 struct sv_weight *sv_mlp_place(struct sv_mlp *m, int role);
 void sv_mlp_needs(const struct sv_mlp *m, int32_t hidden, struct sv_needs *n);
 void sv_mlp_forward(const struct sv_mlp *m, const struct sv_stack *st, struct sv_dev *dev,
-                    const struct sv_acts *acts, int32_t n_rows);
+                    const struct sv_acts *acts, int32_t n_rows, enum sv_join push);
 
 /* moe.c, likewise */
 struct sv_place sv_moe_place(struct sv_moe *m, int role);
@@ -51,7 +57,7 @@ void sv_moe_needs(const struct sv_moe *m, int32_t hidden, struct sv_needs *n);
 /* before: makes acts->h first, or NULL */
 void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv_dev *dev,
                     const struct sv_acts *acts, const struct sv_p_add_rms_norm *before,
-                    const struct sv_pass *p);
+                    const struct sv_pass *p, enum sv_join push);
 
 /* weights.c: w owns it. */
 void sv_weights_note(struct sv_weights *w, const struct sv_taken *t);

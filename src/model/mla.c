@@ -162,5 +162,5 @@ void sv_mla_forward(const struct sv_mla *a, const struct sv_stack *st, struct sv
                                  .ldy = (int64_t)nh * a->v_dim,
                                  .y_stride = a->v_dim,
                              });
-    sv_model_gemm(dev, n, nh * a->v_dim, b.out, &a->o, 1, acts->delta);
+    sv_model_gemm_last(dev, n, nh * a->v_dim, b.out, &a->o, sv_model_mixer_push(st, p), acts);
 }

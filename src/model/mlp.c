@@ -45,7 +45,7 @@ void sv_mlp_needs(const struct sv_mlp *m, int32_t hidden, struct sv_needs *n)
 }
 
 void sv_mlp_forward(const struct sv_mlp *m, const struct sv_stack *st, struct sv_dev *dev,
-                    const struct sv_acts *acts, int32_t n_rows)
+                    const struct sv_acts *acts, int32_t n_rows, enum sv_join push)
 {
     struct sv_scratch s = acts->scratch;
     const struct buffers b = take(m, &s, n_rows);
@@ -59,5 +59,5 @@ void sv_mlp_forward(const struct sv_mlp *m, const struct sv_stack *st, struct sv
                                 .gate_up = b.gate_up,
                                 .out = b.act,
                             });
-    sv_model_gemm(dev, n_rows, m->intermediate, b.act, &m->down, 1, acts->delta);
+    sv_model_gemm_last(dev, n_rows, m->intermediate, b.act, &m->down, push, acts);
 }

@@ -134,7 +134,7 @@ static struct sv_experts with_shared(struct sv_experts x, const struct sv_weight
 
 void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv_dev *dev,
                     const struct sv_acts *acts, const struct sv_p_add_rms_norm *before,
-                    const struct sv_pass *p)
+                    const struct sv_pass *p, enum sv_join push)
 {
     struct sv_scratch s = acts->moe;
     const bool fused = fuses_shared(m, dev);
@@ -170,10 +170,7 @@ void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv
                             .out = b.out,
                             .then =
                                 &(struct sv_p_moe_combine){
-                                    .push = st->joins && m != &st->layers[st->n_layers - 1].moe &&
-                                                    (!mlp->intermediate || fused) && !p->n_images
-                                                ? SV_JOIN_FFN
-                                                : SV_JOIN_NONE,
+                                    .push = !mlp->intermediate || fused ? push : SV_JOIN_NONE,
                                     .hidden = st->hidden,
                                     .x = b.out,
                                     .routes = b.routes,

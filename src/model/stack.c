@@ -111,6 +111,34 @@ void sv_model_gemm(struct sv_dev *dev, int32_t n_rows, int32_t k, const void *x,
                     });
 }
 
+void sv_model_gemm_last(struct sv_dev *dev, int32_t n_rows, int32_t k, const void *x,
+                        const struct sv_gemm_part *part, enum sv_join push,
+                        const struct sv_acts *acts)
+{
+    sv_op_gemm(dev, &(struct sv_p_gemm){
+                        .n_rows = n_rows,
+                        .k = k,
+                        .n_parts = 1,
+                        .x = x,
+                        .ldx = k,
+                        .parts = part,
+                        .y = acts->delta,
+                        .ldy = part->w.rows,
+                        .push = push,
+                    });
+}
+
+enum sv_join sv_model_mixer_push(const struct sv_stack *st, const struct sv_pass *p)
+{
+    return st->joins && !p->own ? SV_JOIN_MIXER : SV_JOIN_NONE;
+}
+
+/* The join of a layer's ffn, where it is of the rows of the pass as the ffn leaves them. */
+static enum sv_join ffn_push(const struct sv_stack *st, const struct sv_pass *p, int32_t layer)
+{
+    return st->joins && layer + 1 < st->n_layers && !p->n_images ? SV_JOIN_FFN : SV_JOIN_NONE;
+}
+
 /* The tap of the stream after layer `done`, or NULL. */
 static void *tap_after(const struct sv_taps *t, int32_t done, int32_t hidden, enum sv_dtype act)
 {
@@ -179,10 +207,10 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         switch (l->ffn) {
         case SV_FFN_DENSE:
             sv_op_add_rms_norm(dev, &norm);
-            sv_mlp_forward(&l->mlp, st, dev, a, p->rows.n_rows);
+            sv_mlp_forward(&l->mlp, st, dev, a, p->rows.n_rows, ffn_push(st, p, i));
             break;
         case SV_FFN_MOE:
-            sv_moe_forward(&l->moe, st, dev, a, &norm, p);
+            sv_moe_forward(&l->moe, st, dev, a, &norm, p, ffn_push(st, p, i));
         }
         sv_model_add_deep(dev, p, i, st->hidden, a->delta);
     }

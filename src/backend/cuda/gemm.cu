@@ -405,12 +405,7 @@ static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, enum kind k
     if (!a.n_parts)
         return;
     set_up(cu, &a, p->k);
-    /* Of ranks that divide a mixer, this one's part. */
-    if (cu->peers)
-        cu->peers->next =
-            a.co_resident && p->parts[0].w.role == SV_ROLE_O && !cu->ranks.dp_attention
-                ? SV_JOIN_MIXER
-                : SV_JOIN_NONE;
+    a.next = p->n_parts == 1 ? p->push : SV_JOIN_NONE;
     run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->y);
 }
 

@@ -74,6 +74,7 @@ struct sv_gemm_args {
     int32_t groups;      /* with scales of groups */
     int32_t codes;       /* bits as codes.cuh says, or 0; x in bf16 */
     int32_t co_resident; /* sm_90: see sv_gemm_is_co_resident */
+    enum sv_join next;   /* the join whose part y is, which a kernel may send at once, or none */
     int32_t x_stays; /* sm_90, whole products: x fits into L2 beside weights that leave it first */
     const float *x_scale; /* and x's scales; of groups (tiles, x_ld) */
     int32_t x_ld;

@@ -248,7 +248,7 @@ bool sv_gemm_beside(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
     if (i == N_RINGS || n_warps > MOST_WARPS)
         return false;
     if (!cu->peers || a->mode != SV_GEMM_ACT || a->n_parts != 1 || a->ldy != a->part[0].n_out ||
-        !sv_cuda_join_push(cu, cu->peers->next, a->n_rows, a->part[0].n_out, &p.push))
+        !sv_cuda_join_push(cu, a->next, a->n_rows, a->part[0].n_out, &p.push))
         p.push.n = 0;
     sv_cuda_launch_in_pass(cu, "a matrix product", rings[i].fn, dim3((unsigned)n_blocks),
                            dim3((unsigned)n_warps * 32), SMEM, p, *a);

@@ -22,7 +22,6 @@ struct sv_cuda_peers {
     enum sv_cuda_way way;          /* to the others, the slowest */
     void *sums;                    /* (rows, hidden) act, where a join is a kernel of its own */
     uint64_t *best;                /* (rows) keys of this rank's part of the vocabulary */
-    enum sv_join next;             /* the join of what a product at work makes, or none */
     enum sv_join pushed;           /* the join to come, whose part a product has sent */
     uint4 *dead;                   /* device: sv_join_site's */
     uint4 *stop;                   /* pinned: likewise */
