@@ -22,8 +22,49 @@ SHARD = 4 << 30
 BLOCK_ELEMENTS = (1 << 23) - 3  # odd: rows of a matrix do not repeat one another
 
 
+def hybrid_tensors(c):
+    """Those of Qwen3.5's and its experts' text, likewise."""
+    t = c["text_config"]
+    h, hd, pre = t["hidden_size"], t["head_dim"], "model.language_model."
+    q, kv, nv = t["num_attention_heads"] * hd, t["num_key_value_heads"] * hd, t["linear_num_value_heads"]
+    out = nv * t["linear_value_head_dim"]
+    qkv = 2 * t["linear_num_key_heads"] * t["linear_key_head_dim"] + out
+    yield pre + "embed_tokens.weight", [t["vocab_size"], h]
+    for i, kind in enumerate(t["layer_types"]):
+        at = f"{pre}layers.{i}."
+        mixer = (
+            ("self_attn.q_proj.weight", [2 * q, h]), ("self_attn.k_proj.weight", [kv, h]),
+            ("self_attn.v_proj.weight", [kv, h]), ("self_attn.o_proj.weight", [h, q]),
+            ("self_attn.q_norm.weight", [hd]), ("self_attn.k_norm.weight", [hd]),
+        ) if kind == "full_attention" else (
+            ("linear_attn.in_proj_qkv.weight", [qkv, h]), ("linear_attn.in_proj_z.weight", [out, h]),
+            ("linear_attn.in_proj_b.weight", [nv, h]), ("linear_attn.in_proj_a.weight", [nv, h]),
+            ("linear_attn.conv1d.weight", [qkv, 1, t["linear_conv_kernel_dim"]]), ("linear_attn.A_log", [nv]),
+            ("linear_attn.dt_bias", [nv]), ("linear_attn.norm.weight", [t["linear_value_head_dim"]]),
+            ("linear_attn.out_proj.weight", [h, out]),
+        )
+        for name, shape in (("input_layernorm.weight", [h]), *mixer, ("post_attention_layernorm.weight", [h])):
+            yield at + name, shape
+        mlps = [("mlp.", t["intermediate_size"])] if "intermediate_size" in t else [
+            ("mlp.shared_expert.", t["shared_expert_intermediate_size"]),
+            *((f"mlp.experts.{e}.", t["moe_intermediate_size"]) for e in range(t["num_experts"]))]
+        if "num_experts" in t:
+            yield at + "mlp.gate.weight", [t["num_experts"], h]
+            yield at + "mlp.shared_expert_gate.weight", [1, h]
+        for name, inter in mlps:
+            yield at + name + "gate_proj.weight", [inter, h]
+            yield at + name + "up_proj.weight", [inter, h]
+            yield at + name + "down_proj.weight", [h, inter]
+    yield pre + "norm.weight", [h]
+    if not c.get("tie_word_embeddings"):
+        yield "lm_head.weight", [t["vocab_size"], h]
+
+
 def tensors(c):
     """(name, shape) in file order."""
+    if "text_config" in c:
+        yield from hybrid_tensors(c)
+        return
     h, inter, hd = c["hidden_size"], c["intermediate_size"], c["head_dim"]
     q, kv = c["num_attention_heads"] * hd, c["num_key_value_heads"] * hd
     draft = "dflash_config" in c
@@ -47,6 +88,7 @@ def tensors(c):
         yield "lm_head.weight", [c["vocab_size"], h]
 
 
+QUANTIZED = "_proj.", ".in_proj_qkv.", ".in_proj_z."  # not a delta rule's a and b, as in published files
 BYTES = {"BF16": 2, "F8_E4M3": 1, "U8": 1, "I32": 4, "I64": 8, "F32": 4}
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 INT4 = {"quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
@@ -63,7 +105,7 @@ def stored(items, quant):
     """(name, dtype, shape, contents or None) of these: a quantized matrix is several tensors."""
     for name, shape in items:
         n, k = shape[0], shape[-1]
-        if not quant or "_proj." not in name:
+        if not quant or not any(part in name for part in QUANTIZED):
             yield name, "BF16", shape, b"\x80\x3f" if name.endswith("norm.weight") else None
         elif quant == FP8:
             yield name, "F8_E4M3", shape, None
@@ -262,8 +304,9 @@ def main():
     if "dflash_config" not in c:
         here = os.path.dirname(os.path.abspath(__file__))
         tok = args[2] if len(args) == 3 else os.path.join(here, "..", "..", "models", "demo", "target")
-        eos = c["eos_token_id"]
-        write_tokenizer(tok, out, c["vocab_size"], [c["bos_token_id"]] + (eos if isinstance(eos, list) else [eos]))
+        t = c.get("text_config", c)
+        eos = t["eos_token_id"]
+        write_tokenizer(tok, out, t["vocab_size"], [t["bos_token_id"]] + (eos if isinstance(eos, list) else [eos]))
     if any(os.waitpid(pid, 0)[1] for pid in writers):
         sys.exit(f"{out}: a shard is not whole")
 
