@@ -243,8 +243,9 @@ static void router_on(struct cross *c)
 }
 
 /* A norm handed to the router does what the norm does by itself. */
+/* wide: the norm's weights are in f32. */
 static void norm_case(struct cross *c, int32_t n_rows, int32_t n_experts, int32_t k, int32_t hidden,
-                      bool adds)
+                      bool adds, bool wide)
 {
     const int32_t pad = n_rows > 4 ? 2 : 0, n = n_rows + pad;
     const size_t all = (size_t)(n * hidden);
@@ -257,7 +258,7 @@ static void norm_case(struct cross *c, int32_t n_rows, int32_t n_experts, int32_
         values[i] = sv_rng_normal(&c->rng);
     const float scale = 1 / sqrtf((float)hidden);
     struct cross_weight w = cross_weight(c, SV_BF16, n_experts, hidden, scale, 0);
-    struct cross_weight weight = cross_weight(c, SV_BF16, 1, hidden, 0.2f, 1);
+    struct cross_weight weight = cross_weight(c, wide ? SV_F32 : SV_BF16, 1, hidden, 0.2f, 1);
     struct cross_buf delta = cross_new(c, CROSS_ACT, all, NULL, 1);
     void *got[2][3];
     for (int joined = 0; joined < 2; joined++) {
@@ -318,12 +319,13 @@ static void norm_on(struct cross *c)
     if (lacks_experts(c))
         return;
     for (int i = 0; i < (c->quick ? 4 : 10); i++) {
-        norm_case(c, counts[i], 128, 8, 2048, true);
-        norm_case(c, counts[i], 32, 4, 2880, true);
-        norm_case(c, counts[i], 300, 10, 4096, i % 2);
-        norm_case(c, counts[i], 4, 2, 72, true);
+        norm_case(c, counts[i], 128, 8, 2048, true, false);
+        norm_case(c, counts[i], 256, 8, 2048, true, true);
+        norm_case(c, counts[i], 32, 4, 2880, true, false);
+        norm_case(c, counts[i], 300, 10, 4096, i % 2, i % 3 == 0);
+        norm_case(c, counts[i], 4, 2, 72, true, true);
     }
-    norm_case(c, 6, 16, 2, 5000, true);
+    norm_case(c, 6, 16, 2, 5000, true, false);
 }
 
 /* ---------------------------------------------------------------- products */
