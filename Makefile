@@ -242,10 +242,11 @@ BACKENDS := $(if $(LIB_CU),$(if $(filter 1,$(HIP)),cpu hip,cuda cpu),cpu)
 $(O)/obj/src/backend/ops.o: OWN_FLAGS += -D'SV_BACKENDS=$(patsubst %,BACKEND(%),$(BACKENDS))'
 $(O)/obj/src/backend/ops.o: $(O)/backends.list
 $(O)/obj/%_sm90.o: CUDA_ARCHS := $(CUDA_SM90)
-# Products for sm_90a, for each form of weights and for experts, take nvcc longest: CUDA_FORMS, as CI has it, optimizes them
+# The kernels of gemm_sm90 once more, for other forms of weights and for experts: CUDA_FORMS, as CI has it, optimizes them
 # less.
 CUDA_FORMS ?=
-$(addprefix $(O)/obj/src/backend/cuda/,gemm_sm90.o gemm_%_sm90.o moe_sm90.o): CUDA_ARCHS := $(CUDA_SM90) $(CUDA_FORMS)
+$(O)/obj/src/backend/cuda/gemm_%_sm90.o: CUDA_ARCHS := $(CUDA_SM90) $(CUDA_FORMS)
+$(O)/obj/src/backend/cuda/moe_sm90.o: CUDA_ARCHS := $(CUDA_SM90) $(CUDA_FORMS)
 $(O)/obj/tests/%.o: CUDA_OWN := -Itests
 
 $(O)/obj/src/backend/%.o: HARDENING :=
