@@ -19,6 +19,28 @@ static char *bytes_at(const struct sv_rank_group *g, uint32_t place, uint64_t at
     return g->place[place].dev + at;
 }
 
+/* Where an upload's bytes stay until its step is over; what finds no room is copied as it lies. */
+static const void *keep_sent(struct sv_rank_group *g, const void *data, size_t n)
+{
+    const size_t all = (n + SV_ALIGN - 1) / SV_ALIGN * SV_ALIGN;
+    if (all > g->sent_bytes - g->sent_at)
+        return data;
+    char *to = g->sent[g->sent_set] + g->sent_at;
+    g->sent_at += all;
+    return memcpy(to, data, n);
+}
+
+static int open_sent(struct sv_engine *e, struct sv_err *err)
+{
+    struct sv_rank_group *g = e->ranks;
+    const size_t n_bytes = e->batch.block_words * sizeof(int32_t) + ((size_t)64 << 10);
+    int rc = SV_OK;
+    for (int i = 0; i < 2 && !rc; i++)
+        rc = sv_dev_host_alloc(e->dev, (void **)&g->sent[i], n_bytes, err);
+    g->sent_bytes = rc ? 0 : n_bytes / SV_ALIGN * SV_ALIGN;
+    return rc;
+}
+
 static int take_upload(struct sv_engine *e, const void *data, uint32_t n, struct sv_err *err)
 {
     struct sv_msg_upload up;
@@ -29,7 +51,8 @@ static int take_upload(struct sv_engine *e, const void *data, uint32_t n, struct
     if (!to || up.n_bytes != n - sizeof up)
         return sv_fail(err, SV_EDEVICE, -1, "an upload of %u bytes to place %u does not fit",
                        up.n_bytes, up.place);
-    sv_dev_upload(e->dev, to, (const char *)data + sizeof up, up.n_bytes);
+    sv_dev_upload(e->dev, to, keep_sent(e->ranks, (const char *)data + sizeof up, up.n_bytes),
+                  up.n_bytes);
     return SV_OK;
 }
 
@@ -91,13 +114,21 @@ static int run_pass(struct sv_engine *e, const void *data, uint32_t n, struct sv
         sv_engine_set_drafter(e, pass.plan.undrafted ? NULL : e->ranks->drafter);
     sv_batch_use(&e->batch, pass.set);
     sv_step_follow(e, (enum sv_pass_kind)pass.kind);
-    /* A device that runs at once reports this pass's errors here, one with graphs the previous
-     * pass's. */
-    if (!sv_dev_backend(e->dev)->has_graphs)
-        return sv_dev_sync(e->dev, err);
-    sv_dev_mark(e->dev, pass.set);
+    /* A device that runs at once reports this pass's errors here, one with graphs those of the step
+     * before. */
+    struct sv_rank_group *g = e->ranks;
+    const bool ahead = sv_dev_backend(e->dev)->has_graphs;
+    if (ahead)
+        sv_dev_mark(e->dev, pass.set);
     sv_step_lap(e, SV_PHASE_BACK);
-    return sv_dev_wait(e->dev, 1 - pass.set, err);
+    int rc = ahead ? sv_dev_wait(e->dev, 1 - pass.set, err) : sv_dev_sync(e->dev, err);
+    if (pass.kind != SV_PASS_TARGET)
+        return rc;
+    if (ahead && !rc && g->sent_set != pass.set) /* sets take turns, but for a step by itself */
+        rc = sv_dev_wait(e->dev, pass.set, err);
+    g->sent_set = 1 - pass.set;
+    g->sent_at = 0;
+    return rc;
 }
 
 int sv_ranks_apply(struct sv_engine *e, uint32_t kind, const void *data, uint32_t n,
@@ -132,8 +163,8 @@ static int follow(struct sv_engine *e, struct sv_rank_fault_at fault, struct sv_
 {
     struct sv_world *w = &e->ranks->world;
     int64_t begin_ns = 0; /* of a pass's messages, which are told all at once */
-    int rc = SV_OK;
     e->ranks->drafter = e->drafter;
+    int rc = open_sent(e, err);
     while (!rc) {
         const void *data;
         uint32_t kind, n;
@@ -179,6 +210,8 @@ static int live(struct sv_rank_group *own, const struct sv_engine_options *opts,
         sv_engine_set_drafter(e, own->drafter);
     if (e && e->dev)
         sv_dev_sync(e->dev, NULL); /* it may still write to other ranks' windows */
+    for (int i = 0; i < 2 && e && e->dev; i++)
+        sv_dev_host_free(e->dev, own->sent[i]);
     sv_world_leave(&own->world);
     sv_engine_close(e);
     return rc;

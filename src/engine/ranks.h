@@ -36,14 +36,19 @@ struct sv_rank_group {
     const struct sv_engine_options *opts; /* rank 0's, while all open */
     const struct sv_engine_tuning *tuning;
     struct sv_plan_record *record; /* rank 0: messages are written there too; NULL: no record */
-    struct sv_drafter *drafter;    /* a follower's own, also while it is taken away */
-    bool stuck;                    /* a rank did not end */
-    bool compares;                 /* tests: compare the bits of all ranks */
-    void *rows;                    /* with compares: host, (max_rows, hidden) act */
-    struct sv_window_key key;      /* of this rank's window */
-    int64_t window_bytes;          /* bytes of the window, where the device counts them */
-    uint64_t bits;                 /* hash of the passes' results so far */
-    int32_t n_bits;                /* number of passes in it */
+    /* A follower's uploads, of each step that may be in flight: host memory that copies read as
+     * rank 0's, without a wait for room. */
+    char *sent[2];
+    size_t sent_bytes, sent_at; /* of each, and used of the set for the next step */
+    int32_t sent_set;
+    struct sv_drafter *drafter; /* a follower's own, also while it is taken away */
+    bool stuck;                 /* a rank did not end */
+    bool compares;              /* tests: compare the bits of all ranks */
+    void *rows;                 /* with compares: host, (max_rows, hidden) act */
+    struct sv_window_key key;   /* of this rank's window */
+    int64_t window_bytes;       /* bytes of the window, where the device counts them */
+    uint64_t bits;              /* hash of the passes' results so far */
+    int32_t n_bits;             /* number of passes in it */
 };
 
 /* A fault that a test injects into a rank: at the target's pass of this number the rank stops
