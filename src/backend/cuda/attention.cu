@@ -244,11 +244,10 @@ static struct sv_attn_args args_of(const struct sv_cuda *cu, const struct sv_p_a
     return a;
 }
 
-/* Few sequences with few rows: one launch of clusters; false: other kernels take it, which are the
- * plain ones for heads of 256 with sinks. A segment's rows are not known here, and are at most the
- * pass's. Before experts, and with one row, whose output product has few registers
- * (gemm_one_sm90.cu), shared memory is left for thread blocks of the next launch, which fetch
- * weights meanwhile; not by heads of 256, which take all registers. */
+/* Few sequences with few rows: one launch of clusters; false: other kernels take it. A segment's
+ * rows are not known here, and are at most the pass's. Before experts, and with one row, whose
+ * output product has few registers (gemm_one_sm90.cu), shared memory is left for thread blocks of
+ * the next launch, which fetch weights meanwhile. */
 static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struct sv_attn_args a,
                        const struct sv_attn_force *force)
 {
@@ -257,7 +256,7 @@ static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struc
     const int32_t n_clusters = p->rows.n_segs * p->kv.n_kv_heads,
                   n_queries = p->rows.n_rows * a.group;
     if (cu->set != SV_CUDA_SM90 || p->softcap > 0 || (n_clusters > 16 && force->few == 0) ||
-        !takes_boxes(cu, p) || (p->kv.head_dim == WIDE_HEAD_DIM && p->sinks.data) ||
+        !takes_boxes(cu, p) ||
         !sv_cuda_attn_few(p->kv.head_dim, n_queries, cu->lim.max_experts > 0 || p->rows.n_rows == 1,
                           &a, &k) ||
         !fit(cu, &k, 0, &a, &smem))
@@ -472,7 +471,7 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     }
     /* Of each size the kernels of both sets, of codes and of bf16. */
     int32_t n_segs = lim->max_segs;
-    for (int32_t i = 0; i < (cu->cc == 90 ? 35 : 16); i++) {
+    for (int32_t i = 0; i < (cu->cc == 90 ? 34 : 16); i++) {
         const int32_t hd_i = i % 4 == 0   ? WIDE_HEAD_DIM
                              : i % 4 == 1 ? 128
                                           : 64,
@@ -482,7 +481,7 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
         struct sv_attn_args few;
         if (!(i < 16   ? sv_cuda_attn_portable(hd_i, n_warps, f8, &k)
               : i < 32 ? sv_cuda_attn_sm90(hd_i, n_warps, f8, &k)
-                       : sv_cuda_attn_few(hd_i, 1, false, &few, &k)))
+                       : sv_cuda_attn_few(i % 2 ? 128 : 64, 1, false, &few, &k)))
             continue;
         if ((rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,

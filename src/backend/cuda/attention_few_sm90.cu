@@ -1,7 +1,7 @@
 /*
  * attention_few_sm90.cu - paged attention of few sequences with few rows on sm_90a, in one launch:
  * a cluster of eight thread blocks for each sequence and kv head, which send one another their
- * partial results. Head sizes 64, 128 and 256.
+ * partial results. Head sizes 64 and 128.
  *
  * Launched by attention.cu. With one sequence latency counts, not traffic: there is no second
  * launch to merge partial results, keys and instructions are loaded before the previous launch has
@@ -17,20 +17,11 @@ enum {
     BY_CHUNK = 2 * CLUSTER, /* parts, at most, where each is a chunk */
     MAX_SLOTS = GROUP_ROWS / CLUSTER,
     LOADERS = 4, /* warps */
-    /* Of a thread, as launched: what so many threads would have. */
+    /* Of a thread, as launched: what so many threads would have; then of loaders and of workers. */
     REGISTERS = 168,
-    THREADS_OF_REGISTERS = 384
-};
-/* Worker warps; registers of a loader's and a worker's thread. */
-template <int HD> struct crew {
-    enum {
-        PARTS = layout<HD>::PARTS,
-        WARPS = 4 * PARTS,
-        THREADS = 32 * WARPS,
-        SLOTS = MAX_SLOTS / WARPS, /* queries that a warp puts together, at most */
-        LOADER_REGISTERS = 88,
-        WORKER_REGISTERS = REGISTERS + (REGISTERS - LOADER_REGISTERS) / PARTS
-    };
+    THREADS_OF_REGISTERS = 384,
+    LOADER_REGISTERS = 88,
+    WORKER_REGISTERS = 2 * REGISTERS - LOADER_REGISTERS
 };
 
 /* A part of one query, as the block that puts it together gets it: HD values, maximum, sum. */
@@ -108,27 +99,26 @@ static __device__ __forceinline__ void few_load(const struct sv_attn_args &a, co
 
 /* ---------------------------------------------------------------- the workers */
 
-/* Sends each query's part to the block that puts it together: the warpgroup's columns of it. */
+/* Sends each query's part to the block that puts it together. */
 template <int HD>
 static __device__ __forceinline__ void few_send(const struct sv_attn_args &a, const struct few &f,
-                                                int32_t part, const struct sum<layout<HD>::COLS> &s,
+                                                int32_t part, const struct sum<HD> &s,
                                                 uint32_t parts, uint32_t bar)
 {
-    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, in_round = part % a.part_cap,
-                  col0 = part_of<HD>(warp) * layout<HD>::COLS;
+    const int32_t lane = threadIdx.x % 32, in_round = part % a.part_cap;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int32_t q = first_query<HD>(warp) + lane / 4 + 8 * r, owner = q % CLUSTER;
+        const int32_t q = (int32_t)threadIdx.x / 32 * 16 + lane / 4 + 8 * r, owner = q % CLUSTER;
         if (q >= f.n_q)
             continue;
         const uint32_t here =
             parts + (uint32_t)(in_round * most_slots(f) + q / CLUSTER) * PART_BYTES<HD>;
         const uint32_t to = attn_cluster_at(here, owner), at = attn_cluster_at(bar, owner);
-        if (lane % 4 == 0 && col0 == 0)
+        if (lane % 4 == 0)
             attn_cluster_put(to + HD * 4, s.m[r], s.l[r], at);
 #pragma unroll
-        for (int n = 0; n < layout<HD>::COLS / 8; n++)
-            attn_cluster_put(to + (uint32_t)(col0 + n * 8 + lane % 4 * 2) * 4, s.o[n][2 * r],
+        for (int n = 0; n < HD / 8; n++)
+            attn_cluster_put(to + (uint32_t)(n * 8 + lane % 4 * 2) * 4, s.o[n][2 * r],
                              s.o[n][2 * r + 1], at);
     }
 }
@@ -176,24 +166,24 @@ static __device__ __forceinline__ void few_fold(const struct sv_attn_args &a, co
 
 template <int HD>
 static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, const struct few &f,
-                                                struct ring r, struct queries<HD> queries,
-                                                uint8_t *parts, uint32_t bar)
+                                                struct ring r, uint8_t *parts, uint32_t bar)
 {
-    constexpr int VEC = HD / 32, WARPS = crew<HD>::WARPS, SLOTS = crew<HD>::SLOTS;
+    constexpr int VEC = HD / 32;
     const int32_t lane = threadIdx.x % 32,
                   warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0);
     const int32_t n_rounds = (f.n_parts + a.part_cap - 1) / a.part_cap;
-    struct folding<VEC> mine[SLOTS];
+    struct folding<VEC> mine[MAX_SLOTS / 4];
 #pragma unroll
-    for (int k = 0; k < SLOTS; k++) {
-        const int32_t q = f.rank + CLUSTER * (warp + WARPS * k),
+    for (int k = 0; k < MAX_SLOTS / 4; k++) {
+        const int32_t q = f.rank + CLUSTER * (warp + 4 * k),
                       pos = attn_pos(a.p, f.g, q < f.n_q ? attn_div(q, a.by_group) : 0);
         part_clear(mine[k].run);
         part_clear(mine[k].span);
         mine[k].lo = attn_lo(a.p, pos) >> f.shift;
         mine[k].hi = (attn_hi(a.p, pos, f.g.end) - 1) >> f.shift;
     }
-    const struct sight see = sight_of(a, few_item(f, 0), first_query<HD>(warp), 0);
+    const struct sight see = sight_of(a, few_item(f, 0), 16 * warp, 0);
+    struct queries<HD> q;
     bool dry = true; /* the first chunk is rehearsed before the wait */
     for (int32_t round = 0; round < n_rounds; round++) {
         for (int32_t k = 0; k < a.part_cap; k += CLUSTER) {
@@ -202,11 +192,11 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
                 break;
             const struct attn_item it = few_item(f, part);
             const int32_t end = (it.seen_hi + KEYS - 1) / KEYS;
-            struct sum<layout<HD>::COLS> span;
+            struct sum<HD> span;
             sum_clear(span);
             for (int32_t c = it.seen_lo / KEYS; c < end;) {
-                struct sum<layout<HD>::COLS> chunk;
-                chunk_sum<HD>(a, it, see, c, part_of<HD>(warp), queries, chunk, r, dry);
+                struct sum<HD> chunk;
+                chunk_sum<HD>(a, it, see, c, 0, q, chunk, r, dry);
                 sum_merge(span, chunk);
                 if (!dry) {
                     c++;
@@ -215,7 +205,7 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
                 dry = false;
                 sum_clear(span);
                 sv_pdl_wait();
-                load_queries<HD>(a, it, first_query<HD>(warp), (uint32_t)lane, queries);
+                load_queries<HD>(a, it, 16 * warp, (uint32_t)lane, q);
             }
             few_send<HD>(a, f, part, span, gpu_shared_at(parts), bar);
         }
@@ -228,18 +218,18 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
             bar_wait(bar, (uint32_t)round & 1);
         }
 #pragma unroll
-        for (int k = 0; k < SLOTS; k++)
-            if (warp + WARPS * k < f.n_slots)
-                few_fold<HD>(a, f, f.rank + CLUSTER * (warp + WARPS * k), round, parts, mine[k]);
+        for (int k = 0; k < MAX_SLOTS / 4; k++)
+            if (warp + 4 * k < f.n_slots)
+                few_fold<HD>(a, f, f.rank + CLUSTER * (warp + 4 * k), round, parts, mine[k]);
         if (round + 1 < n_rounds)
             attn_cluster_sync(); /* the next round's parts take the place of this one's */
     }
     if (f.n_slots > 0 && dry)
         sv_pdl_wait(); /* what was here before may still be read by others */
 #pragma unroll
-    for (int k = 0; k < SLOTS; k++) {
-        const int32_t i = f.rank + CLUSTER * (warp + WARPS * k);
-        if (warp + WARPS * k >= f.n_slots)
+    for (int k = 0; k < MAX_SLOTS / 4; k++) {
+        const int32_t i = f.rank + CLUSTER * (warp + 4 * k);
+        if (warp + 4 * k >= f.n_slots)
             continue;
         const int32_t row = attn_div(i, a.by_group),
                       head = f.kv_head * a.group + (i - row * a.group);
@@ -254,27 +244,25 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
     }
 }
 
-/* Shared memory: the ring, queries that are kept, barriers and one more for parts that come,
- * parts. */
+/* Shared memory: the ring, barriers and one more for parts that come, parts. */
 template <int HD>
 __global__ void __launch_bounds__(THREADS_OF_REGISTERS, 1)
     attn_few(const __grid_constant__ struct sv_attn_args a)
 {
     GPU_SHARED(shared);
-    constexpr int WORKERS = crew<HD>::THREADS;
-    uint8_t *const behind = shared + a.ring_bytes + layout<HD>::QUERY_BYTES;
+    uint8_t *const behind = shared + a.ring_bytes;
     const struct ring r = {gpu_shared_at(shared), gpu_shared_at(behind), a.n_stages, 0, 0};
     const uint32_t bar = gpu_shared_at(behind + BAR_BYTES);
 
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < a.n_stages; i++) {
             bar_init(r.bars + 16 * i, LOADERS);
-            bar_init(r.bars + 16 * i + 8, crew<HD>::WARPS);
+            bar_init(r.bars + 16 * i + 8, 4);
         }
         bar_init(bar, 1);
         bar_made();
     }
-    if (threadIdx.x == WORKERS) {
+    if (threadIdx.x == 128) {
         attn_map_fetch(&a.k_map);
         attn_map_fetch(&a.v_map);
     }
@@ -291,46 +279,34 @@ __global__ void __launch_bounds__(THREADS_OF_REGISTERS, 1)
             sv_pdl_wait();
         return;
     }
-    if (threadIdx.x >= WORKERS) {
-        attn_fewer_registers<crew<HD>::LOADER_REGISTERS>();
+    if (threadIdx.x >= 128) {
+        attn_fewer_registers<LOADER_REGISTERS>();
         few_load<HD>(a, f, r);
     } else {
-        attn_more_registers<crew<HD>::WORKER_REGISTERS>();
-        struct queries<HD> queries;
-        if constexpr (layout<HD>::KEPT)
-            queries.at = gpu_shared_at(shared + a.ring_bytes);
-        few_work<HD>(a, f, r, queries, behind + BAR_BYTES + 16, bar);
+        attn_more_registers<WORKER_REGISTERS>();
+        few_work<HD>(a, f, r, behind + BAR_BYTES + 16, bar);
     }
 }
 
 /* ---------------------------------------------------------------- host side */
 
-template <int HD>
-static void describe(int32_t slots, bool beside, struct sv_attn_args *a, struct sv_attn_launch *out)
-{
-    const bool all = layout<HD>::PARTS > 1; /* registers are, so nothing fits beside */
-    a->part_cap = (beside || all) && slots > MAX_SLOTS / 2 ? CLUSTER : 2 * CLUSTER;
-    *out = (struct sv_attn_launch){.kernel = attn_few<HD>,
-                                   .tile_rows = GROUP_ROWS,
-                                   .n_threads = crew<HD>::THREADS + 32 * LOADERS,
-                                   .blocks_per_sm = beside && !all ? 2 : 1,
-                                   .stage_bytes = HALF * HD * 2,
-                                   .fixed_bytes = layout<HD>::QUERY_BYTES + BAR_BYTES + 16 +
-                                                  a->part_cap * slots * (int32_t)PART_BYTES<HD>,
-                                   .max_stages = MAX_STAGES,
-                                   .run_bytes = 0,
-                                   .parts = 1,
-                                   .maps = true};
-}
-
 bool sv_cuda_attn_few(int32_t head_dim, int32_t n_queries, bool beside, struct sv_attn_args *a,
                       struct sv_attn_launch *out)
 {
     const int32_t slots = (n_queries + CLUSTER - 1) / CLUSTER;
-    if (slots > MAX_SLOTS || (head_dim != 64 && head_dim != 128 && head_dim != 256))
+    if ((head_dim != 64 && head_dim != 128) || slots > MAX_SLOTS)
         return false;
-    (head_dim == 256   ? describe<256>
-     : head_dim == 128 ? describe<128>
-                       : describe<64>)(slots, beside, a, out);
+    a->part_cap = beside && slots > MAX_SLOTS / 2 ? CLUSTER : 2 * CLUSTER;
+    *out = (struct sv_attn_launch){.kernel = head_dim == 128 ? attn_few<128> : attn_few<64>,
+                                   .tile_rows = GROUP_ROWS,
+                                   .n_threads = 256,
+                                   .blocks_per_sm = beside ? 2 : 1,
+                                   .stage_bytes = HALF * head_dim * 2,
+                                   .fixed_bytes =
+                                       BAR_BYTES + 16 + a->part_cap * slots * (head_dim + 4) * 4,
+                                   .max_stages = MAX_STAGES,
+                                   .run_bytes = 0,
+                                   .parts = 1,
+                                   .maps = true};
     return true;
 }
