@@ -192,6 +192,47 @@ static void product_case(struct cross *c, const struct cross_form *f, const stru
     }
 }
 
+/* Parts in codes, then some in bf16, as a delta rule's input has them: a row alone, for which there
+ * is one launch, has the bits that it has among others. */
+static void beside_case(struct cross *c, const struct cross_form *f, int32_t k, int32_t rows)
+{
+    enum { N_PARTS = 3, PLAIN = 2, AMONG = 3 };
+    const struct product s = {.k = k, .n_parts = N_PARTS, .rows = {rows, 48, 32}};
+    const struct sv_dev_limits lim = rig_limits(k, 16384);
+    const int32_t ldy = rows + 48 + 32;
+    struct sv_gemm_part part[N_PARTS] = {0};
+    struct matrix m[N_PARTS]; /* the CPU uses them in place */
+    struct sv_err err = {0};
+    uint8_t *got[2];
+    size_t n_bytes;
+    for (int i = 0; i < N_PARTS; i++) {
+        struct sv_weight w[2];
+        m[i] = matrix_new(c, f, s.rows[i], k);
+        upload(c, &m[i], i ? SV_ROLE_GDN_B : SV_ROLE_GDN_QKV, w);
+        part[i].w = w[i >= N_PARTS - PLAIN];
+        sv_dev_free_weight(c->dut, &w[i < N_PARTS - PLAIN]);
+    }
+    if (sv_dev_reserve(c->dut, &lim, &err))
+        fail_msg("%s", err.msg);
+    struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(AMONG * k), NULL, 1);
+    for (int i = 0; i < 2; i++) {
+        struct cross_buf y = cross_new(c, CROSS_ACT, (size_t)(AMONG * ldy), NULL, 0);
+        multiply(c, &s, part, &x, &y, i ? AMONG : 1, ldy);
+        got[i] = cross_bytes(c, &y, &n_bytes);
+        cross_free(c, &y);
+    }
+    for (size_t i = 0; i < n_bytes / AMONG; i++)
+        if (got[0][i] != got[1][i])
+            fail_msg("%s, %s, k %d, %d rows of weights beside bf16: byte %zu of a row differs",
+                     c->name, f->name, k, rows, i);
+    free(got[0]), free(got[1]);
+    cross_free(c, &x);
+    for (int i = 0; i < N_PARTS; i++) {
+        sv_dev_free_weight(c->dut, &part[i].w);
+        matrix_free(&m[i]);
+    }
+}
+
 static void products_on(struct cross *c)
 {
     static const struct product shapes[] = {
@@ -213,6 +254,12 @@ static void products_on(struct cross *c)
         print_message("%s takes no codes\n", c->name);
         return;
     }
+    /* On Hopper sums of four and four pieces, of two and eight, and of one and eight. */
+    for (int f = 0; f < N_FORMS; f += c->quick ? N_FORMS : 1)
+        beside_case(c, &forms[f], 1024, 1536);
+    beside_case(c, &forms[0], 2048, c->quick ? 640 : 5632);
+    if (!c->quick)
+        beside_case(c, &forms[0], 2048, 12288);
     for (int f = 0; f < N_FORMS; f++) {
         const int32_t block = sv_quant_block(forms[f].code);
         for (int i = 0; i < N_SHAPES; i++) {

@@ -83,7 +83,7 @@ static const struct {
     sv_gemm_one_open_fn *one_open;
     sv_gemm_one_fn *one;
     sv_gemm_one_portable_open_fn *portable_open;
-    sv_gemm_one_fn *portable;
+    sv_gemm_one_portable_fn *portable;
 } codes_sets[] = {{sv_gemm_codes4_open, sv_gemm_codes4, sv_gemm_one4_open, sv_gemm_one4,
                    sv_gemm_one4_portable_open, sv_gemm_one4_portable},
                   {sv_gemm_codes5_open, sv_gemm_codes5, NULL, NULL, NULL, NULL},
@@ -177,17 +177,15 @@ static bool run_one(struct sv_cuda *cu, const void *x, int32_t k, const struct s
 {
     if (a->n_rows != 1)
         return false;
-    if (a->codes) {
-        sv_gemm_one_fn *const one = cu->set == SV_CUDA_SM90 ? codes_sets[a->codes - 4].one
-                                                            : codes_sets[a->codes - 4].portable;
-        return one && one(cu, x, k, a);
-    }
+    const auto &set = codes_sets[a->codes ? a->codes - 4 : 0];
     if (cu->set != SV_CUDA_SM90)
-        return false;
+        return a->codes && set.portable && set.portable(cu, x, k, a);
+    if (a->codes)
+        return set.one && set.one(cu, x, k, a, NULL);
     bool wcomp = !a->bytes && !a->co_resident && sv_gemm_wcomp_rows(cu) > 0;
     for (int32_t p = 0; p < a->n_parts; p++)
         wcomp = wcomp && a->part[p].wcomp;
-    return wcomp && sv_gemm_one12(cu, x, k, a);
+    return wcomp && sv_gemm_one12(cu, x, k, a, NULL);
 }
 
 static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
@@ -387,24 +385,53 @@ bool sv_gemm_is_co_resident(const struct sv_cuda *cu, const struct sv_weight *w,
            w->role >= SV_ROLE_Q && w->role <= SV_ROLE_O;
 }
 
-/* Parts of a product in one launch: those of this kind that tensor cores take. */
-static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, enum kind kind)
+/* Parts of a product of this kind that tensor cores take; false: none. */
+static bool take_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, enum kind kind,
+                       struct sv_gemm_args *a)
 {
-    struct sv_gemm_args a = {};
     const bool wide = p->ldy % 8 == 0 && (uintptr_t)p->y % 16 == 0;
-    a.mode = p->y_f32 || cu->act == SV_F32 ? SV_GEMM_F32 : SV_GEMM_ACT;
-    a.ldy = p->ldy;
+    *a = {};
+    a->mode = p->y_f32 || cu->act == SV_F32 ? SV_GEMM_F32 : SV_GEMM_ACT;
+    a->ldy = p->ldy;
     int32_t col = 0;
     for (int32_t i = 0; i < p->n_parts; i++) {
         if (takes_tensor_cores(cu, &p->parts[i].w) && kind_of(&p->parts[i].w) == kind) {
-            add_part(cu, &a, &p->parts[i], col, wide);
-            a.co_resident = kind == PACKED && sv_gemm_is_co_resident(cu, &p->parts[i].w, p->n_rows);
+            add_part(cu, a, &p->parts[i], col, wide);
+            a->co_resident =
+                kind == PACKED && sv_gemm_is_co_resident(cu, &p->parts[i].w, p->n_rows);
         }
         col += p->parts[i].w.rows;
     }
-    if (!a.n_parts)
+    if (a->n_parts)
+        set_up(cu, a, p->k);
+    return a->n_parts > 0;
+}
+
+/* One row: parts in codes of one kind and packed ones, as a delta rule's input has them, in one
+ * launch; false: nothing done. */
+static bool run_both(struct sv_cuda *cu, const struct sv_p_gemm *p)
+{
+    struct sv_gemm_args packed, codes;
+    if (p->n_rows != 1 || cu->set != SV_CUDA_SM90 || !take_parts(cu, p, PACKED, &packed))
+        return false;
+    for (int kind = CODES4; kind < KINDS; kind++)
+        if (take_parts(cu, p, (enum kind)kind, &codes)) {
+            sv_gemm_one_fn *const one = codes_sets[kind - CODES4].one;
+            codes.n_rows = 1;
+            codes.y = p->y;
+            codes.next = SV_JOIN_NONE;
+            return packed.n_parts + codes.n_parts == p->n_parts && one &&
+                   one(cu, p->x, p->k, &codes, &packed);
+        }
+    return false;
+}
+
+/* Parts of a product in one launch: those of this kind. */
+static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, enum kind kind)
+{
+    struct sv_gemm_args a;
+    if (!take_parts(cu, p, kind, &a))
         return;
-    set_up(cu, &a, p->k);
     a.next = p->n_parts == 1 ? p->push : SV_JOIN_NONE;
     run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->y);
 }
@@ -422,6 +449,8 @@ void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
             sv_gemm_plain(cu, p, i, col);
         col += p->parts[i].w.rows;
     }
+    if (run_both(cu, p))
+        return;
     for (int kind = 0; kind < KINDS; kind++)
         run_parts(cu, p, (enum kind)kind);
 }

@@ -6,8 +6,9 @@
  * gemm_one12_sm90.cu for compressed weights (SV_GEMM_CODES 0, wcomp.cuh). No warp waits for
  * another but at the two ends: a warp copies its own strips of tiles to a ring of its own, x lies
  * in shared memory as a whole, and pieces of a cut sum are added up there, in the order of
- * gemm_pair.cuh or gemm_out.cuh. The bits are those of the kernels for more rows. Must not: add
- * tiles or pieces in any other order.
+ * gemm_pair.cuh or gemm_out.cuh. A few packed bf16 weight rows of the same product take warps of
+ * their own beside those of codes, instead of a launch. The bits are those of the kernels for more
+ * rows. Must not: add tiles or pieces in any other order.
  */
 #include "backend/cuda/barrier.cuh"
 #include "backend/cuda/gemm_one.cuh"
@@ -21,6 +22,9 @@ enum {
     ONE_STATIC = SV_GEMM_CODES == 4 ? 5120 : 1024, /* shared memory beside, with tables */
     ONE_ALONE = SMEM_MAX / 2 + 1024 - ONE_STATIC,
     ONE_SMEM = SMEM_MAX - ONE_STATIC,
+    PACKED_WARPS = 2, /* of a thread block with packed rows */
+    PACKED_RING = 4,
+    PACKED_STRIP = SV_TILE_BYTES / 4, /* 16 weight rows of a tile */
 };
 
 /* How a launch shares out strips of 16 weight rows: evenly, at most so many to a thread block, and
@@ -28,6 +32,11 @@ enum {
 struct one_plan {
     int32_t n_strips, strips, pieces, k;
     bool by_twos; /* four pieces are added up two and two */
+    /* Strips of packed rows, one in each of the first thread blocks: parts from a.n_parts on, cut
+     * by a split of their own into so many pieces each. */
+    int32_t n_packed, packed_pieces;
+    bool packed_by_twos;
+    struct sv_split packed;
 };
 
 template <bool GATED>
@@ -40,7 +49,7 @@ static __device__ __forceinline__ struct one_chain one_chain_of(const struct sv_
     int32_t strip = first + warp % p.strips, part = GATED ? warp / p.strips : 0;
     struct one_chain c = {};
     c.it = &a.part[part];
-    if (strip >= end)
+    if (strip >= end || warp >= p.strips * p.pieces)
         return c;
     if (!GATED)
         while (strip >= c.it->n_bands * 4) {
@@ -61,15 +70,113 @@ static __device__ __forceinline__ struct one_chain one_chain_of(const struct sv_
 }
 
 /* What the pieces of 16 rows add up to. */
-static __device__ __forceinline__ float one_pieces(const float *v, const struct one_plan &p)
+static __device__ __forceinline__ float one_pieces(const float *v, int32_t apart, int32_t n,
+                                                   bool by_twos)
 {
-    const int32_t apart = p.strips * 16;
     float sum = v[0];
-    if (p.by_twos)
+    if (by_twos)
         return (v[0] + v[apart]) + (v[2 * apart] + v[3 * apart]);
-    for (int32_t i = 1; i < p.pieces; i++)
+    for (int32_t i = 1; i < n; i++)
         sum += v[i * apart];
     return sum;
+}
+
+/* The packed strip of this thread block: its part, and in c this warp's tiles of it, pieces from
+ * `piece` on. */
+struct packed_chain {
+    struct one_chain c;
+    int32_t unit, piece;
+};
+
+static __host__ __device__ __forceinline__ int32_t packed_strips(const struct sv_gemm_item &it)
+{
+    return (it.n_out + 15) / 16;
+}
+
+static __device__ __forceinline__ struct packed_chain
+packed_chain_of(const struct sv_gemm_args &a, const struct one_plan &p, int32_t nth)
+{
+    int32_t strip = blockIdx.x, part = a.n_parts;
+    struct packed_chain o = {};
+    while (strip >= packed_strips(a.part[part]))
+        strip -= packed_strips(a.part[part++]);
+    const int32_t block = a.part[part].block0 + strip / 16, unit = block * p.packed_pieces;
+    o.piece = p.packed_pieces * nth / PACKED_WARPS;
+    o.unit = unit + o.piece;
+    const int32_t k0 = sv_split_start(&p.packed, o.unit),
+                  k1 = sv_split_start(&p.packed, unit + p.packed_pieces * (nth + 1) / PACKED_WARPS);
+    o.c.it = &a.part[part];
+    o.c.row0 = strip * 16;
+    o.c.k0 = k0 - block * p.packed.n_k;
+    o.c.n = k1 - k0;
+    o.c.from = o.c.it->w + ((size_t)(strip / 4) * p.packed.n_k + o.c.k0) * SV_TILE_BYTES +
+               strip % 4 * PACKED_STRIP;
+    return o;
+}
+
+/* Asks for a tile, or for nothing. */
+static __device__ __forceinline__ void packed_fill(struct one_ring &r)
+{
+    const uint32_t lane = threadIdx.x & 31;
+#pragma unroll
+    for (int b = 0; b < PACKED_STRIP; b += 512)
+        one_copy<16>(r.fill + lane * 16 + b, r.from + b, r.left > 0 ? 16 : 0, r.once);
+    r.left--;
+    r.from += SV_TILE_BYTES;
+    r.fill += PACKED_STRIP;
+    if (r.fill == r.end)
+        r.fill = r.first;
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+static __device__ __forceinline__ struct one_ring packed_ring_of(const struct one_chain &c,
+                                                                 uint32_t first)
+{
+    struct one_ring r = {};
+    r.first = r.fill = first;
+    r.end = first + PACKED_RING * PACKED_STRIP;
+    r.left = c.n;
+    r.from = c.from + threadIdx.x % 32 * 16;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(r.once));
+#pragma unroll
+    for (int i = 0; i < PACKED_RING; i++)
+        packed_fill(r);
+    return r;
+}
+
+/* Sums of a warp's pieces to sums, 16 numbers each. x_at: of the first tile. */
+static __device__ __forceinline__ void packed_sum(struct one_ring &r, const struct packed_chain &o,
+                                                  const struct one_plan &p, uint32_t x_at,
+                                                  float *sums)
+{
+    const uint32_t lane = threadIdx.x & 31;
+    const int32_t t0 = sv_split_start(&p.packed, o.unit);
+    float acc[4] = {}, *to = sums + o.piece * 16 + lane / 4;
+    int32_t unit = o.unit + 1, end = sv_split_start(&p.packed, unit) - t0;
+    uint32_t at = r.first;
+#pragma unroll 1
+    for (int32_t i = 0; i < o.c.n; i++) {
+        uint32_t w[4][4], x[2][4];
+        asm volatile("cp.async.wait_group %0;" ::"n"(PACKED_RING - 1) : "memory");
+        __syncwarp();
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+            gpu_load_a(w[step], at + gpu_place<SV_TILE * 2>(lane % 16, step * 2 + lane / 16));
+        one_x(x, x_at + i * X_TILE_BYTES);
+        __syncwarp();
+        packed_fill(r);
+        at = at + PACKED_STRIP == r.end ? r.first : at + PACKED_STRIP;
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+            gpu_mma_16x8(acc, w[step], x[step / 2][step % 2 * 2], x[step / 2][step % 2 * 2 + 1]);
+        if (i + 1 < end)
+            continue;
+        if (lane % 4 == 0)
+            to[0] = acc[0], to[8] = acc[2];
+        acc[0] = acc[1] = acc[2] = acc[3] = 0.0f;
+        to += 16;
+        end = sv_split_start(&p.packed, ++unit) - t0;
+    }
 }
 
 /* Of codes, with few enough registers that thread blocks of the output product fit beside those of
@@ -93,6 +200,18 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
     }
     struct one_ring r = one_ring_of<RING>(c, smem + n_x * 2);
     struct expansion e = {};
+    /* Which of the warps with packed rows, and what lies behind the rings of codes. */
+    const int32_t nth = !GATED && SV_GEMM_CODES && (int32_t)blockIdx.x < p.n_packed
+                            ? warp - p.strips * p.pieces
+                            : -1,
+                  packed_at = n_x * 2 + p.strips * p.pieces * RING * ONE_TWO;
+    float *const packed_sums =
+        (float *)(smem_bytes + packed_at + PACKED_WARPS * PACKED_RING * PACKED_STRIP);
+    struct packed_chain o = {};
+    if (nth >= 0) {
+        o = packed_chain_of(a, p, nth);
+        r = packed_ring_of(o.c, smem + packed_at + (uint32_t)nth * PACKED_RING * PACKED_STRIP);
+    }
     if (c.n) {
 #pragma unroll
         for (int i = 0; i < RING; i++)
@@ -125,7 +244,12 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
             sums[warp][lane / 4 + 8] = acc[2];
         }
     }
+    if (nth >= 0)
+        packed_sum(r, o, p, x_at + o.c.k0 * X_TILE_BYTES, packed_sums);
     __syncthreads();
+    if (nth == 0 && lane < 16)
+        one_store(a, *o.c.it, o.c.row0 + lane,
+                  one_pieces(packed_sums + lane, 16, p.packed_pieces, p.packed_by_twos));
     /* The first warps of the strips store. */
     if (!c.n || warp >= p.strips || lane >= 16)
         return;
@@ -139,7 +263,8 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
             __bfloat162float(__float2bfloat16_rn(g)), __bfloat162float(__float2bfloat16_rn(u))));
         return;
     }
-    one_store(a, *c.it, c.row0 + lane, one_pieces(&sums[warp][lane], p));
+    one_store(a, *c.it, c.row0 + lane,
+              one_pieces(&sums[warp][lane], p.strips * 16, p.pieces, p.by_twos));
 }
 
 /* ---------------------------------------------------------------- host */
@@ -161,19 +286,43 @@ int sv_gemm_one_open(struct sv_err *err)
     return rc;
 }
 
-bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_gemm_args *a)
+/* How many pieces all blocks of weight rows are cut into, where these are equally many and are
+ * added up as in one_pieces; 0: they are not. */
+static int32_t pieces_of(const struct sv_split *s)
 {
-    const bool gated = a->mode == SV_GEMM_GATED;
-    const int32_t n_units = a->split.n_units, n_row_blocks = a->split.n_blocks,
-                  pieces = n_units % n_row_blocks == 0 ? n_units / n_row_blocks : 0,
-                  paired = sv_split_paired(&a->split);
-    struct one_plan p = {one_strips(a), ONE_GATED_WARPS / 2, gated ? 2 : pieces, k,
-                         !gated && paired == 4};
-    if (!p.n_strips || gated != (bool)a->tall ||
-        (!gated && (!pieces || pieces > ONE_WARPS || (paired && paired != pieces))))
+    const int32_t n = s->n_units % s->n_blocks ? 0 : s->n_units / s->n_blocks,
+                  paired = sv_split_paired(s);
+    return paired && paired != n ? 0 : n;
+}
+
+/* Packed parts beside those of codes in b; false: not taken. */
+static bool add_packed(struct sv_gemm_args *b, struct one_plan *p,
+                       const struct sv_gemm_args *packed, int32_t n_blocks)
+{
+    for (int32_t i = 0; i < packed->n_parts; i++) {
+        b->part[b->n_parts + i] = packed->part[i];
+        p->n_packed += packed_strips(packed->part[i]);
+    }
+    p->packed = packed->split;
+    p->packed_pieces = pieces_of(&packed->split);
+    p->packed_by_twos = sv_split_paired(&packed->split) == 4;
+    return p->packed_pieces && !packed->tall && p->n_packed <= n_blocks &&
+           p->strips * p->pieces + PACKED_WARPS <= ONE_WARPS;
+}
+
+bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_gemm_args *a,
+                 const struct sv_gemm_args *packed)
+{
+    const bool gated = a->mode == SV_GEMM_GATED, paired = sv_split_paired(&a->split) != 0;
+    struct sv_gemm_args both = *a;
+    struct one_plan p = {};
+    p.n_strips = one_strips(a);
+    p.pieces = gated ? 2 : pieces_of(&a->split);
+    p.k = k;
+    p.by_twos = !gated && sv_split_paired(&a->split) == 4;
+    if (!p.n_strips || gated != (bool)a->tall || !p.pieces || p.pieces > ONE_WARPS)
         return false;
-    if (!gated)
-        p.strips = ONE_WARPS / p.pieces;
+    p.strips = gated ? ONE_GATED_WARPS / 2 : ONE_WARPS / p.pieces;
     /* All multiprocessors, rather with fewer warps each. */
     const int32_t least = (p.n_strips + p.strips - 1) / p.strips,
                   n_blocks = least > cu->n_sms        ? least
@@ -182,9 +331,15 @@ bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_g
     if (!gated && !paired && least > cu->n_sms)
         return false;
     p.strips = (p.n_strips + n_blocks - 1) / n_blocks;
-    const int32_t n_warps = p.strips * p.pieces;
-    const size_t smem = (size_t)a->split.n_k * X_TILE_BYTES +
-                        (size_t)n_warps * ONE_TWO * (gated ? ONE_GATED_RING : ONE_RING);
+    if (packed && !add_packed(&both, &p, packed, n_blocks))
+        return false;
+    const int32_t n_warps = p.strips * p.pieces + (packed ? (int32_t)PACKED_WARPS : 0);
+    size_t smem = (size_t)a->split.n_k * X_TILE_BYTES + (size_t)p.strips * (size_t)p.pieces *
+                                                            ONE_TWO *
+                                                            (gated ? ONE_GATED_RING : ONE_RING);
+    if (packed)
+        smem += PACKED_WARPS * PACKED_RING * PACKED_STRIP +
+                (size_t)p.packed_pieces * 16 * sizeof(float);
     if (smem > ONE_SMEM)
         return false;
     cudaLaunchConfig_t config = {};
@@ -201,7 +356,7 @@ bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_g
     cu->bytes_of = NULL;
     sv_cuda_check(cu,
                   cudaLaunchKernelEx(&config, gated ? one_kernel<true> : one_kernel<false>,
-                                     (const __nv_bfloat16 *)x, p, *a),
+                                     (const __nv_bfloat16 *)x, p, both),
                   "a matrix product");
     return true;
 }

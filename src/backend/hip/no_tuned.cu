@@ -134,7 +134,8 @@ NEVER(sv_gemm_codes7)
         never();                                                                                   \
         return SV_EDEVICE;                                                                         \
     }                                                                                              \
-    bool run(struct sv_cuda *, const void *, int32_t, const struct sv_gemm_args *)                 \
+    bool run(struct sv_cuda *, const void *, int32_t, const struct sv_gemm_args *,                 \
+             const struct sv_gemm_args *)                                                          \
     {                                                                                              \
         return false;                                                                              \
     }
