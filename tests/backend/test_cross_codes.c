@@ -243,11 +243,12 @@ static void products_on(struct cross *c)
         /* on Hopper sums of eight equal pieces, and of two or three others */
         {.k = 2048, .n_parts = 1, .rows = {200}},
         {.k = 448, .n_parts = 2, .rows = {1000, 280}},
+        {.k = 448, .n_parts = 2, .rows = {8200, 1016}},
         /* GGUF's alone */
         {.k = 768, .n_parts = 2, .rows = {200, 72}, .cut = true},
         {.k = 512, .n_parts = 3, .rows = {192, 64, 64}, .mixed = true},
     };
-    enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_COMMON = 6 };
+    enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_COMMON = 7 };
     const struct sv_quant probe = {
         .code = SV_CODE_F8, .rows = 64, .cols = 64, .block_rows = 64, .block_cols = 64};
     if (!sv_dev_takes_codes(c->dut, &probe, SV_ROLE_Q)) {
@@ -265,7 +266,7 @@ static void products_on(struct cross *c)
         for (int i = 0; i < N_SHAPES; i++) {
             struct product s = shapes[i];
             s.k = block && s.k % block ? s.k / block * block + block : s.k;
-            if (i < N_COMMON ? i < 2 || i > 3 || !c->quick : block > 0)
+            if (i < N_COMMON ? i < 2 || (i > 3 && i < 6) || !c->quick : block > 0)
                 product_case(c, &forms[f], &s);
         }
     }

@@ -22,13 +22,15 @@ enum {
     ONE_STATIC = SV_GEMM_CODES == 4 ? 5120 : 1024, /* shared memory beside, with tables */
     ONE_ALONE = SMEM_MAX / 2 + 1024 - ONE_STATIC,
     ONE_SMEM = SMEM_MAX - ONE_STATIC,
+    CUT_STRIPS = 4,   /* of a multiprocessor, at least, that keep memory busy without more warps */
     PACKED_WARPS = 2, /* of a thread block with packed rows */
     PACKED_RING = 4,
     PACKED_STRIP = SV_TILE_BYTES / 4, /* 16 weight rows of a tile */
 };
 
 /* How a launch shares out strips of 16 weight rows: evenly, at most so many to a thread block, and
- * pieces of each, equally many for all; gated, gate and up. */
+ * pieces of each, equally many for all; gated, gate and up; of strips that are cut anywhere, one
+ * with all pieces. */
 struct one_plan {
     int32_t n_strips, strips, pieces, k;
     bool by_twos; /* four pieces are added up two and two */
@@ -39,26 +41,29 @@ struct one_plan {
     struct sv_split packed;
 };
 
-template <bool GATED>
+/* Of a product: sums of equal pieces, gate and up, or sums of any pieces. */
+enum one_way { EQUAL, GATED, CUT };
+
+template <enum one_way WAY>
 static __device__ __forceinline__ struct one_chain one_chain_of(const struct sv_gemm_args &a,
                                                                 const struct one_plan &p)
 {
     const int32_t warp = threadIdx.x / 32, n_k = a.split.n_k,
                   first = (int32_t)(blockIdx.x * p.n_strips / gridDim.x),
                   end = (int32_t)((blockIdx.x + 1) * p.n_strips / gridDim.x);
-    int32_t strip = first + warp % p.strips, part = GATED ? warp / p.strips : 0;
+    int32_t strip = first + warp % p.strips, part = WAY == GATED ? warp / p.strips : 0;
     struct one_chain c = {};
     c.it = &a.part[part];
     if (strip >= end || warp >= p.strips * p.pieces)
         return c;
-    if (!GATED)
+    if (WAY != GATED)
         while (strip >= c.it->n_bands * 4) {
             strip -= c.it->n_bands * 4;
             c.it = &a.part[++part];
         }
     c.row0 = strip * 16;
     c.n = n_k;
-    if (!GATED) {
+    if (WAY == EQUAL) {
         const int32_t block = c.it->block0 + strip / 16, unit = block * p.pieces + warp / p.strips;
         c.k0 = sv_split_start(&a.split, unit);
         c.n = sv_split_start(&a.split, unit + 1) - c.k0;
@@ -181,18 +186,18 @@ static __device__ __forceinline__ void packed_sum(struct one_ring &r, const stru
 
 /* Of codes, with few enough registers that thread blocks of the output product fit beside those of
  * attention (attention_few_sm90.cu) and ask for weights meanwhile. */
-template <bool GATED>
-static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) * 32,
-                                         SV_GEMM_CODES && !GATED ? 3 : 1)
+template <enum one_way WAY>
+static __global__ void __launch_bounds__((WAY == GATED ? ONE_GATED_WARPS : ONE_WARPS) * 32,
+                                         SV_GEMM_CODES &&WAY != GATED ? 3 : 1)
     one_kernel(const __nv_bfloat16 *x, const __grid_constant__ struct one_plan p,
                const __grid_constant__ struct sv_gemm_args a)
 {
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
     __shared__ float sums[ONE_GATED_WARPS][16];
     __shared__ uint64_t x_there;
-    constexpr int RING = GATED ? ONE_GATED_RING : ONE_RING;
+    constexpr int RING = WAY == GATED ? ONE_GATED_RING : ONE_RING;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31, n_x = a.split.n_k * SV_TILE;
-    struct one_chain c = one_chain_of<GATED>(a, p);
+    struct one_chain c = one_chain_of<WAY>(a, p);
     const uint32_t smem = gpu_shared_at(smem_bytes), x_at = smem;
     if (threadIdx.x == 0) {
         bar_init(gpu_shared_at(&x_there), 1);
@@ -201,7 +206,7 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
     struct one_ring r = one_ring_of<RING>(c, smem + n_x * 2);
     struct expansion e = {};
     /* Which of the warps with packed rows, and what lies behind the rings of codes. */
-    const int32_t nth = !GATED && SV_GEMM_CODES && (int32_t)blockIdx.x < p.n_packed
+    const int32_t nth = WAY != GATED && SV_GEMM_CODES && (int32_t)blockIdx.x < p.n_packed
                             ? warp - p.strips * p.pieces
                             : -1,
                   packed_at = n_x * 2 + p.strips * p.pieces * RING * ONE_TWO;
@@ -236,12 +241,23 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
     }
     bar_wait(gpu_shared_at(&x_there), 0);
     if (c.n) {
-        float acc[4] = {};
-        FOR_CODE(e,
-                 (one_sum<CODE, RING>(acc, r, c, x_at + c.k0 * X_TILE_BYTES, e, [](int32_t) {})));
+        const int32_t t0 = (c.it->block0 + c.row0 / SV_SM90_BLOCK) * a.split.n_k;
+        int32_t unit = WAY == CUT ? sv_split_unit(&a.split, t0) : 0, end = 0;
+        float acc[4] = {}, sum[2] = {-0.0f, -0.0f}; /* leaves a first piece as it is */
+        const auto end_of = [&] { return min(sv_split_start(&a.split, ++unit) - t0, c.n); };
+        const auto ended = [&](int32_t i) {
+            if (WAY != CUT || i + 1 < end)
+                return;
+            sum[0] += acc[0], sum[1] += acc[2];
+            acc[0] = acc[1] = acc[2] = acc[3] = 0.0f;
+            end = end_of();
+        };
+        if (WAY == CUT)
+            end = end_of();
+        FOR_CODE(e, (one_sum<CODE, RING>(acc, r, c, x_at + c.k0 * X_TILE_BYTES, e, ended)));
         if (lane % 4 == 0) {
-            sums[warp][lane / 4] = acc[0];
-            sums[warp][lane / 4 + 8] = acc[2];
+            sums[warp][lane / 4] = WAY == CUT ? sum[0] : acc[0];
+            sums[warp][lane / 4 + 8] = WAY == CUT ? sum[1] : acc[2];
         }
     }
     if (nth >= 0)
@@ -253,7 +269,7 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
     /* The first warps of the strips store. */
     if (!c.n || warp >= p.strips || lane >= 16)
         return;
-    if (GATED) {
+    if (WAY == GATED) {
         const int32_t row = c.row0 + lane;
         if (row >= c.it->n_out)
             return;
@@ -269,16 +285,26 @@ static __global__ void __launch_bounds__((GATED ? ONE_GATED_WARPS : ONE_WARPS) *
 
 /* ---------------------------------------------------------------- host */
 
+#if SV_GEMM_CODES == 8
+#define ONE_CUT one_kernel<CUT>
+#else /* not measured */
+#define ONE_CUT NULL
+#endif
+static void (*const kernels[])(const __nv_bfloat16 *, struct one_plan, struct sv_gemm_args) = {
+    one_kernel<EQUAL>, one_kernel<GATED>, ONE_CUT};
+
 int sv_gemm_one_open(struct sv_err *err)
 {
-    const void *fn[] = {(const void *)one_kernel<false>, (const void *)one_kernel<true>};
     int rc = SV_OK;
-    for (int i = 0; i < 2 && !rc; i++) {
-        rc = sv_cuda_try(
-            cudaFuncSetAttribute(fn[i], cudaFuncAttributeMaxDynamicSharedMemorySize, ONE_SMEM), err,
-            "shared memory of a matrix product");
+    for (int i = 0; i < 3 && !rc; i++) {
+        if (!kernels[i])
+            continue;
+        rc =
+            sv_cuda_try(cudaFuncSetAttribute((const void *)kernels[i],
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize, ONE_SMEM),
+                        err, "shared memory of a matrix product");
         if (!rc)
-            rc = sv_cuda_try(cudaFuncSetAttribute(fn[i],
+            rc = sv_cuda_try(cudaFuncSetAttribute((const void *)kernels[i],
                                                   cudaFuncAttributePreferredSharedMemoryCarveout,
                                                   cudaSharedmemCarveoutMaxShared),
                              err, "shared memory of a matrix product");
@@ -318,6 +344,9 @@ bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_g
     struct one_plan p = {};
     p.n_strips = one_strips(a);
     p.pieces = gated ? 2 : pieces_of(&a->split);
+    enum one_way way = gated ? GATED : EQUAL;
+    if (!gated && !p.pieces && kernels[CUT] && p.n_strips >= CUT_STRIPS * cu->n_sms)
+        way = CUT, p.pieces = 1;
     p.k = k;
     p.by_twos = !gated && sv_split_paired(&a->split) == 4;
     if (!p.n_strips || gated != (bool)a->tall || !p.pieces || p.pieces > ONE_WARPS)
@@ -354,9 +383,7 @@ bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_g
         attr[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
     cu->bytes_of = NULL;
-    sv_cuda_check(cu,
-                  cudaLaunchKernelEx(&config, gated ? one_kernel<true> : one_kernel<false>,
-                                     (const __nv_bfloat16 *)x, p, both),
+    sv_cuda_check(cu, cudaLaunchKernelEx(&config, kernels[way], (const __nv_bfloat16 *)x, p, both),
                   "a matrix product");
     return true;
 }
