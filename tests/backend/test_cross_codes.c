@@ -88,25 +88,31 @@ static void matrix_free(struct matrix *m)
     free(m->values);
 }
 
-/* Both kinds of a matrix on the device. */
+/* A matrix on the device, in codes or expanded. */
+static struct sv_weight upload_one(struct cross *c, const struct matrix *m, enum sv_role role,
+                                   bool codes)
+{
+    struct sv_err err = {0};
+    struct sv_weight out;
+    if (sv_dev_upload_weight(
+            c->dut,
+            &(struct sv_weight){.role = role,
+                                .fmt.elem = codes ? SV_U8 : sv_dev_compute_dtype(c->dut),
+                                .rows = m->q.rows,
+                                .cols = m->q.cols,
+                                .data = codes ? m->q.data : m->values,
+                                .quant = codes ? &m->q : NULL},
+            &out, &err))
+        fail_msg("%s", err.msg);
+    return out;
+}
+
+/* Both kinds of it. */
 static void upload(struct cross *c, const struct matrix *m, enum sv_role role,
                    struct sv_weight w[2])
 {
-    struct sv_err err = {0};
-    const struct sv_weight codes = {.role = role,
-                                    .fmt.elem = SV_U8,
-                                    .rows = m->q.rows,
-                                    .cols = m->q.cols,
-                                    .data = m->q.data,
-                                    .quant = &m->q},
-                           values = {.role = role,
-                                     .fmt.elem = sv_dev_compute_dtype(c->dut),
-                                     .rows = m->q.rows,
-                                     .cols = m->q.cols,
-                                     .data = m->values};
-    if (sv_dev_upload_weight(c->dut, &codes, &w[0], &err) ||
-        sv_dev_upload_weight(c->dut, &values, &w[1], &err))
-        fail_msg("%s", err.msg);
+    w[0] = upload_one(c, m, role, true);
+    w[1] = upload_one(c, m, role, false);
 }
 
 struct product {
@@ -206,11 +212,9 @@ static void beside_case(struct cross *c, const struct cross_form *f, int32_t k, 
     uint8_t *got[2];
     size_t n_bytes;
     for (int i = 0; i < N_PARTS; i++) {
-        struct sv_weight w[2];
+        const bool codes = i < N_PARTS - PLAIN;
         m[i] = matrix_new(c, f, s.rows[i], k);
-        upload(c, &m[i], i ? SV_ROLE_GDN_B : SV_ROLE_GDN_QKV, w);
-        part[i].w = w[i >= N_PARTS - PLAIN];
-        sv_dev_free_weight(c->dut, &w[i < N_PARTS - PLAIN]);
+        part[i].w = upload_one(c, &m[i], codes ? SV_ROLE_GDN_QKV : SV_ROLE_GDN_B, codes);
     }
     if (sv_dev_reserve(c->dut, &lim, &err))
         fail_msg("%s", err.msg);
