@@ -350,7 +350,7 @@ static void choose(struct process *w, int32_t n_prompt)
     for (int32_t i = 0; i < w->n; i++) {
         struct slot *s = &w->slot[i];
 #if OLD
-        s->record.lacks = s->bare;
+        s->record.draft_kv_missing = s->bare;
 #endif
         sv_policy_add(p, (struct sv_policy_seq){.block = BLOCK,
                                                 .cap = s->left < BLOCK ? s->left : BLOCK,

@@ -59,7 +59,15 @@ static void among_case(struct cross *c, enum sv_dtype dtype, int32_t n, int32_t 
     struct cross_buf out = cross_new(c, CROSS_I32, (size_t)n, NULL, 0);
     struct cross_buf confidence = cross_new(c, CROSS_F32, (size_t)n, NULL, 0);
     const struct sv_gemm_part part = {.w = w.dut};
-    sv_op_gemm(c->dut, &(struct sv_p_gemm){n, k, 1, x.dut, k, &part, y.dut, vocab, true});
+    sv_op_gemm(c->dut, &(struct sv_p_gemm){.n_rows = n,
+                                           .k = k,
+                                           .n_parts = 1,
+                                           .x = x.dut,
+                                           .ldx = k,
+                                           .parts = &part,
+                                           .y = y.dut,
+                                           .ldy = vocab,
+                                           .y_f32 = true});
     sv_op_head_among(c->dut, &(struct sv_p_head_among){.n_rows = n,
                                                        .k = k,
                                                        .x = x.dut,
