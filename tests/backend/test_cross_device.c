@@ -136,7 +136,8 @@ static void enqueue(void *user)
     struct sv_dev *dev = k->c->dut;
     k->calls++;
     sv_op_act_mul(dev, &(struct sv_p_act_mul){k->n, 320, k->x.dut, k->h.dut});
-    sv_op_gemm(dev, &(struct sv_p_gemm){k->n, 320, 1, k->h.dut, 320, &part, k->y.dut, 200, false});
+    sv_op_gemm(dev, &(struct sv_p_gemm){k->n, 320, 1, k->h.dut, 320, &part, k->y.dut, 200, false,
+                                        SV_JOIN_NONE});
     sv_op_act_mul(dev, &(struct sv_p_act_mul){k->n, 100, k->y.dut, k->h.dut});
 }
 
@@ -189,7 +190,7 @@ static float *look(struct cross *c, const struct sv_weight *w)
     struct cross_buf y = cross_new(c, CROSS_F32, k * (size_t)w->rows, NULL, 0);
     const struct sv_gemm_part part = {.w = *w};
     sv_op_gemm(c->dut, &(struct sv_p_gemm){w->cols, w->cols, 1, x.dut, w->cols, &part, y.dut,
-                                           w->rows, true});
+                                           w->rows, true, SV_JOIN_NONE});
     float *out = cross_floats(c, &y);
     cross_free(c, &x), cross_free(c, &y);
     free(unit);
@@ -245,8 +246,9 @@ static void big_weight_on(struct cross *c)
     struct cross_buf y = cross_new(c, CROSS_F32, (size_t)(2 * rows), NULL, 0);
     for (int side = 0; side < 2; side++) {
         const struct sv_gemm_part part = {.w = side ? w.dut : w.ref};
-        sv_op_gemm(cross_dev(c, side), &(struct sv_p_gemm){2, k, 1, cross_at(&x, side), k, &part,
-                                                           cross_at(&y, side), rows, true});
+        sv_op_gemm(cross_dev(c, side),
+                   &(struct sv_p_gemm){2, k, 1, cross_at(&x, side), k, &part, cross_at(&y, side),
+                                       rows, true, SV_JOIN_NONE});
     }
     cross_sync(c);
     cross_same(c, &y, 0, y.n, c->tol, "big weight");
@@ -293,7 +295,7 @@ static uint8_t *wcomp_products(struct cross *c, const struct wcomp_case *d,
             struct cross_buf y =
                 cross_new(c, f32 ? CROSS_F32 : CROSS_ACT, (size_t)n * (size_t)cols, NULL, 0);
             sv_op_gemm(c->dut, &(struct sv_p_gemm){n, d->k, d->n_parts, x->dut, d->k, part, y.dut,
-                                                   cols, f32});
+                                                   cols, f32, SV_JOIN_NONE});
             size_t more;
             void *bytes = cross_bytes(c, &y, &more);
             all = realloc(all, *n_bytes + more);
@@ -443,8 +445,8 @@ static void product(struct cross *c, const struct sv_gemm_part *part, int32_t n_
         sv_op_gemm_act_mul(
             c->dut, &(struct sv_p_gemm_act_mul){n_rows, k, x, k, part, scratch->dut, y->dut});
     else
-        sv_op_gemm(c->dut,
-                   &(struct sv_p_gemm){n_rows, k, n_parts, x, k, part, y->dut, cols, false});
+        sv_op_gemm(c->dut, &(struct sv_p_gemm){n_rows, k, n_parts, x, k, part, y->dut, cols, false,
+                                               SV_JOIN_NONE});
 }
 
 /* A norm that is told of the product behind it changes no bit, nor does one whose rows are

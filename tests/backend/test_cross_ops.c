@@ -495,7 +495,8 @@ static void head_on(struct cross *c)
             struct cross_buf index = cross_new(c, CROSS_I32, (size_t)n, at, 0);
             struct cross_buf out = cross_new(c, CROSS_I32, (size_t)n, NULL, 0);
             const struct sv_gemm_part part = {.w = w.dut};
-            sv_op_gemm(c->dut, &(struct sv_p_gemm){n, k, 1, x.dut, k, &part, y.dut, v, true});
+            sv_op_gemm(c->dut,
+                       &(struct sv_p_gemm){n, k, 1, x.dut, k, &part, y.dut, v, true, SV_JOIN_NONE});
             struct sv_p_head_argmax best_of = {.n_rows = n,
                                                .k = k,
                                                .x = x.dut,
