@@ -20,6 +20,7 @@ for tree; do
         old="$old -Ddisabled=gave_up -Ddeferred_us=held_us -DCONFIDENCE=share"
     fi
     ! grep -q lacks "$tree/src/policy/policy.h" || old="$old -Ddraft_kv_missing=lacks"
+    # shellcheck disable=SC2086 # a list of options
     ${CC:-cc} -O2 -w -std=gnu11 $old -I"$tree/src" -I"$tree/include" -o "$out/sweep$n" \
         "$here/bench/policy_sweep.c" "$tree"/src/policy/*.c "$profile" \
         "$tree"/src/base/*.c -ljansson -lm -lpthread

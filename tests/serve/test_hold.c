@@ -58,7 +58,7 @@ static void comes(struct rig *r, int which, enum sv_finish_reason finish, bool m
     sv_fault_arm(memory ? 0 : 1);
     sv_call_out(&r->s, &o);
     sv_fault_arm(0);
-    assert_int_equal(r->c.held.failed, !memory);
+    assert_int_equal(r->c.pending.failed, !memory);
     sv_buf_fini(&batch);
 }
 
@@ -76,7 +76,7 @@ static void close_rig(struct rig *r)
         sv_buf_fini(&r->choice[i].accept);
         sv_buf_fini(&r->choice[i].widths);
     }
-    assert_int_equal(r->c.held.len, 0);
+    assert_int_equal(r->c.pending.len, 0);
     assert_int_equal(sv_alloc_live(), 0);
 }
 
