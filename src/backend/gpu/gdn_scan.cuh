@@ -204,8 +204,8 @@ template <int PARTS> struct tiles {
     enum { LINE = PARTS * GDN_KEY * 2, BYTES = GDN_CHUNK * LINE };
 };
 
-/* What all of a chunk's keys, queries and values are copied with; by all waves. Lines that nothing
- * is made of are left out. */
+/* Copies a chunk's keys, queries and values to shared memory, by all waves, without lines that
+ * nothing is made of. */
 template <int PARTS, bool WHOLE, int COLS_OF = COLS>
 static __device__ __forceinline__ void bring(const struct scan_args &a, const struct work &w,
                                              const struct chunk &c, int wave, uint32_t keys,

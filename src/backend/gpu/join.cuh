@@ -27,8 +27,8 @@ struct sv_join_site {
     bool ahead;    /* a kernel before has sent the part; in two shots the sums, to itself as well */
     bool sends;    /* another kernel takes: between them parts are exchanged with other hosts */
     const struct sv_slice *own; /* the rows that the part has, the others are -0.0; NULL: all */
-    uint4 *dead;                /* x: the device is */
-    const uint4 *stop;          /* x, set by the host: it shall be */
+    uint4 *dead;                /* x is not 0: the device has failed */
+    const uint4 *stop;          /* x is not 0, set by the host: stop waiting */
     int64_t timeout_us;         /* < 0: none */
     struct sv_cuda_fault *fault;
 };
