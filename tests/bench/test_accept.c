@@ -64,6 +64,17 @@ static void lengths_are_drawn(const struct sv_accept_profile *p, const struct ru
     }
 }
 
+/* All requests, with drawn lengths from draw `first` on. */
+static void draw_all(struct sv_sim_accept *a, const struct sv_accept_profile *p,
+                     const struct run_case *c, uint64_t first)
+{
+    sv_sim_accept_set(a, p, first);
+    struct run_out *out = run_all(a->e, c, N);
+    lengths_are_drawn(p, c, out, first);
+    run_out_free(out, N);
+    sv_sim_accept_set(a, NULL, 0);
+}
+
 static void every_block_is_as_drawn(void **state)
 {
     (void)state;
@@ -112,11 +123,7 @@ static void without_a_drafter(void **state)
     assert_int_equal(sv_profile_set(&p, share, 3, &err), 0);
     assert_int_equal(sv_sim_accept_open(&a, e, &err), 0);
     sv_engine_set_drafter(e, NULL);
-    sv_sim_accept_set(&a, &p, 0);
-    struct run_out *out = run_all(e, c, N);
-    lengths_are_drawn(&p, c, out, 0);
-    run_out_free(out, N);
-    sv_sim_accept_set(&a, NULL, 0);
+    draw_all(&a, &p, c, 0);
     sv_engine_set_drafter(e, d);
     sv_sim_accept_close(&a);
     sv_engine_close(e);
@@ -192,12 +199,8 @@ static void among_ranks(void **state)
         for (int k = 0; k < 4; k++) { /* with the drafter and without it, and again */
             const int64_t busy_ns = sv_ranks_busy_ns(e);
             sv_engine_set_drafter(e, k % 2 ? NULL : d);
-            sv_sim_accept_set(&a, &p, 10);
-            struct run_out *out = run_all(e, c, N);
-            lengths_are_drawn(&p, c, out, 10);
+            draw_all(&a, &p, c, 10);
             assert_true(sv_ranks_busy_ns(e) > busy_ns);
-            run_out_free(out, N);
-            sv_sim_accept_set(&a, NULL, 0);
         }
         sv_engine_set_drafter(e, d);
         sv_sim_accept_close(&a);

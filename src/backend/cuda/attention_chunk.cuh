@@ -34,16 +34,15 @@ template <int HD> struct layout {
         QUERY_BYTES = KEPT ? GROUP_ROWS * HD * 2 : 0
     };
 };
-/* Of a worker warp among GROUPS times as many warpgroups: its part of the columns, and the first of
- * its queries in the block's tile. */
-template <int HD, int GROUPS = 1> static __device__ __forceinline__ int32_t part_of(int32_t warp)
+/* Of a worker warp: its part of the columns, and the first of its queries in the block's tile. With
+ * several parts a tile has the queries of one warpgroup. */
+template <int HD> static __device__ __forceinline__ int32_t part_of(int32_t warp)
 {
-    return layout<HD>::PARTS == 1 ? 0 : warp / (4 * GROUPS);
+    return layout<HD>::PARTS == 1 ? 0 : warp / 4;
 }
-template <int HD, int GROUPS = 1>
-static __device__ __forceinline__ int32_t first_query(int32_t warp)
+template <int HD> static __device__ __forceinline__ int32_t first_query(int32_t warp)
 {
-    return 16 * (layout<HD>::PARTS == 1 ? warp : warp % (4 * GROUPS));
+    return 16 * (layout<HD>::PARTS == 1 ? warp : warp % 4);
 }
 
 /* A warpgroup's queries: in registers, or where they lie in shared memory, in pieces of all queries

@@ -266,6 +266,7 @@ static __device__ __forceinline__ void
 work(const struct sv_attn_args &a, struct attn_items *plan, const struct attn_head &h,
      struct ring r, struct queries<HD> q, float4 *run, volatile int32_t *aside)
 {
+    static_assert(GROUPS == 1 || layout<HD>::PARTS == 1, "see first_query");
     typedef layout<HD> lay;
     constexpr int THREADS = WORKERS<HD, GROUPS>, COLS = lay::COLS,
                   CHUNKS_PER_SPAN = SV_ATTN_SPAN / KEYS;
@@ -284,8 +285,8 @@ work(const struct sv_attn_args &a, struct attn_items *plan, const struct attn_he
         if (it.from == it.to)
             continue;
         aside_put(aside, it);
-        const int32_t q_warp = it.q0 + first_query<HD, GROUPS>(warp),
-                      q_group = it.q0 + first_query<HD, GROUPS>(4 * group);
+        const int32_t q_warp = it.q0 + first_query<HD>(warp),
+                      q_group = it.q0 + first_query<HD>(4 * group);
         const bool busy = q_group < it.n_q, real = q_warp < it.n_q;
         const struct sight see = sight_of(a, it, q_warp, q_group);
         if (!waited)
@@ -326,9 +327,9 @@ work(const struct sv_attn_args &a, struct attn_items *plan, const struct attn_he
         struct attn_item last;
         aside_get(aside, last);
         if (whole && real)
-            write_out<HD>(a, last, q_warp, span, lane, part_of<HD, GROUPS>(warp) * COLS);
+            write_out<HD>(a, last, q_warp, span, lane, part_of<HD>(warp) * COLS);
         if (!whole && real)
-            write_parts<COLS, lay::PARTS>(a, last, q_warp, span, lane, part_of<HD, GROUPS>(warp));
+            write_parts<COLS, lay::PARTS>(a, last, q_warp, span, lane, part_of<HD>(warp));
     }
     if (!waited)
         attn_settle(a, h.unit);

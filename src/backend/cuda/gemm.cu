@@ -412,14 +412,14 @@ static bool take_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, enum kind 
 static bool run_both(struct sv_cuda *cu, const struct sv_p_gemm *p)
 {
     struct sv_gemm_args packed, codes;
-    if (p->n_rows != 1 || cu->set != SV_CUDA_SM90 || !take_parts(cu, p, PACKED, &packed))
+    if (p->n_rows != 1 || p->n_parts < 2 || cu->set != SV_CUDA_SM90 ||
+        !take_parts(cu, p, PACKED, &packed))
         return false;
     for (int kind = CODES4; kind < KINDS; kind++)
         if (take_parts(cu, p, (enum kind)kind, &codes)) {
             sv_gemm_one_fn *const one = codes_sets[kind - CODES4].one;
             codes.n_rows = 1;
             codes.y = p->y;
-            codes.next = SV_JOIN_NONE;
             return packed.n_parts + codes.n_parts == p->n_parts && one &&
                    one(cu, p->x, p->k, &codes, &packed);
         }
