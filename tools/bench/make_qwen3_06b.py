@@ -3,6 +3,7 @@ a GGUF file (for llama.cpp), so that both can be timed on the same bytes.
 
 Run by hand, in an environment with torch, safetensors and python3-gguf (docs/oracles.md):
     make_qwen3_06b.py OUT_DIR        writes OUT_DIR/hf/{config.json,model.safetensors,...} and OUT_DIR/qwen3-06b-random-bf16.gguf
+    make_qwen3_06b.py OUT_DIR 4b     writes OUT_DIR/qwen3-4b-random-bf16.gguf, of Qwen3-4B's shapes, 8 GB
 1.2 GB each; never inside the repository. The output of such a model means nothing; only its speed does.
 """
 import json
@@ -14,8 +15,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-HIDDEN, LAYERS, HEADS, KV, HEAD_DIM, MLP, VOCAB, CONTEXT = 1024, 28, 16, 8, 128, 3072, 151936, 40960
-EPS, THETA = 1e-6, 1000000.0
+SIZE = sys.argv[2] if len(sys.argv) > 2 else "06b"
+HIDDEN, LAYERS, HEADS, KV, HEAD_DIM, MLP = {"06b": (1024, 28, 16, 8, 128, 3072), "4b": (2560, 36, 32, 8, 128, 9728)}[SIZE]
+VOCAB, CONTEXT, EPS, THETA = 151936, 40960, 1e-6, 1000000.0
 
 # name in a Hugging Face file, name in GGUF, shape
 PER_LAYER = [
@@ -81,7 +83,7 @@ def write_hf(path, w):
 
 def write_gguf(path, w):
     out = gguf.GGUFWriter(path, "qwen3")
-    out.add_name("random weights, shapes of Qwen3-0.6B")
+    out.add_name("random weights, shapes of Qwen3-0.6B" if SIZE == "06b" else "random weights, shapes of Qwen3-4B")
     out.add_block_count(LAYERS)
     out.add_context_length(CONTEXT)
     out.add_embedding_length(HIDDEN)
@@ -117,8 +119,9 @@ def main():
     path = sys.argv[1]
     os.makedirs(path, exist_ok=True)
     w = weights()
-    write_hf(os.path.join(path, "hf"), w)
-    write_gguf(os.path.join(path, "qwen3-06b-random-bf16.gguf"), w)
+    if SIZE == "06b":
+        write_hf(os.path.join(path, "hf"), w)
+    write_gguf(os.path.join(path, f"qwen3-{SIZE}-random-bf16.gguf"), w)
 
 
 if __name__ == "__main__":
