@@ -238,6 +238,46 @@ static void every_level_has_the_same_bits(void **state)
     assert_int_equal(sv_alloc_live(), live);
 }
 
+/* Sums of 16 bits at their limits: all weights of a block and all input have the largest codes. */
+static void largest_codes(void **state)
+{
+    enum { ROWS = 6, N = 16, K = 512 };
+    static const struct {
+        int form, from, to; /* bytes of a block that are codes */
+    } all[] = {{1, 2, 34}, {2, 16, 144}, {3, 16, 176}, {4, 0, 192}};
+    static const uint8_t fills[] = {0xff, 0x80, 0x7f, 0};
+    (void)state;
+    float x[ROWS * K], y[ROWS * N], want[ROWS * N];
+    for (int32_t i = 0; i < ROWS * K; i++) /* all one sign, in turns, and four by four */
+        x[i] = i / K == 0 ? 1.0f : i / K == 1 ? -1.0f : (i >> (i / K - 2)) % 2 ? 3.0f : -3.0f;
+    for (size_t f = 0; f < sizeof all / sizeof all[0] * sizeof fills; f++) {
+        struct matrix m;
+        const struct form *form = &forms[all[f / sizeof fills].form];
+        matrix_open(&m, form, N, K, f);
+        const int32_t size = sv_quant_block_bytes(form->code);
+        for (uint8_t *p = m.data.p; p < m.data.p + sv_quant_bytes(&m.q); p += size)
+            memset(p + all[f / sizeof fills].from, fills[f % sizeof fills],
+                   (size_t)(all[f / sizeof fills].to - all[f / sizeof fills].from));
+        for (size_t l = 0; l < sizeof levels / sizeof levels[0]; l++) {
+            struct sv_cpu cpu;
+            struct sv_gemm_part part = {.bias.data = NULL};
+            if (!sv_cpu_has_isa(levels[l]))
+                continue;
+            int8_open(&cpu, levels[l], 1);
+            upload(&cpu, &m.q, &part.w);
+            for (int rows = 1; rows <= ROWS; rows++) {
+                multiply(&cpu, x, rows, &part, 1, l ? y : want);
+                are_equal(form->name, level_names[l], N, K, l ? rows : 0, y, want);
+            }
+            if (!l)
+                is_the_definition(form->name, &m.q, x, ROWS, want);
+            sv_cpu_free_weight(dev_of(&cpu), &part.w);
+            device_close(&cpu);
+        }
+        matrix_close(&m);
+    }
+}
+
 /* A product of one form of input beside those of the other, in one call. */
 static void parts_in_other_formats_stay_exact(void **state)
 {
@@ -319,6 +359,6 @@ static void numbers_that_are_none(void **state)
     matrix_close(&m);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(every_level_has_the_same_bits),
+SV_TEST_MAIN(cmocka_unit_test(every_level_has_the_same_bits), cmocka_unit_test(largest_codes),
              cmocka_unit_test(parts_in_other_formats_stay_exact),
              cmocka_unit_test(numbers_that_are_none))

@@ -25,47 +25,71 @@ struct tile {
     const float *scales;  /* [chunk][n_scales] multipliers and as many subtrahends */
     const uint8_t *codes; /* [step][quad], a byte each */
     const int32_t *x;     /* the first row's quads */
-    int32_t cols;         /* from one quad of k to the next */
     int32_t rows;         /* of them that count */
     int32_t n0, m;
     struct soon soon; /* whole: the unit after this one */
 };
 
 /* Integer sums are added to the group's sum: they share weights' scales. */
-UNCHECKED MUST_INLINE void close_sums(const int nr, vi *sum, vf *part, const float *by,
-                                      const float *minus, const float *sums)
+UNCHECKED MUST_INLINE void close_sums(const int bits, const int nr, vi *sum, vf *part,
+                                      const float *by, const float *minus, const float *sums)
 {
     const vf b = f_load(by), m = f_load(minus);
 #pragma GCC unroll 16
     for (int r = 0; r < nr; r++) {
-        part[r] = f_fma(b, f_of(sum[r]), part[r]);
-        part[r] = f_fma(m, f_set(sums[r]), part[r]);
+        const vf s = f_set(sums[r]);
+        part[r] = f_fma(b, f_sum(bits, sum[r], s), part[r]);
+        part[r] = f_fma(m, s, part[r]);
         sum[r] = i_zero();
     }
 }
 
-UNCHECKED MUST_INLINE void add_quads(const int bits, const int nr, vi *sum, const uint8_t *step,
-                                     const int q0, const int32_t *x, int32_t cols)
+#ifdef INT8_PAIRS /* sums of 16 bits, of as many quads as fit, become sums of 32 bits */
+UNCHECKED MUST_INLINE void add_quads(const int bits, const bool whole, const int nr, vi *sum,
+                                     const uint8_t *step, const int q0, const int n,
+                                     const int32_t *x, int32_t cols)
 {
+    const int most = INT8_PAIRS(bits) < n ? INT8_PAIRS(bits) : n;
+#pragma GCC unroll 8
+    for (int q = q0; q < q0 + n; q += most) {
+        vi pairs[TALL];
+#pragma GCC unroll 8
+        for (int p = q; p < q + most; p++) {
+            __asm__ volatile("" ::: "memory"); /* x is not loaded ahead: too few registers */
+            const vi w = quad_of(whole ? 8 : bits, step, p);
 #pragma GCC unroll 4
-    for (int q = q0; q < q0 + QUADS / 2; q++) {
-        __asm__ volatile("" ::: "memory"); /* x is not loaded ahead: too few registers */
-        const vi w = quad_of(bits, step, q);
-#pragma GCC unroll 16
+            for (int r = 0; r < nr; r++) {
+                const vi products = i_pairs(bits, w, x[p * cols + r]);
+                pairs[r] = p > q ? i_add16(pairs[r], products) : products;
+            }
+        }
+#pragma GCC unroll 4
         for (int r = 0; r < nr; r++)
-            sum[r] = i_dot(bits, sum[r], w, x[q * cols + r]);
+            sum[r] = i_widen(sum[r], pairs[r]);
     }
 }
+#else
+UNCHECKED MUST_INLINE void add_quads(const int bits, const bool whole, const int nr, vi *sum,
+                                     const uint8_t *step, const int q0, const int n,
+                                     const int32_t *x, int32_t cols)
+{
+#pragma GCC unroll 8
+    for (int q = q0; q < q0 + n; q++) {
+        __asm__ volatile("" ::: "memory"); /* x is not loaded ahead: too few registers */
+        const vi w = quad_of(whole ? 8 : bits, step, q);
+#pragma GCC unroll 16
+        for (int r = 0; r < nr; r++)
+            sum[r] = i_dot(sum[r], w, x[q * cols + r]);
+    }
+}
+#endif
 
 /* whole: codes and scales are expanded. */
 UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const bool whole, struct tile *t)
 {
     const struct sv_codes *c = t->c;
-    const int32_t k = c->q.cols,
-                  cols = !whole       ? nr
-                         : TALL == 16 ? 16
-                                      : t->cols,
-                  group = c->group, n_scales = c->n_scales;
+    const int32_t k = c->q.cols, cols = whole ? 16 : nr, group = c->group, n_scales = c->n_scales,
+                  bytes = (whole ? 8 : bits) * 64;
     const int32_t *x = t->x;
     const float *scale = (const float *)x + (size_t)k / 4 * (size_t)cols;
     const float *sums = (const float *)x + sums_at(k, length_of(group)) * (size_t)cols;
@@ -94,26 +118,25 @@ UNCHECKED MUST_INLINE void tile(const int bits, const int nr, const bool whole, 
                 sum[r] = i_zero();
             }
             const int32_t end = n - s < GROUP / SV_CODES_STEP ? n : s + GROUP / SV_CODES_STEP;
-            for (; s < end; s++, at += bits * 64, x += QUADS * cols) {
+            for (; s < end; s++, at += bytes, x += QUADS * cols) {
                 const int32_t e = s * SV_CODES_STEP / group * UNIT;
                 if (whole)
                     ask_soon(&t->soon);
                 for (int i = 0; i < bits && !whole; i++)
                     __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)i * 64 + AHEAD), 0,
                                        2);
-                add_quads(bits, nr, sum, at, 0, x, cols);
                 if (group == SV_CODES_STEP / 2) {
-                    close_sums(nr, sum, part, by + 2 * s * UNIT, minus + 2 * s * UNIT, sums);
-                    sums += cols;
-                    add_quads(bits, nr, sum, at, QUADS / 2, x, cols);
-                    close_sums(nr, sum, part, by + (2 * s + 1) * UNIT, minus + (2 * s + 1) * UNIT,
-                               sums);
-                    sums += cols;
+#pragma GCC unroll 2
+                    for (int h = 0; h < 2; h++, sums += cols) {
+                        add_quads(bits, whole, nr, sum, at, h * QUADS / 2, QUADS / 2, x, cols);
+                        close_sums(bits, nr, sum, part, by + (2 * s + h) * UNIT,
+                                   minus + (2 * s + h) * UNIT, sums);
+                    }
                     continue;
                 }
-                add_quads(bits, nr, sum, at, QUADS / 2, x, cols);
+                add_quads(bits, whole, nr, sum, at, 0, QUADS, x, cols);
                 if (s + 1 == end || (s + 1) * SV_CODES_STEP % group == 0) {
-                    close_sums(nr, sum, part, by + e, minus + e, sums);
+                    close_sums(bits, nr, sum, part, by + e, minus + e, sums);
                     sums += cols;
                 }
             }
@@ -151,10 +174,26 @@ TILES(4)
 TILES(5)
 TILES(6)
 TILES(8)
-UNCHECKED static void tile_whole(struct tile *t)
-{
-    tile(8, WHOLE, true, t);
-}
+#define EXPANDED(bits)                                                                             \
+    UNCHECKED static void tile_whole_##bits(struct tile *t)                                        \
+    {                                                                                              \
+        tile(bits, WHOLE, true, t);                                                                \
+    }
+EXPANDED(8)
+#ifdef INT8_PAIRS /* fewer bits take fewer instructions, expanded too */
+EXPANDED(4)
+EXPANDED(5)
+EXPANDED(6)
+#define WHOLES                                                                                     \
+    {                                                                                              \
+        [4] = tile_whole_4, [5] = tile_whole_5, [6] = tile_whole_6, [8] = tile_whole_8             \
+    }
+#else
+#define WHOLES                                                                                     \
+    {                                                                                              \
+        [4] = tile_whole_8, [5] = tile_whole_8, [6] = tile_whole_8, [8] = tile_whole_8             \
+    }
+#endif
 
 /* ---------------------------------------------------------------- all of a span */
 
@@ -176,10 +215,11 @@ UNCHECKED static void expand(struct tile *t, uint8_t *to)
 static void run(const struct sv_gemm_span *s)
 {
     static tile_fn *const fns[9][5] = {ENTRY(4), ENTRY(5), ENTRY(6), ENTRY(8)};
+    static tile_fn *const wholes[9] = WHOLES;
     const struct sv_gemm_call *c = s->call;
     const int32_t rows = c->m1 - c->m0;
-    struct tile t = {.s = s, .c = s->item->codes, .cols = sv_gemm_tile_cols(rows)};
-    const size_t block = sums_at(c->k, LENGTHS) * (size_t)t.cols;
+    struct tile t = {.s = s, .c = s->item->codes};
+    const size_t block = sums_at(c->k, LENGTHS) * 16;
     const int bits = bits_of(t.c), height = rows > 8 ? 4 : rows > 4 ? 3 : rows > 2 ? 2 : rows - 1;
     for (t.n0 = s->n0; t.n0 < s->n1; t.n0 += UNIT) {
         t.head = sv_codes_unit(t.c, s->item->w, t.n0 / UNIT);
@@ -198,7 +238,7 @@ static void run(const struct sv_gemm_span *s)
             t.m = c->m0 + m;
             t.rows = rows - m < WHOLE ? rows - m : WHOLE;
             t.x = (const int32_t *)s->xp + (size_t)(m / 16) * block + m % 16;
-            tile_whole(&t);
+            wholes[bits](&t);
         }
     }
 }

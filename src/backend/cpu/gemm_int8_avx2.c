@@ -2,8 +2,7 @@
  * gemm_int8_avx2.c - products with activations in int8 with AVX2 and FMA (gemm_int8.h).
  *
  * Entered through sv_gemm_kern_int8_avx2 by gemm.c after cpuid said yes. vpmaddubsw adds two
- * products in 16 bits and saturates: bytes of more than 7 bits are split in two. Must not: let one
- * of these sums exceed 16 bits.
+ * products in 16 bits and saturates. Must not: let a sum of such sums exceed 16 bits.
  */
 #include "backend/cpu/gemm.h"
 
@@ -104,23 +103,37 @@ ALWAYS vi i_right(vi a, const int n)
     return n < 0 ? BOTH(vi, _mm256_slli_epi32(a.v[0], -n), _mm256_slli_epi32(a.v[1], -n))
                  : BOTH(vi, _mm256_srli_epi32(a.v[0], n), _mm256_srli_epi32(a.v[1], n));
 }
-/* The largest sum of two is 2 * 127 * 127; bit 7 of a byte adds 128 times its factor. */
-ALWAYS __m256i dot(const int bits, __m256i sum, __m256i w, __m256i x)
+/* Sums of two products of bytes and signed ones in 16 bits. Of 8 bits they are signed here, at most
+ * 2 * 128 * 127, and 128 times the input's codes are added to a group's sum (f_sum). */
+#define INT8_PAIRS(bits) ((bits) == 4 ? 8 : (bits) == 5 ? 4 : (bits) == 6 ? 2 : 1)
+ALWAYS vi i_pairs(const int bits, vi w, int32_t x)
+{
+    const __m256i b = _mm256_set1_epi32(x), flip = _mm256_set1_epi8(-128);
+    if (bits < 8)
+        return BOTH(vi, _mm256_maddubs_epi16(w.v[0], b), _mm256_maddubs_epi16(w.v[1], b));
+    w = BOTH(vi, _mm256_xor_si256(w.v[0], flip), _mm256_xor_si256(w.v[1], flip));
+    return BOTH(vi, _mm256_maddubs_epi16(_mm256_abs_epi8(w.v[0]), _mm256_sign_epi8(b, w.v[0])),
+                _mm256_maddubs_epi16(_mm256_abs_epi8(w.v[1]), _mm256_sign_epi8(b, w.v[1])));
+}
+ALWAYS vi i_add16(vi a, vi b)
+{
+    a = BOTH(vi, _mm256_add_epi16(a.v[0], b.v[0]), _mm256_add_epi16(a.v[1], b.v[1]));
+    /* not reordered: GCC would keep all products of a group until their sum */
+    __asm__("" : "+x"(a.v[0]), "+x"(a.v[1]));
+    return a;
+}
+ALWAYS vi i_widen(vi sum, vi pairs)
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    if (bits < 8)
-        return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones));
-    const __m256i low = _mm256_and_si256(w, _mm256_set1_epi8(127));
-    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(w, 7), _mm256_set1_epi8(1));
-    return _mm256_add_epi32(
-        _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), ones)),
-        _mm256_madd_epi16(_mm256_maddubs_epi16(high, x), _mm256_set1_epi16(128)));
+    sum = BOTH(vi, _mm256_add_epi32(sum.v[0], _mm256_madd_epi16(pairs.v[0], ones)),
+               _mm256_add_epi32(sum.v[1], _mm256_madd_epi16(pairs.v[1], ones)));
+    __asm__("" : "+x"(sum.v[0]), "+x"(sum.v[1]));
+    return sum;
 }
-/* Adds the products of four bytes from 0 on and four signed ones. */
-ALWAYS vi i_dot(const int bits, vi sum, vi w, int32_t x)
+/* A group's sum; s: that of the input's codes, times -1. */
+ALWAYS vf f_sum(const int bits, vi a, vf s)
 {
-    const __m256i b = _mm256_set1_epi32(x);
-    return BOTH(vi, dot(bits, sum.v[0], w.v[0], b), dot(bits, sum.v[1], w.v[1], b));
+    return bits < 8 ? f_of(a) : f_fma(f_set(-128), s, f_of(a));
 }
 
 UNCHECKED static uint32_t largest_bits(const float *x, int32_t n)
@@ -154,14 +167,20 @@ UNCHECKED static int32_t code_16(int8_t *to, const float *x, float inverse)
 UNCHECKED static void emit(const struct sv_gemm_span *s, int32_t n0, int32_t m, int32_t rows,
                            const vf *sum)
 {
+    const struct sv_gemm_call *c = s->call;
     const int nn = s->n1 - n0 < SV_GEMM_UNIT ? s->n1 - n0 : SV_GEMM_UNIT;
-    float t[SV_GEMM_UNIT * 8], row[SV_GEMM_UNIT];
+    float row[SV_GEMM_UNIT];
+    if (c->y && nn == SV_GEMM_UNIT) {
+        float *y = c->y + (m * c->ldy + s->item->col0 + n0);
+        sv_gemm_bias(s->item, n0, nn, row);
+        for (int32_t r = 0; r < rows; r++, y += c->ldy)
+            f_store(y, f_add(sum[r], f_load(row)));
+        return;
+    }
     for (int32_t r = 0; r < rows; r++) {
         f_store(row, sum[r]);
-        for (int l = 0; l < SV_GEMM_UNIT; l++)
-            t[l * 8 + r] = row[l];
+        sv_gemm_emit_plain(s, n0, nn, m + r, 1, row, 1);
     }
-    sv_gemm_emit_plain(s, n0, nn, m, rows, t, 8);
 }
 
 #define INT8_TALL 4

@@ -18,9 +18,8 @@
 #include "backend/cpu/int8_avx512.h"
 
 /* Adds the products of four bytes from 0 on and four signed ones. */
-ALWAYS vi i_dot(const int bits, vi sum, vi w, int32_t x)
+ALWAYS vi i_dot(vi sum, vi w, int32_t x)
 {
-    (void)bits;
     return _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(x));
 }
 

@@ -14,6 +14,9 @@
 #ifndef INT8_ROWS
 #define INT8_ROWS 0
 #endif
+#ifndef INT8_TALL /* rows of the largest tile; more are packed by sixteens */
+#define INT8_TALL 0
+#endif
 #define GROUP 128 /* of k that share a scale in the input */
 #define LENGTHS 4 /* of k that share one in weights: 16, 32, 64, 128 */
 
@@ -29,6 +32,11 @@ static size_t sums_at(int32_t k, int length)
     for (int i = 0; i < length; i++)
         at += n_of(k, 16 << i);
     return at;
+}
+
+static int cols_of(int32_t rows)
+{
+    return rows > INT8_TALL ? 16 : sv_gemm_tile_cols(rows);
 }
 
 static int length_of(int32_t group)
@@ -89,7 +97,7 @@ UNCHECKED static void pack_row(const float *x, int32_t k, int32_t *to, int r, in
 static void pack(const struct sv_gemm_call *c, void *xp, int i, int n)
 {
     const int32_t rows = c->m1 - c->m0, blocks = (rows + 15) / 16;
-    const int cols = INT8_ROWS ? 16 : sv_gemm_tile_cols(rows);
+    const int cols = cols_of(rows);
     const size_t words = sums_at(c->k, LENGTHS) * (size_t)cols;
     const int32_t end = (int32_t)((int64_t)blocks * (i + 1) / n);
     for (int32_t b = (int32_t)((int64_t)blocks * i / n); b < end; b++) {

@@ -53,6 +53,13 @@ static inline vf f_of(vi a)
 {
     LANES(vf, (float)a.v[l]);
 }
+/* A group's sum; s: that of the input's codes, times -1. */
+static inline vf f_sum(int bits, vi a, vf s)
+{
+    (void)bits;
+    (void)s;
+    return f_of(a);
+}
 static inline vf f_halves(const uint16_t *p)
 {
     LANES(vf, sv_f16_to_f32(p[l]));
@@ -97,11 +104,10 @@ static inline vi i_right(vi a, int n)
     LANES(vi, (int32_t)(n < 0 ? (uint32_t)a.v[l] << -n : (uint32_t)a.v[l] >> n));
 }
 /* Adds the products of four bytes from 0 on and four signed ones. */
-static inline vi i_dot(int bits, vi sum, vi w, int32_t x)
+static inline vi i_dot(vi sum, vi w, int32_t x)
 {
     uint8_t b[4 * SV_GEMM_UNIT];
     int8_t c[4];
-    (void)bits;
     memcpy(b, &w, sizeof b);
     memcpy(c, &x, sizeof c);
     LANES(vi, sum.v[l] + b[4 * l] * c[0] + b[4 * l + 1] * c[1] + b[4 * l + 2] * c[2] +
