@@ -62,6 +62,7 @@ static void k_scale(const uint8_t *s, int j, float *scale, float *min)
 static void k_groups(const uint8_t *p, const uint8_t *high, const uint8_t *low, float *out)
 {
     const float d = f16_at(p), dmin = f16_at(p + 2);
+#pragma GCC unroll 8
     for (int j = 0; j < 8; j++) {
         float scale, min;
         k_scale(p + 4, j, &scale, &min);
@@ -90,14 +91,14 @@ static void q5_k(const uint8_t *p, float *out)
 static void q6_k(const uint8_t *p, float *out)
 {
     const float d = f16_at(p + 208);
-    for (int half = 0; half < 2; half++) {
-        const uint8_t *low = p + 64 * half, *high = p + 128 + 32 * half;
-        const uint8_t *scales = p + 192 + 8 * half;
-        for (int i = 0; i < 128; i++) {
-            const int quarter = i / 32, l = i % 32;
-            const int four = low[quarter % 2 * 32 + l] >> (quarter / 2 * 4) & 15;
-            const int code = (four | (high[l] >> (2 * quarter) & 3) << 4) - 32;
-            out[128 * half + i] = d * (float)(int8_t)scales[i / 16] * (float)code;
+#pragma GCC unroll 16
+    for (int g = 0; g < 16; g++, out += 16) {
+        const int half = g / 8, quarter = g / 2 % 4, l = g % 2 * 16;
+        const uint8_t *low = p + 64 * half + quarter % 2 * 32 + l, *high = p + 128 + 32 * half + l;
+        const float scale = d * (float)(int8_t)p[192 + g];
+        for (int i = 0; i < 16; i++) {
+            const int four = low[i] >> (quarter / 2 * 4) & 15, two = high[i] >> (2 * quarter) & 3;
+            out[i] = scale * (float)((four | two << 4) - 32);
         }
     }
 }
