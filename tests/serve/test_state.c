@@ -268,14 +268,17 @@ static void defaults_of_the_model(void **state)
 {
     static const struct {
         const char *text, *names; /* names NULL: fine */
-    } cases[] = {{"{\"temperature\":0.6,\"top_p\":0.95,\"top_k\":-1,\"min_p\":null}", NULL},
-                 {"{\"temperature\":101}", "'temperature'"},
-                 {"{\"temperature\":-1}", "'temperature'"},
-                 {"{\"top_p\":0}", "'top_p'"},
-                 {"{\"top_p\":1.5}", "'top_p'"},
-                 {"{\"min_p\":2}", "'min_p'"},
-                 {"{\"top_k\":-2}", "'top_k'"},
-                 {"{\"top_k\":\"20\"}", "'top_k'"}};
+    } cases[] = {
+        {"{\"temperature\":0.6,\"top_p\":0.95,\"top_k\":-1,\"min_p\":null,\"repetition_penalty\":1.05}",
+         NULL},
+        {"{\"temperature\":101}", "'temperature'"},
+        {"{\"temperature\":-1}", "'temperature'"},
+        {"{\"top_p\":0}", "'top_p'"},
+        {"{\"top_p\":1.5}", "'top_p'"},
+        {"{\"min_p\":2}", "'min_p'"},
+        {"{\"repetition_penalty\":-1}", "'repetition_penalty'"},
+        {"{\"top_k\":-2}", "'top_k'"},
+        {"{\"top_k\":\"20\"}", "'top_k'"}};
     char dir[200];
     (void)state;
 
@@ -292,10 +295,12 @@ static void defaults_of_the_model(void **state)
             assert_true(strstr(err.msg, "generation_config.json") &&
                         strstr(err.msg, cases[i].names));
         else
-            assert_true(d.temperature == 0.6 && d.top_p == 0.95 && d.top_k == -1 && d.min_p == 0);
+            assert_true(d.temperature == 0.6 && d.top_p == 0.95 && d.top_k == -1 && d.min_p == 0 &&
+                        d.repetition_penalty == 1.05);
         o.no_generation_config = true;
         assert_int_equal(sv_serve_defaults(&d, &o, &err), SV_OK);
-        assert_true(d.temperature == 1 && d.top_p == 1 && d.top_k == 0 && d.min_p == 0);
+        assert_true(d.temperature == 1 && d.top_p == 1 && d.top_k == 0 && d.min_p == 0 &&
+                    d.repetition_penalty == 0);
         o.no_generation_config = false;
     }
 }

@@ -66,7 +66,7 @@ struct sv_serve_options {
 
 /* What a request is sampled with that does not say. */
 struct sv_serve_defaults {
-    double temperature, top_p, min_p;
+    double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k;
 };
 /* Of the target's generation_config.json, in the ranges of a request; an error names file and

@@ -50,8 +50,9 @@ static const struct sv_field fields[] = {
     {"frequency_penalty", C | M | R | T | L | S, sv_read_num, P(r.frequency_penalty),
      SV_RANGE_PENALTY, 0},
     {"repetition_penalty", C | M | R | T | L | S, sv_read_num, P(r.repetition_penalty),
-     SV_RANGE_REPETITION, 0},
-    {"repeat_penalty", C | R | T | L, sv_read_num, P(repeat_penalty), SV_RANGE_REPETITION, 0},
+     SV_RANGE_REPETITION, P(has_repetition)},
+    {"repeat_penalty", C | R | T | L, sv_read_num, P(repeat_penalty), SV_RANGE_REPETITION,
+     P(has_repetition)},
     {"repeat_last_n", C | R | T | L, sv_read_i32, P(repeat_last_n), -1, BIG, 0},
     {"logit_bias", C | M | R | T | L | S, sv_read_bias, 0, 0, 0, 0},
     {"bad_words", C | M | R | T, sv_read_array, P(bad_words), 0, 0, 0},
@@ -504,6 +505,9 @@ static int parse_defaults(void *user, const json_t *root, struct sv_err *err)
         rc = sv_json_num_opt(root, "min_p", SV_RANGE_MIN_P, &d->min_p, err);
     if (!rc)
         rc = sv_json_int_opt(root, "top_k", SV_RANGE_TOP_K, &d->top_k, err);
+    if (!rc)
+        rc = sv_json_num_opt(root, "repetition_penalty", SV_RANGE_REPETITION,
+                             &d->repetition_penalty, err);
     return rc;
 }
 
@@ -526,6 +530,8 @@ static void default_sampling(struct sv_params *p, const struct sv_serve_defaults
         p->r.top_k = d->top_k;
     if (!p->has_min_p)
         p->r.min_p = d->min_p;
+    if (!p->has_repetition)
+        p->r.repetition_penalty = d->repetition_penalty;
 }
 
 /* llama-server's list of samplers: those that are not listed are off. */

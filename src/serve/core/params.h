@@ -89,7 +89,7 @@ struct sv_params {
     struct sv_request r;   /* sampling, stops, limits; the prompt is filled in later */
     struct sv_constraint constraint;
     const char *model;
-    bool has_temperature, has_top_p, has_top_k, has_min_p, has_max_tokens, has_seed;
+    bool has_temperature, has_top_p, has_top_k, has_min_p, has_repetition, has_max_tokens, has_seed;
     const char *stop[SV_API_STOPS];
     const char *stop_regex[SV_API_REGEXES];
     int32_t n_stop_regex;
