@@ -30,6 +30,13 @@ struct tile {
     struct soon soon; /* whole: the unit after this one */
 };
 
+#ifndef INT8_PAIRS /* AVX2 alone has signed bytes */
+UNCHECKED MUST_INLINE vf f_sum(const int bits, vi a, vf s)
+{
+    (void)bits, (void)s;
+    return f_of(a);
+}
+#endif
 /* Integer sums are added to the group's sum: they share weights' scales. */
 UNCHECKED MUST_INLINE void close_sums(const int bits, const int nr, vi *sum, vf *part,
                                       const float *by, const float *minus, const float *sums)

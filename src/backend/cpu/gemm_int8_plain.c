@@ -53,13 +53,6 @@ static inline vf f_of(vi a)
 {
     LANES(vf, (float)a.v[l]);
 }
-/* A group's sum; s: that of the input's codes, times -1. */
-static inline vf f_sum(int bits, vi a, vf s)
-{
-    (void)bits;
-    (void)s;
-    return f_of(a);
-}
 static inline vf f_halves(const uint16_t *p)
 {
     LANES(vf, sv_f16_to_f32(p[l]));

@@ -55,13 +55,6 @@ ALWAYS vi i_zero(void)
 {
     return _mm512_setzero_si512();
 }
-/* A group's sum; s: that of the input's codes, times -1. */
-ALWAYS vf f_sum(const int bits, vi a, vf s)
-{
-    (void)bits;
-    (void)s;
-    return f_of(a);
-}
 ALWAYS vi i_load(const uint8_t *p)
 {
     return _mm512_loadu_si512(p);
