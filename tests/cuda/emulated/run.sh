@@ -20,11 +20,17 @@ includes='-Itests/cuda/emulated -Itests/cuda -Isrc -Iinclude -I.'
 source=tests/cuda/emulated/emulated.cpp
 emulator=$(dirname "$lib")/emulator-$( (echo "$compile"; $compile $includes -E $source) | sha256sum | cut -c1-16).o
 [ -f "$emulator" ] || { $compile $includes -c -o "$emulator.$$" $source; mv "$emulator.$$" "$emulator"; }
+# The check is compiled and linked by two commands: ccache, where .ci/run puts it, keeps what the first makes.
+object() { # FILE FLAGS...
+    file=$1
+    shift
+    objects="$objects $out/$(basename "$file").o"
+    $compile "$@" $includes -c -o "$out/$(basename "$file").o" -x c++ "$file"
+}
 objects=
-for file in "$@"; do
-    object=$out/$(basename "$file").o
-    $compile $KERNEL_FLAGS $includes -c -o "$object" -x c++ "$file"
-    objects="$objects $object"
+for kernels in "$@"; do
+    object "$kernels" $KERNEL_FLAGS
 done
-$compile $includes -o "$out/check" "$check" $objects "$emulator" "$lib" -lm -lpthread
+object "$check"
+g++ $EMU_FLAGS -o "$out/check" $objects "$emulator" "$lib" -lm -lpthread
 "$out/check" ${RUN_ARG:+"$RUN_ARG"}
