@@ -101,6 +101,10 @@ void hub_open(struct hub *r, bool no_wait)
     answer_init(&r->a);
     if (!r->o.engine.target_dir)
         r->o.engine.target_dir = sv_test_path("models/demo/target");
+    if (r->held)
+        r->fake.steps_left = &r->steps_left;
+    if (r->loads)
+        r->fake.loaded = &r->loaded;
     if (!r->o.engine.max_sequences)
         r->o.engine.max_sequences = r->real ? 4 : 4096;
     if (r->real) {
@@ -124,7 +128,7 @@ void hub_open(struct hub *r, bool no_wait)
         fail_msg("%s", err.msg);
     r->port = sv_serve_port(r->s);
     assert_int_equal(sv_thread_start(&r->thread, serve, r, &err), SV_OK);
-    for (int i = 0; !no_wait; i++) {
+    for (int i = 0; !no_wait && !r->loads; i++) {
         struct answer a;
         struct timespec t = {0, 10000000};
         answer_init(&a);
@@ -141,6 +145,25 @@ void hub_open(struct hub *r, bool no_wait)
     }
 }
 
+void hub_let(struct hub *r, int n_steps)
+{
+    atomic_fetch_add(&r->steps_left, n_steps);
+}
+
+void hub_drain(struct hub *r, int idle)
+{
+    struct answer a;
+
+    answer_init(&a);
+    sv_serve_stop(r->s);
+    do {
+        hub_get(idle, "/health", "");
+        answer_read(idle, &a);
+    } while (a.status == 200);
+    assert_int_equal(a.status, 503);
+    answer_fini(&a);
+}
+
 void hub_wait(struct hub *r)
 {
     sv_thread_join(r->thread);
@@ -149,6 +172,7 @@ void hub_wait(struct hub *r)
 
 void hub_close(struct hub *r)
 {
+    atomic_store(&r->loaded, 100);
     sv_serve_stop(r->s);
     if (r->thread)
         hub_wait(r);
@@ -358,6 +382,21 @@ int64_t hub_silence(int stream, int asking, const struct sv_buf *body, const cha
     }
     answer_read(asking, a);
     return most;
+}
+
+void hub_await(int fd, const char *text)
+{
+    static char got[1 << 16];
+    const int64_t end = sv_clock_us() + 60000000;
+
+    for (;; hub_nap_ms(2)) {
+        ssize_t n = recv(fd, got, sizeof got - 1, MSG_PEEK | MSG_DONTWAIT);
+        got[n > 0 ? n : 0] = 0;
+        if (strstr(got, text))
+            return;
+        if (n == 0 || sv_clock_us() > end)
+            fail_msg("'%s' has not come: %s", text, got);
+    }
 }
 
 double hub_metric(const struct hub *r, const char *name)

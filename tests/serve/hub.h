@@ -9,6 +9,8 @@
 
 #include "serve/serve.h"
 
+#include <stdatomic.h>
+
 struct answer {
     int status;
     struct sv_buf head, body; /* body with chunks joined */
@@ -20,6 +22,12 @@ struct hub {
     struct sv_serve_fake fake;
     struct sv_serve_options o;
     bool real; /* the demo pair instead, on the CPU, drafting always */
+    /* Steps of the instant engine bring tokens when hub_let says so: what a test looks at is not
+     * over before it has looked. Requests are taken, and end when they are canceled, all the same.
+     */
+    bool held;
+    bool loads; /* its weights are loaded as `loaded` says, in percent, and not waited for */
+    atomic_int steps_left, loaded;
     /* Replicas other than the first at the other end of links, as in processes of their own, each
      * in a thread here. */
     bool far;
@@ -29,13 +37,19 @@ struct hub {
     json_t *answers; /* all that hub_json and hub_events gave */
     struct answer a; /* for whoever needs one only; from open to close */
 };
-/* Fill r->o and r->fake first (zeros are fine). Waits until the model is there unless no_wait. */
+/* Fill r->o and r->fake first (zeros are fine). Waits until the model is there unless no_wait, or
+ * it loads. */
 void hub_open(struct hub *r, bool no_wait);
 void hub_close(struct hub *r);
 /* As when the process of a replica ends. */
 void hub_cut(struct hub *r, int replica);
 /* Until the server has ended by itself; hub_close is still to come. */
 void hub_wait(struct hub *r);
+/* So many steps more of a server that is held; HUB_ALL: it is held no longer. */
+#define HUB_ALL 1000000000
+void hub_let(struct hub *r, int n_steps);
+/* Tells it to stop, and waits until an idle connection sees that it takes no more. */
+void hub_drain(struct hub *r, int idle);
 
 /* A connected socket; with read time-out. */
 int hub_connect(const struct hub *r);
@@ -44,6 +58,9 @@ void hub_send_text(int fd, const char *text);
 /* "POST path" with a JSON body and optional header lines ("A: b\r\n"). */
 void hub_post(int fd, const char *path, const char *headers, const char *body);
 void hub_get(int fd, const char *path, const char *headers);
+
+/* Waits until what has come and was not read has this text; a minute at most. */
+void hub_await(int fd, const char *text);
 
 void answer_init(struct answer *a);
 void answer_fini(struct answer *a);

@@ -416,11 +416,16 @@ static void whole_code_points(void **state)
 
 static void silent_streams_ping(void **state)
 {
-    struct hub r = {.o.ping_seconds = 1, .fake.step_us = 1600000};
+    struct hub r = {.o.ping_seconds = 1, .held = true};
     (void)state;
 
     hub_open(&r, false);
-    hub_ask(&r, MESSAGES, ask("one two", "\"max_tokens\":2,\"stream\":true"), &r.a);
+    int fd = hub_connect(&r);
+    hub_post(fd, MESSAGES, "", ask("one two", "\"max_tokens\":2,\"stream\":true"));
+    hub_await(fd, "event: ping\n");
+    hub_let(&r, 2);
+    answer_read(fd, &r.a);
+    close(fd);
     assert_int_equal(r.a.status, 200);
     contains(r.a.body.data, "event: ping\ndata: {\"type\":\"ping\"}\n\nevent: ");
     hub_close(&r);
@@ -740,8 +745,8 @@ static void error_of(struct hub *r, const char *type, const char *says)
 static void errors_of_the_server(void **state)
 {
     struct hub r = {.o = {.api_key = "k", .max_body_bytes = 4096}};
-    struct hub busy = {.o = {.max_queue = 1, .engine.max_sequences = 1}, .fake.step_us = 10000};
-    struct hub loading = {.fake.open_us = 2000000};
+    struct hub busy = {.o = {.max_queue = 1, .engine.max_sequences = 1}, .held = true};
+    struct hub loading = {.loads = true};
     struct sv_buf b;
     int fd[2];
     (void)state;
@@ -772,12 +777,13 @@ static void errors_of_the_server(void **state)
     }
     is_error(hub_json(&busy, MESSAGES, SMALL "}", 429), "rate_limit_error", "queue");
     close(fd[0]);
+    hub_let(&busy, HUB_ALL);
     answer_read(fd[1], &busy.a);
     assert_int_equal(busy.a.status, 200);
     close(fd[1]);
     hub_close(&busy);
 
-    hub_open(&loading, true);
+    hub_open(&loading, false);
     is_error(hub_json(&loading, MESSAGES, SMALL "}", 503), "overloaded_error", "loaded");
     is_error(hub_json(&loading, COUNT, SMALL "}", 503), "overloaded_error", "loaded");
     hub_close(&loading);

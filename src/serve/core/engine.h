@@ -11,6 +11,8 @@
 #include "media/media.h"
 #include "salvo.h"
 
+#include <stdatomic.h>
+
 struct sv_serve_engine {
     void *impl;
     bool takes_images;
@@ -43,9 +45,12 @@ int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engin
 struct sv_serve_fake {
     int32_t burst;        /* 0 = 1 */
     int32_t step_us;      /* least duration of a step */
-    int32_t open_us;      /* and of loading */
+    atomic_int *loaded;   /* percent of the weights: opening lasts until 100; NULL: no time */
     int32_t fail_at_step; /* the device fails in this step; 0 = never */
-    bool once;            /* the prompt's tokens once, and then an end-of-sequence token */
+    /* Steps that may still bring tokens or fail, counted down; one at 0 ends what was canceled and
+     * nothing else, and does not count. NULL: no limit. Engines with one of these share it. */
+    atomic_int *steps_left;
+    bool once; /* the prompt's tokens once, and then an end-of-sequence token */
     /* It takes images: patches of 8 pixels a side, blocks of 2, 256 to 65,536 pixels. */
     bool images;
     void (*on_submit)(void *user, const struct sv_request *r); /* may be NULL */

@@ -17,6 +17,7 @@
 
 #define MAX_BURST 64
 #define MAX_TOP 20
+#define HELD_STEP_US 1000
 
 struct fake_seq {
     uint64_t id;
@@ -293,16 +294,27 @@ static void advance(struct fake *f, struct fake_seq *q)
     deliver(f, q, &ev);
 }
 
+/* Whether the step at hand is beyond those that are left. */
+static bool is_held(struct fake *f)
+{
+    if (!f->o.steps_left || atomic_fetch_sub(f->o.steps_left, 1) > 0)
+        return false;
+    atomic_fetch_add(f->o.steps_left, 1);
+    return true;
+}
+
 static int step(void *impl, char *err, size_t n)
 {
     struct fake *f = impl;
-    struct timespec t = {f->o.step_us / 1000000, f->o.step_us % 1000000 * 1000L};
+    const bool held = is_held(f);
+    const int32_t us = held ? HELD_STEP_US : f->o.step_us;
+    struct timespec t = {us / 1000000, us % 1000000 * 1000L};
     int32_t kept = 0, n_seqs = f->n;
 
-    if (f->o.step_us > 0) /* first, since results come at the end of a step */
+    if (us > 0) /* first, since results come at the end of a step */
         nanosleep(&t, NULL);
-    f->stats.n_steps++;
-    bool fail = f->o.fail_at_step && f->stats.n_steps >= f->o.fail_at_step;
+    f->stats.n_steps += !held;
+    bool fail = !held && f->o.fail_at_step && f->stats.n_steps >= f->o.fail_at_step;
     for (int32_t i = 0; i < n_seqs; i++) {
         struct fake_seq *q = f->seq[i];
         struct sv_event broken = {.finish = SV_FINISH_ERROR,
@@ -311,7 +323,7 @@ static int step(void *impl, char *err, size_t n)
                                   .stop_index = -1};
         if (fail)
             deliver(f, q, &broken);
-        else
+        else if (!held || q->cancel)
             advance(f, q);
         if (q->finish == SV_FINISH_NONE)
             f->seq[kept++] = q;
@@ -401,11 +413,11 @@ int sv_serve_open_fake_engine(struct sv_serve_engine *out, const struct sv_engin
     f->o = arg ? *(const struct sv_serve_fake *)arg : (struct sv_serve_fake){0};
     f->o.burst = f->o.burst < 1 ? 1 : f->o.burst > MAX_BURST ? MAX_BURST : f->o.burst;
     f->context = o->context ? o->context : 4096;
-    struct timespec t = {0, (long)(f->o.open_us % 10000000) * 100};
-    for (int i = 0; i < 10; i++) {
+    for (int percent = 0; f->o.loaded && percent < 100;) {
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+        percent = atomic_load(f->o.loaded);
         if (o->on_progress)
-            o->on_progress(o->progress_user, SV_OPEN_WEIGHTS, i / 10.0);
-        nanosleep(&t, NULL);
+            o->on_progress(o->progress_user, SV_OPEN_WEIGHTS, percent / 100.0);
     }
     int rc = sv_tokenizer_open(&f->tok, o->target_dir, err);
     if (rc) {
