@@ -8,6 +8,7 @@
 
 #include "testing.h"
 
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -42,7 +43,8 @@ static void half_closed(void **state)
 {
     static const char *const asks[] = {"{\"prompt\":\"ab\",\"max_tokens\":30}",
                                        "{\"prompt\":\"ab\",\"max_tokens\":30,\"stream\":true}"};
-    struct hub r = {.fake.step_us = 10000};
+    enum { TOKENS = 30 };
+    struct hub r = {.held = true};
     struct sv_buf all;
     (void)state;
 
@@ -56,6 +58,8 @@ static void half_closed(void **state)
             hub_get(fd, "/version", "");
         }
         shutdown(fd, SHUT_WR);
+        hub_await(fd, "HTTP/1.1 100 Continue\r\n"); /* it has seen that */
+        hub_let(&r, TOKENS);
         read_all(fd, &all);
         contains(&all, "HTTP/1.1 200 OK\r\n", asks[i % 2]);
         contains(&all, "\"finish_reason\":\"length\"", asks[i % 2]);
@@ -275,40 +279,49 @@ static int begin_body(const struct hub *r, size_t n, size_t part)
     return fd;
 }
 
+enum { BODY = 1 << 20, PART = 100000 };
+
+/* Waits until a body of that length has room. */
+static void has_room(struct hub *r)
+{
+    for (int tries = 0; tries < 6000; tries++) {
+        int fd = begin_body(r, PART, PART);
+        answer_read(fd, &r->a);
+        close(fd);
+        if (r->a.status != 503)
+            break;
+        hub_nap_ms(10);
+    }
+    assert_int_equal(r->a.status, 400); /* blanks are no JSON */
+}
+
 /* All bodies together: beyond the limit 503, but short requests go on, and when a body is gone
  * there is room again. */
 static void too_many_bodies(void **state)
 {
-    enum { BODY = 1 << 20 };
     struct hub r = {.o.max_body_bytes = BODY, .o.max_kept_bytes = 2 * BODY};
     struct sv_buf all;
-    int fd[2];
+    struct pollfd p[3] = {{0}};
+    int refused = 0;
     (void)state;
 
     hub_open(&r, false);
     sv_buf_init(&all);
-    for (int i = 0; i < 2; i++)
-        fd[i] = begin_body(&r, BODY, BODY - 1);
-    hub_nap_ms(1000); /* until they are read */
-    int more = begin_body(&r, BODY, 100000);
-    read_all(more, &all);
+    for (int i = 0; i < 3; i++)
+        p[i] = (struct pollfd){begin_body(&r, BODY, i < 2 ? BODY - 1 : PART), POLLIN, 0};
+    assert_int_equal(poll(p, 3, 60000), 1); /* usually the last one, by the order of reading */
+    while (!p[refused].revents)
+        refused++;
+    read_all(p[refused].fd, &all);
     contains(&all, "HTTP/1.1 503 ", "one body more");
     contains(&all, "Retry-After: ", "one body more");
     contains(&all, "Connection: close\r\n", "one body more");
-    close(more);
+    close(p[refused].fd);
     hub_ask(&r, TEXT, "{\"prompt\":\"ab\",\"max_tokens\":2}", &r.a);
     assert_int_equal(r.a.status, 200);
-    close(fd[0]);
-    for (int tries = 0; tries < 1000; tries++) { /* until that is seen */
-        more = begin_body(&r, 100000, 100000);
-        answer_read(more, &r.a);
-        close(more);
-        if (r.a.status != 503)
-            break;
-        hub_nap_ms(10);
-    }
-    assert_int_equal(r.a.status, 400); /* blanks are no JSON */
-    close(fd[1]);
+    close(p[!refused].fd);
+    has_room(&r);
+    close(p[refused == 2 ? 1 : 2].fd);
     sv_buf_fini(&all);
     hub_close(&r);
 }
@@ -349,12 +362,14 @@ static void slow_requests(void **state)
     }
     sv_buf_init(&body);
     sv_buf_printf(&body, "%1024s", "");
-    int fd = begin_body(&r, 50 * 1024, 0);
-    drip(fd, body.data, 50, 100); /* 5 seconds */
-    answer_read(fd, &r.a);
-    assert_int_equal(r.a.status, 400);
+    for (int tries = 1; r.a.status != 400; tries++) { /* a client that is stopped is late */
+        int fd = begin_body(&r, 50 * 1024, 0);
+        drip(fd, body.data, 50, 100); /* 5 seconds */
+        answer_read(fd, &r.a);
+        assert_true(r.a.status == 400 || tries < 10);
+        close(fd);
+    }
     contains(&r.a.body, "JSON", "a slow body");
-    close(fd);
     sv_buf_fini(&body);
     sv_buf_fini(&all);
     hub_close(&r);
@@ -390,17 +405,17 @@ static int64_t reading_ns(const struct hub *r, size_t n, struct answer *a)
     return best;
 }
 
-/* A body of eight times the length takes eight times the time; 64 times if the time grew with the
- * square. */
+/* A body of 32 times the length takes 32 times the time, and up to thrice that where the machine is
+ * busy and no cache holds it; 1,024 times if the time grew with the square. */
 static void long_bodies_take_linear_time(void **state)
 {
     struct hub r = {.o.max_body_bytes = 64 << 20};
     (void)state;
 
     hub_open(&r, false);
-    int64_t one = reading_ns(&r, 8 << 20, &r.a), eight = reading_ns(&r, 64 << 20, &r.a);
-    print_message("8 MiB in %.1f ms, 64 MiB in %.1f ms\n", (double)one / 1e6, (double)eight / 1e6);
-    assert_true(eight < 24 * one);
+    int64_t one = reading_ns(&r, 2 << 20, &r.a), all = reading_ns(&r, 64 << 20, &r.a);
+    print_message("2 MiB in %.1f ms, 64 MiB in %.1f ms\n", (double)one / 1e6, (double)all / 1e6);
+    assert_true(all < 320 * one);
     hub_close(&r);
 }
 
