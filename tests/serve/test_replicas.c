@@ -118,14 +118,9 @@ static int64_t cached(struct hub *r, const char *more)
  * first. *found: of the prefix; measured costs decide whether a request that drafts can use it. */
 static bool goes_to_1(struct hub *r, int64_t *found)
 {
-    int fd = hub_connect(r);
-
-    hub_post(fd, TEXT, "",
-             "{\"prompt\":\"a\",\"max_tokens\":100000,\"ignore_eos\":true,\"stream\":true}");
-    hub_metric_becomes(r, "salvo_running_sequences{replica=\"0\"}", 1);
-    assert_int_equal(cached(r, "they part."), 0); /* replica 1, as 0 has work */
-    close(fd);
-    hub_metric_becomes(r, "salvo_running_sequences{replica=\"0\"}", 0);
+    hub_json(r, "/replicas/0/drain", "", 200);
+    assert_int_equal(cached(r, "they part."), 0);
+    hub_json(r, "/replicas/0/resume", "", 200);
     double queries = hub_metric(r, "salvo_prefix_queries_total{replica=\"1\"}");
     *found = cached(r, "they meet again.");
     return *found > 0 || hub_metric(r, "salvo_prefix_queries_total{replica=\"1\"}") > queries;
@@ -162,6 +157,9 @@ static void prefixes(void **state)
     hub_close(&r);
 }
 
+/* A quarter of an hour, at a millisecond for each step. */
+#define ENDLESS "{\"prompt\":\"one two\",\"max_tokens\":1000000,\"stream\":true}"
+
 static int64_t unfinished(struct hub *r, int replica)
 {
     char where[40];
@@ -175,11 +173,12 @@ static void load_spreads(void **state)
     struct hub r = {.o.replicas = 3, .fake.step_us = 1000, .o.engine.max_sequences = 6};
     int fd[6];
     r.far = *state != NULL;
+    r.o.engine.context = 1 << 20;
 
     hub_open(&r, false);
     for (int i = 0; i < 6; i++) {
         fd[i] = hub_connect(&r);
-        hub_post(fd[i], TEXT, "", "{\"prompt\":\"one two\",\"max_tokens\":4000,\"stream\":true}");
+        hub_post(fd[i], TEXT, "", ENDLESS);
         char first; /* of its answer: the prompt does not count any more */
         assert_int_equal(recv(fd[i], &first, 1, MSG_PEEK), 1);
         for (int k = 0; k < 3; k++)
@@ -206,6 +205,7 @@ static int open_frail(struct sv_serve_engine *out, const struct sv_engine_option
 static void open_two(struct hub *r, int fail_at_step)
 {
     r->o.replicas = 2;
+    r->o.engine.context = 1 << 20;
     r->o.open_engine = open_frail;
     r->fake.step_us = 2000;
     r->fake.fail_at_step = fail_at_step;
@@ -217,7 +217,7 @@ static int keep_busy(struct hub *r)
 {
     int fd = hub_connect(r);
 
-    hub_post(fd, TEXT, "", "{\"prompt\":\"one two\",\"max_tokens\":4000,\"stream\":true}");
+    hub_post(fd, TEXT, "", ENDLESS);
     while (!unfinished(r, 0))
         hub_nap_ms(1);
     return fd;
@@ -292,7 +292,7 @@ static void a_stream_has_begun(void **state)
 /* The process of a replica ends amid an answer of which nothing was sent. */
 static void a_process_ends(void **state)
 {
-    struct hub whole = {.fake.step_us = 2000}, r = {.far = *state != NULL};
+    struct hub whole = {.fake.step_us = 2000}, r = {.far = *state != NULL, .held = true};
     const char *body = "{\"prompt\":\"five six seven\",\"max_tokens\":300,\"n\":3}";
     struct answer a;
 
@@ -302,6 +302,7 @@ static void a_process_ends(void **state)
     hub_post(fd, TEXT, "", body);
     hub_metric_becomes(&r, "salvo_running_sequences{replica=\"1\"}", 2);
     hub_cut(&r, 1);
+    hub_let(&r, HUB_ALL);
     answer_init(&a);
     answer_read(fd, &a);
     assert_int_equal(a.status, 200);
@@ -358,7 +359,7 @@ static void is_replica(struct hub *r, int replica, const char *status, int n_unf
  * once it is resumed. */
 static void one_is_drained(void **state)
 {
-    struct hub r = {.far = *state != NULL};
+    struct hub r = {.far = *state != NULL, .held = true};
     struct answer a;
     int last[2];
 
@@ -377,10 +378,11 @@ static void one_is_drained(void **state)
     is_replica(&r, 1, "draining", 1);
     for (int i = 0; i < 2; i++) {
         last[i] = hub_connect(&r);
-        hub_post(last[i], TEXT, "", "{\"prompt\":\"one\",\"max_tokens\":4000,\"stream\":true}");
+        hub_post(last[i], TEXT, "", ENDLESS);
         while (unfinished(&r, 0) < i + 2)
             hub_nap_ms(1);
     }
+    hub_let(&r, HUB_ALL);
     answer_init(&a);
     answer_read(fd, &a);
     assert_int_equal(a.status, 200);
@@ -394,7 +396,7 @@ static void one_is_drained(void **state)
                         "replica 0 is the last that takes requests: SIGTERM ends the server");
     assert_string_equal(hub_text(hub_json(&r, "/replicas/1/resume", "", 200), "status"), "ok");
     assert_true(hub_metric(&r, "salvo_replica_drained{replica=\"1\"}") == 0);
-    hub_post(fd, TEXT, "", "{\"prompt\":\"one\",\"max_tokens\":4000,\"stream\":true}");
+    hub_post(fd, TEXT, "", ENDLESS);
     while (!unfinished(&r, 1))
         hub_nap_ms(1);
     for (int i = 0; i < 2; i++)
@@ -440,12 +442,13 @@ static void ends_while_they_work(void **state)
     struct hub r = {.o.replicas = 3, .fake.step_us = 500};
     int fd[N];
     r.far = *state != NULL;
+    r.o.engine.context = 1 << 20;
 
     hub_open(&r, false);
     for (int i = 0; i < N; i++) {
         fd[i] = hub_connect(&r);
         hub_post(fd[i], i & 1 ? TEXT : "/completion", "",
-                 "{\"prompt\":\"one two\",\"max_tokens\":4000}");
+                 "{\"prompt\":\"one two\",\"max_tokens\":1000000}");
     }
     hub_metric_becomes(&r, "salvo_running_sequences{replica=\"2\"}", 2);
     sv_serve_stop(r.s); /* and once more in hub_close: it ends at once */
@@ -458,12 +461,13 @@ static void ends_while_they_work(void **state)
 static void drains(void **state)
 {
     enum { N = 4 };
-    struct hub r = {.o.replicas = 2, .fake.step_us = 2000};
+    struct hub r = {.o.replicas = 2, .held = true};
     struct answer a;
     int fd[N];
     r.far = *state != NULL;
 
     hub_open(&r, false);
+    int idle = hub_connect(&r);
     for (int i = 0; i < N; i++) {
         fd[i] = hub_connect(&r);
         hub_post(fd[i], TEXT, "", "{\"prompt\":\"one two\",\"max_tokens\":100}");
@@ -471,7 +475,8 @@ static void drains(void **state)
     while (unfinished(&r, 0) + unfinished(&r, 1) < N)
         hub_nap_ms(1);
     assert_int_equal(unfinished(&r, 1), N / 2);
-    sv_serve_stop(r.s);
+    hub_drain(&r, idle);
+    hub_let(&r, HUB_ALL);
     for (int i = 0; i < N; i++) {
         answer_init(&a);
         answer_read(fd[i], &a);
@@ -480,6 +485,7 @@ static void drains(void **state)
         answer_fini(&a);
         close(fd[i]);
     }
+    close(idle);
     hub_wait(&r);
     hub_close(&r);
     assert_int_equal(r.rc, SV_OK);
