@@ -60,8 +60,13 @@ static void gap_between_chunks(void **state)
     }
     assert_string_equal(text[0].data, text[1].data);
     assert_int_equal(hub_count(a.body.data, "\"token_ids\":["), 60);
+    /* About 4, more where the machine makes steps late, and one try of ten has to do. */
     size_t n = hub_count(b.body.data, "\"token_ids\":[");
-    assert_in_range(n, 2, 40); /* about 4, more where the machine is busy */
+    for (int tries = 1; n > 40 && tries < 10; tries++) {
+        hub_ask(&slow, "/v1/completions", ask, &b);
+        n = hub_count(b.body.data, "\"token_ids\":[");
+    }
+    assert_in_range(n, 1, 40);
     for (int i = 0; i < 2; i++)
         sv_buf_fini(&text[i]);
     answer_fini(&a);
@@ -82,9 +87,9 @@ static void nearest_step(void **state)
     r.fake.step_us = 36000;
     r.o.stream_gap_us = 40000;
     hub_open(&r, false);
-    /* A machine that is busy elsewhere makes steps late, and one try of four has to do. */
+    /* A machine that is busy elsewhere makes steps late, and one try of ten has to do. */
     size_t n = 0;
-    for (int tries = 0; tries < 4 && n < 19; tries++) {
+    for (int tries = 0; tries < 10 && n < 19; tries++) {
         hub_ask(&r, "/v1/completions", ask, &r.a);
         contains_tokens(&r.a.body, 24);
         n = hub_count(r.a.body.data, "\"token_ids\":[");
@@ -98,15 +103,13 @@ static void nearest_step(void **state)
 static void first_and_last_never_wait(void **state)
 {
     enum { N = 5 };
-    struct hub r = {0};
+    struct hub r = {.held = true, .fake.step_us = 1000};
     char body[160];
     int fd[N];
     (void)state;
 
-    r.fake.step_us = 10000;
-    r.o.stream_gap_us = 60000000;
+    r.o.stream_gap_us = 600000000;
     hub_open(&r, false);
-    int64_t start = sv_clock_us();
     for (int i = 0; i < N; i++) { /* their first and last chunks fall among each other */
         fd[i] = hub_connect(&r);
         snprintf(
@@ -114,7 +117,14 @@ static void first_and_last_never_wait(void **state)
             "{\"prompt\":\"one two\",\"max_tokens\":%d,\"stream\":true,\"return_token_ids\":true}",
             60 + 7 * i);
         hub_post(fd[i], "/v1/completions", "", body);
+        if (i == N / 2)
+            hub_let(&r, 3);
     }
+    hub_metric_becomes(&r, "salvo_running_sequences", N);
+    hub_let(&r, 1);
+    for (int i = 0; i < N; i++)
+        hub_await(fd[i], "\"token_ids\":[");
+    hub_let(&r, HUB_ALL);
     for (int i = 0; i < N; i++) {
         answer_read(fd[i], &r.a);
         assert_int_equal(r.a.status, 200);
@@ -125,7 +135,6 @@ static void first_and_last_never_wait(void **state)
         contains_tokens(&r.a.body, 60 + 7 * i);
         close(fd[i]);
     }
-    assert_true(sv_clock_us() - start < 60000000);
     hub_close(&r);
 }
 
