@@ -69,7 +69,7 @@ static void streams_go_on(void **state)
     int stream = open_stream(&r), asking = hub_connect(&r);
     for (size_t i = 0; i < sizeof asks / sizeof asks[0]; i++) {
         long_body(&body, 5 * MIB, asks[i].before, asks[i].after);
-        /* A busy machine stops all threads now and then: one of four tries must succeed.
+        /* A busy machine stops all threads now and then: one of ten tries must succeed.
          * Read on the loop's thread the silence is all of the time. */
         for (int n = 0;; n++) {
             most = hub_silence(stream, asking, &body, asks[i].path, &r.a, &took);
@@ -78,7 +78,7 @@ static void streams_go_on(void **state)
                           asks[i].path, body.len, (long long)took / 1000, (double)most / 1e3);
             if (most < 20000 || most < took / 3)
                 break;
-            assert_true(n < 3);
+            assert_true(n < 9);
         }
         sv_buf_fini(&body);
     }

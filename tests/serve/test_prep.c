@@ -72,7 +72,7 @@ static void wait_for(struct sv_prep *p, int n)
 {
     while (desk.n_done < n) {
         struct pollfd f = {.fd = sv_prep_fd(p), .events = POLLIN};
-        assert_int_equal(poll(&f, 1, 20000), 1);
+        assert_int_equal(poll(&f, 1, 60000), 1);
         sv_prep_collect(p);
     }
 }
