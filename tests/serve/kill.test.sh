@@ -4,8 +4,8 @@
 # timeout: 120
 . tests/serve/lib.sh
 need curl openssl perl
-# 64 long answers, a few at a time: none of the clients here sees their end
-endless='{"prompt":"def add(a, b):","n":64,"max_tokens":1900,"ignore_eos":true,"stream":true}'
+# 128 long answers, a few at a time: none of the clients here sees their end
+endless='{"prompt":"def add(a, b):","n":128,"max_tokens":1900,"ignore_eos":true,"stream":true}'
 
 # a client that is killed
 serve -b 4 --log-json
@@ -77,7 +77,7 @@ start_unix() {
     "$salvo" serve -m "$demo/target" --unix "$tmp/sock" 2>"$tmp/unix.log" &
     server=$!
     servers+=("$server")
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         [ "$(curl -s --unix-socket "$tmp/sock" http://x/health)" = '{"status":"ok"}' ] && return
         sleep 0.1
     done
@@ -94,21 +94,27 @@ stop
 equal "$?" 0
 [ -e "$tmp/sock" ] && fail 'the socket file is left'
 
-# A signal ends a server whose model is still loaded: here it measures steps of 512 sequences, which takes seconds.
-"$salvo" serve -m "$demo/target" -d "$demo/draft" -b 512 -c 256 --unix "$tmp/slow.sock" 2>"$tmp/slow.log" &
-server=$!
-servers+=("$server")
-for _ in $(seq 100); do
-    [ "$(curl -s --unix-socket "$tmp/slow.sock" -o /dev/null -w '%{http_code}' http://x/health)" = 503 ] && break
-    sleep 0.1
+# A signal ends a server whose model is still loaded: here it measures steps of 512 sequences, which takes seconds. A busy
+# machine may stop either for as long, and one try of ten has to do.
+for try in $(seq 10); do
+    "$salvo" serve -m "$demo/target" -d "$demo/draft" -b 512 -c 256 --unix "$tmp/slow.sock" 2>"$tmp/slow.log" &
+    server=$!
+    servers+=("$server")
+    for _ in $(seq 600); do
+        [ "$(curl -s --unix-socket "$tmp/slow.sock" -o /dev/null -w '%{http_code}' http://x/health)" = 503 ] && break
+        grep -q ' ready ' "$tmp/slow.log" && break
+        sleep 0.1
+    done
+    begun=$(date +%s%N)
+    stop
+    equal "$?" 0
+    took=$((($(date +%s%N) - begun) / 1000000))
+    [ -e "$tmp/slow.sock" ] && fail 'the socket file is left'
+    holds "$(cat "$tmp/slow.log")" stopped
+    grep -q ' ready ' "$tmp/slow.log" || [ $took -ge 2000 ] || break
 done
-begun=$(date +%s%N)
-stop
-equal "$?" 0
-[ $((($(date +%s%N) - begun) / 1000000)) -lt 2000 ] || fail 'it waited for the model'
-[ -e "$tmp/slow.sock" ] && fail 'the socket file is left'
-holds "$(cat "$tmp/slow.log")" stopped
 grep -q ' ready ' "$tmp/slow.log" && fail 'the model was there already'
+[ $took -lt 2000 ] || fail 'it waited for the model'
 
 # What does not open says so at once, in one line, and nothing listens before.
 refused() {
