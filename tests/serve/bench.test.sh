@@ -82,14 +82,14 @@ perl -MIO::Socket::INET -e '
         else { push @all, $c; }
     }' >"$tmp/port" 2>"$tmp/keys" &
 silent=$!
-for _ in $(seq 200); do [ -s "$tmp/port" ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ -s "$tmp/port" ] && break; sleep 0.05; done
 "${SALVO_BENCH:-build/salvo-bench}" serve --url "http://127.0.0.1:$(cat "$tmp/port")" --model m --prompts "$tmp/three" -c 1 \
     --api-key "$(printf '%02000d' 0)" >"$tmp/out" 2>"$tmp/err" &
 pid=$!
-for _ in $(seq 200); do [ "$(wc -l <"$tmp/keys")" -ge 2 ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ "$(wc -l <"$tmp/keys")" -ge 2 ] && break; sleep 0.05; done
 equal "$(head -n 2 "$tmp/keys" | tr '\n' ' ')" '2000 2000 '
 kill -INT $pid
-for _ in $(seq 200); do kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+for _ in $(seq 1200); do kill -0 $pid 2>/dev/null || break; sleep 0.05; done
 kill -9 $pid 2>/dev/null
 code=0
 wait $pid || code=$?

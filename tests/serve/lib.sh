@@ -42,13 +42,13 @@ serve() {
     server=$!
     servers+=("$server")
     local i
-    for i in $(seq 300); do
+    for i in $(seq 600); do
         grep -q ' ready \|"event":"ready"' "$log" && break
         kill -0 "$server" 2>/dev/null || break
         sleep 0.1
     done
     url=$(grep -o 'https\?://[][0-9.:]*' "$log" | head -n 1)
-    [ "$i" != 300 ] && kill -0 "$server" 2>/dev/null || { cat "$log"; fail "the server did not start"; finish; }
+    [ "$i" != 600 ] && kill -0 "$server" 2>/dev/null || { cat "$log"; fail "the server did not start"; finish; }
 }
 # stop: SIGTERM, and the exit code.
 stop() {
@@ -80,11 +80,11 @@ metric() {
     curl -s -m 20 "$@" "$url/metrics" | awk -v n="$name" '$1 == n { print $2 }'
 }
 
-# What has to come is waited for, half a minute at most.
+# What has to come is waited for, a minute at most.
 # degrades: waits until /health says that a replica has failed; sets $body.
 degrades() {
     local i
-    for i in $(seq 100); do
+    for i in $(seq 600); do
         get /health
         [[ $body == *degraded* ]] && return
         sleep 0.1
@@ -95,7 +95,7 @@ degrades() {
 becomes() {
     local name=$1 want=$2 i
     shift 2
-    for i in $(seq 300); do
+    for i in $(seq 600); do
         [ "$(metric "$name" "$@")" = "$want" ] && return
         sleep 0.1
     done
@@ -104,7 +104,7 @@ becomes() {
 # await TEXT: the log has these words.
 await() {
     local i
-    for i in $(seq 300); do
+    for i in $(seq 600); do
         grep -q "$1" "$log" && return
         sleep 0.1
     done
@@ -113,7 +113,7 @@ await() {
 # filled FILE: there is something in it.
 filled() {
     local i
-    for i in $(seq 600); do
+    for i in $(seq 1200); do
         [ -s "$1" ] && return
         sleep 0.05
     done

@@ -58,7 +58,7 @@ post /v1/completions '{"prompt":"a","max_tokens":2}' -H 'X-Api-Key: secret'
 equal "$status" 200
 exec 9>&-
 wait "$client"
-for _ in $(seq 50); do
+for _ in $(seq 600); do
     [ "$(rss)" -lt $((idle + 100)) ] && break
     sleep 0.1
 done
