@@ -133,7 +133,7 @@ process() {
     done
 }
 
-serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 3
+serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 10
 placed 'process 3: replica 0, rank 3' ', shared memory'
 equal "$(ask)" "$drafting"
 get /health
@@ -154,14 +154,14 @@ equal "$status" 200
 kill -STOP "$third"
 post /v1/completions '{"prompt":"def add(a, b):","max_tokens":100,"ignore_eos":true}'
 [ "$status" = 200 ] && fail "an answer without rank 3: $body"
-holds "$body" 'no answer from rank 3 for 3000 ms'
+holds "$body" 'no answer from rank 3 for 10000 ms'
 get /health
 equal "$status" 503
 holds "$body" 'no answer from rank 3'
 kill -CONT "$third"
 kill -TERM "$server"
 wait "$server" 2>/dev/null
-for _ in $(seq 100); do
+for _ in $(seq 600); do
     kill -0 "$third" 2>/dev/null || break
     sleep 0.1
 done
@@ -202,13 +202,13 @@ fi
 
 # Ranks on two hosts: one on the other host is stopped, then, in another run, the first one there is killed.
 printf '#!/bin/bash\nexec %s 3 %s %q "$@" : -n 2 env %s %q "$@"\n' "$run" "$recovers" "$program" $played "$program" >"$tmp/ranks"
-serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 2
+serve -b 2 --tp 5 -t 5 -w 0 --device-timeout 10
 equal "$(ask)" "$drafting"
 fourth=$(process 4)
 kill -STOP "$fourth"
 post /v1/completions '{"prompt":"def add(a, b):","max_tokens":100,"ignore_eos":true}'
 [ "$status" = 200 ] && fail "an answer without rank 4: $body"
-holds "$body" 'no answer from rank 4 for 2000 ms'
+holds "$body" 'no answer from rank 4 for 10000 ms'
 get /health
 equal "$status" 503
 kill -CONT "$fourth"
@@ -242,7 +242,7 @@ serve -t 4 -b 4 --tp 2 --dp 2
 equal "$(three)" "$one"
 stop
 salvo=$tmp/replicas
-serve -t 4 -b 4 --tp 2 --dp 2 --device-timeout 5
+serve -t 4 -b 4 --tp 2 --dp 2 --device-timeout 10
 placed 'process 3: replica 1, rank 1' ', shared memory'
 equal "$(three)" "$one"
 [ "$(metric 'salvo_prefix_queries_total{replica="1"}')" -gt 0 ] || fail 'replica 1 had nothing to do'
@@ -282,7 +282,7 @@ for pid in $rest; do
     kill -0 "$pid" 2>/dev/null && fail "process $pid is still there"
 done
 # one that is stopped, and an end with all processes there
-serve -t 4 -b 4 --tp 2 --dp 2 --device-timeout 2
+serve -t 4 -b 4 --tp 2 --dp 2 --device-timeout 10
 kill -STOP "$(process 2)"
 degrades
 holds "$body" '"replica":1,"status":"failed"'
