@@ -103,9 +103,9 @@ if command -v tmux >/dev/null; then
     screen() {
         $tmux capture-pane -p -S -2000
     }
-    # until_so CONDITION...: whether the condition came true within half a minute.
+    # until_so CONDITION...: whether the condition came true within a minute.
     until_so() {
-        for _ in $(seq 400); do
+        for _ in $(seq 1200); do
             "$@" && return
             sleep 0.05
         done
@@ -133,10 +133,10 @@ if command -v tmux >/dev/null; then
         rm -f "$tmp/code"
         # Ctrl-C reaches the shell around the program too, which must outlive it.
         $tmux new-session -d -x 100 -y 50 "trap : INT
-            HOME=$tmp $salvo run -m $demo/target -n 0 --raw --ignore-eos -t 1; echo \$? >$tmp/code; sleep 60"
+            HOME=$tmp $salvo run -m $demo/target -n 0 --raw --ignore-eos -t 1; echo \$? >$tmp/code; sleep 1000"
         wait_for '>'
         $tmux send-keys 'def first(n):' Enter
-        for _ in $(seq 100); do # until the answer has begun, whatever it says
+        for _ in $(seq 1200); do # until the answer has begun, whatever it says
             [ "$(screen | grep -c .)" -gt 3 ] && break
             sleep 0.05
         done

@@ -125,18 +125,24 @@ at_once() {
         /"prefill_ms": ([\d.]+), "decode_ms": ([\d.]+)/ or die; $sum += $1 + $2;
         END { printf "%d\n", 100 * $sum / 1000 / ($wall + 0.01); }' "$err" "$tmp/out.jsonl"
 }
-n=$(at_once --batch 1)
-[ "$n" -le 101 ] || fail "--batch 1: $n % of the time"
-n=$(at_once --batch 6)
-[ "$n" -ge 300 ] && [ "$n" -le 601 ] || fail "--batch 6: $n % of the time"
-n=$(at_once)
+# Where a busy machine stops it counts as well, and one try of ten has to do.
+for try in $(seq 10); do
+    n=$(at_once --batch 1)
+    [ "$n" -le 101 ] || fail "--batch 1: $n % of the time"
+    six=$(at_once --batch 6)
+    [ "$six" -le 601 ] || fail "--batch 6: $six % of the time"
+    n=$(at_once)
+    # Eight begin at once; the ninth waits until one of them is done.
+    who=$(perl -ne '
+        ($queue, $decode) = /"queue_ms": ([\d.]+).*"decode_ms": ([\d.]+)/ or die;
+        $first //= $decode;
+        print "line $.: waits $queue ms, an answer takes $first\n" if $. <= 9 && ($. == 9) != ($queue > $first / 2);' \
+        "$tmp/out.jsonl")
+    [ "$six" -ge 300 ] && [ "$n" -ge 400 ] && [ -z "$who" ] && break
+done
+[ "$six" -ge 300 ] || fail "--batch 6: $six % of the time"
 [ "$n" -ge 400 ] || fail "--batch 8, the default: $n % of the time"
-# Eight begin at once; the ninth waits until one of them is done.
-perl -ne '
-    ($queue, $decode) = /"queue_ms": ([\d.]+).*"decode_ms": ([\d.]+)/ or die;
-    $first //= $decode;
-    die "line $.: waits $queue ms, an answer takes $first\n" if $. <= 9 && ($. == 9) != ($queue > $first / 2);' \
-    "$tmp/out.jsonl" || fail "who waits"
+equal "$who" ''
 
 # ---- accept lengths add up to the tokens after the first
 
