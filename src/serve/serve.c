@@ -34,15 +34,16 @@
 
 static void check_drained(struct sv_serve *s)
 {
-    int64_t over = sv_clock_us() - s->drain_us - (int64_t)s->o.drain_seconds * 1000000;
+    const int64_t now = sv_clock_us();
 
     if (!s->drain_us)
         return; /* the state does not tell: the device may fail meanwhile */
-    if (over > 0 && s->calls && !s->drain_over) {
-        s->drain_over = true;
+    if (!s->drain_over_us && now - s->drain_us > (int64_t)s->o.drain_seconds * 1000000) {
+        s->drain_over_us = now;
         sv_call_cancel_all(s); /* clients get an error */
     }
-    if (over > 2000000 || (!s->calls && !sv_http_n_open(s->http)))
+    if ((s->drain_over_us && now - s->drain_over_us > 2000000) ||
+        (!s->calls && !sv_http_n_open(s->http)))
         event_base_loopbreak(s->base);
 }
 

@@ -490,7 +490,7 @@ static void go_on(struct sv_call *c, int rc, struct sv_api_err *e)
         return;
     }
     sv_log_unknown(c->s, c->request_id, &c->ignored);
-    if (c->s->drain_over)
+    if (c->s->drain_over_us)
         rc = sv_api_fail(e, 503, NULL, "the server is shutting down");
     if (!rc && c->source.len)
         rc = sv_grammars_want(c->s, c, e);

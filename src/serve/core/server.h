@@ -73,6 +73,7 @@ struct sv_serve {
     int64_t step_us;                     /* average time between two events of a sequence */
     int64_t write_ns;                    /* average cost of a write to a stream */
     int64_t start_us, drain_us, created; /* created: Unix seconds */
+    int64_t drain_over_us;               /* when the time of the drain was found to be over; 0 */
     int stop_fd;
     atomic_int n_stops;
     struct event *on_mail, *on_prep, *on_stop, *on_tick;
@@ -81,7 +82,7 @@ struct sv_serve {
     int64_t watched_us;      /* when the model's files were checked last */
     struct sv_snapshot last; /* at the last log line with figures */
     int64_t last_us, last_tokens;
-    bool idle_said, drain_over;
+    bool idle_said;
 };
 
 /* For ids and default seeds, not for secrets. */
