@@ -161,7 +161,7 @@ let end;
 for (let i = 0; ; i++) {
   end = await metrics();
   if (!end.salvo_running_sequences && !end.salvo_waiting_sequences && !end.salvo_cache_pages_used) break;
-  assert.ok(i < 200, `left: ${end.salvo_running_sequences} running, ${end.salvo_cache_pages_used} pages`);
+  assert.ok(i < 1200, `left: ${end.salvo_running_sequences} running, ${end.salvo_cache_pages_used} pages`);
   await new Promise((r) => setTimeout(r, 50));
 }
 const late = resident();

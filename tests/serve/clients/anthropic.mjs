@@ -135,7 +135,12 @@ const endless = { ...base, max_tokens: 1500, ignore_eos: true, temperature: 1 };
 const aborted = client.messages.stream(endless);
 aborted.on("text", () => aborted.abort());
 await assert.rejects(aborted.finalMessage(), Anthropic.APIUserAbortError);
-const controller = new AbortController();
-setTimeout(() => controller.abort(), 20);
-await assert.rejects(client.messages.create(endless, { signal: controller.signal }), Anthropic.APIUserAbortError);
+// Where this process is late the answer comes first, and one try of ten has to do.
+for (let i = 0, given = true; given; i++) {
+  const controller = new AbortController();
+  setTimeout(() => controller.abort(), 20);
+  const answer = client.messages.create(endless, { signal: controller.signal });
+  given = await answer.catch((e) => assert.ok(e instanceof Anthropic.APIUserAbortError));
+  assert.ok(!given || i < 9, "no answer was aborted");
+}
 console.log("anthropic: all as it should be");

@@ -8,7 +8,7 @@ const [url, keyedUrl, key, picture] = process.argv.slice(2);
 const front = await proxy(url);
 const keyed = await proxy(keyedUrl);
 const { browser, page } = await open({ width: 1280, height: 800 });
-page.setDefaultTimeout(20000);
+page.setDefaultTimeout(60000);
 let ended = 0; // answers so far, as the page counts them
 
 const until = (f, arg) => page.waitForFunction(f, arg);
