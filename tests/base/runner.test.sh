@@ -43,7 +43,7 @@ run() {
 }
 # The process is no more, or at most waits for somebody to notice its end.
 gone() {
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
+    for _ in $(seq 300); do
         case $(cut -d' ' -f3 "/proc/$(cat "$1")/stat" 2>/dev/null) in '' | Z | X) return ;; esac
         sleep 0.1
     done
