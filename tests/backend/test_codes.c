@@ -15,6 +15,7 @@
 #include "backend/cpu/codes.h"
 #include "backend/cpu/vec.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- parts */
@@ -283,6 +284,48 @@ static void packed_codes_expand_to_the_values(void **state)
         }
 }
 
+/* ---------------------------------------------------------------- values */
+
+static void random_bytes(const struct fenced *to, struct sv_rng *rng)
+{
+    const uint8_t *end = to->base + to->mapped - (to->mapped ? sysconf(_SC_PAGESIZE) : 0);
+    for (uint8_t *p = to->p; p < end; p++)
+        *p = (uint8_t)(sv_rng_next(rng) >> 23);
+}
+
+/* Any bytes as codes and scales: infinities, NaN, denormal and huge numbers. */
+static void avx2_gives_the_values_of_any_bytes(void **state)
+{
+    enum { ROWS = 64, COLS = 256 };
+    static const float factors[] = {0.0137f, 1e30f, 0x1p-130f, 0, INFINITY};
+    static float values[ROWS * COLS];
+    static uint16_t got[ROWS * COLS], want[ROWS * COLS];
+    (void)state;
+    if (!sv_cpu_has_isa(SV_ISA_AVX2)) {
+        fprintf(stderr, "NOT TESTED: this machine lacks AVX2\n");
+        return;
+    }
+#ifndef SV_NO_AVX2
+    struct sv_rng rng = {3};
+    for (int i = 0; i < N_FORMS * 5; i++) {
+        const struct form *f = &forms[i / 5];
+        struct matrix m;
+        matrix_open(&m, f, ROWS, COLS, 4);
+        m.q.global = factors[i % 5];
+        random_bytes(&m.data, &rng);
+        random_bytes(&m.scales, &rng);
+        sv_quant_expand(&m.q, 0, ROWS, SV_BF16, want, values);
+        sv_quant_expand_avx2(&m.q, 0, ROWS, SV_BF16, got, values);
+        for (int at = 0; at < ROWS * COLS; at++) {
+            const float a = sv_bf16_to_f32(got[at]), b = sv_bf16_to_f32(want[at]);
+            if (!(a == b || (isnan(a) && isnan(b))))
+                fail_msg("%s: value %d is %04x, not %04x", f->name, at, got[at], want[at]);
+        }
+        matrix_close(&m);
+    }
+#endif
+}
+
 /* ---------------------------------------------------------------- memory */
 
 static void weights_take_what_the_file_takes(void **state)
@@ -355,5 +398,6 @@ SV_TEST_MAIN(cmocka_unit_test(parts_have_the_values_of_the_whole),
              cmocka_unit_test(products_in_plain_c), cmocka_unit_test(products_with_avx2),
              cmocka_unit_test(products_with_avx512), cmocka_unit_test(products_with_avx512_in_bf16),
              cmocka_unit_test(products_with_amx),
+             cmocka_unit_test(avx2_gives_the_values_of_any_bytes),
              cmocka_unit_test(weights_take_what_the_file_takes),
              cmocka_unit_test(survives_no_memory))

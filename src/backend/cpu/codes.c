@@ -443,6 +443,10 @@ void sv_gemm_codes(const struct sv_gemm_span *s)
     const size_t row_bytes = (size_t)s->call->k * sv_dtype_bytes(as);
     struct sv_gemm_item item = *s->item;
     struct sv_gemm_span one = *s;
+#ifndef SV_NO_AVX2
+    if (item.kern == sv_gemm_kern_avx2(as, true) && sv_gemm_codes_few_avx2(s))
+        return;
+#endif
     one.item = &item;
     item.codes = NULL;
     for (int32_t n0 = s->n0; n0 < s->n1; n0 += UNIT) {

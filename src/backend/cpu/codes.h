@@ -94,5 +94,8 @@ void sv_codes_expand_avx512(const struct sv_codes *c, const uint8_t *unit, void 
 /* A whole span with at most so many rows of input, codes by pairs. */
 #define SV_CODES_FEW 8
 void sv_gemm_codes_few(const struct sv_gemm_span *s);
+/* gemm_codes_avx2.c: a whole span of codes in place; false: such codes, or so many rows of input,
+ * are expanded first. */
+bool sv_gemm_codes_few_avx2(const struct sv_gemm_span *s);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * simd_avx2.h - the vector operations of the kernel templates with AVX2, FMA and F16C: eight lanes.
  *
- * Included by vec_avx2.c only; operations are documented in simd_plain.h. Must not: be reached on a
- * machine without these sets.
+ * Included by vec_avx2.c and gemm_codes_avx2.c only; operations are documented in simd_plain.h.
+ * Must not: be reached on a machine without these sets.
  */
 #ifndef SV_SIMD_AVX2_H
 #define SV_SIMD_AVX2_H
