@@ -1,11 +1,11 @@
 /*
  * quant_rows.h - template: the values of rows of weights in fewer bits, for every packing.
  *
- * Included by quant.c (plain C, the reference), cpu/gemm_codes_avx2.c and cpu/quant_avx512.c, whose
- * compiler flags let the loops below become vectors; QUANT_EXPAND names the function. Must not:
- * allocate, check outside bytes (load does), read beyond a block, round more often than
- * docs/formats.md says, or contract a product and a subtraction (the build forbids it; both orders
- * give the same bits, as the products are exact).
+ * Included by quant.c (plain C, the reference) and cpu/gemm_codes_avx2.c, whose compiler flags let
+ * the loops below become longer vectors; QUANT_EXPAND names the function. Must not: allocate, check
+ * outside bytes (load does), read beyond a block, round more often than docs/formats.md says, or
+ * contract a product and a subtraction (the build forbids it; both orders give the same bits, as
+ * the products are exact).
  */
 #include "backend/quant_gguf.h"
 

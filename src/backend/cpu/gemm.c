@@ -122,8 +122,6 @@ static void set_codes(struct sv_cpu_gemm *g, const struct sv_cpu *cpu)
         g->expand = sv_quant_expand_avx2;
 #endif
 #ifndef SV_NO_AVX512
-    if (cpu->isa >= SV_ISA_AVX512)
-        g->expand = sv_quant_expand_avx512;
     if (g->packs)
         g->codes = SV_WCOMP_PAIRS;
 #endif

@@ -162,8 +162,8 @@ static inline size_t sv_gemm_unit_elements(int32_t k)
     return (size_t)((k + 1) / 2) * 2 * SV_GEMM_UNIT;
 }
 
-/* quant_*.c: sv_quant_expand for a level. */
-sv_quant_expand_fn sv_quant_expand_avx2, sv_quant_expand_avx512;
+/* gemm_codes_avx2.c: sv_quant_expand for AVX2 and what has it. */
+sv_quant_expand_fn sv_quant_expand_avx2;
 /* SV_GEMM_X_ROUND for every level. */
 void sv_gemm_pack_round(const struct sv_gemm_call *c, void *xp, int i, int n);
 /* SV_GEMM_X_TILES for both levels that have bf16 products. */
