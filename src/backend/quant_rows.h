@@ -88,7 +88,7 @@ static void rows_of_words(const struct sv_quant *q, int32_t row, float *out)
     const bool four = q->code == SV_CODE_INT4;
     const int32_t per_word = four ? 8 : 4, middle = four ? 8 : 128;
     const int32_t groups = (int32_t)ceil_div(q->cols, q->block_cols);
-    const uint32_t *in = (const uint32_t *)q->data + row * ceil_div(q->cols, per_word);
+    const uint8_t *in = (const uint8_t *)q->data + row * ceil_div(q->cols, per_word) * 4;
     for (int32_t k = 0, end; k < q->cols; k = end) { /* columns of one group, or one column */
         const int32_t g = group_of(q, k);
         int32_t zero = middle;
@@ -99,12 +99,13 @@ static void rows_of_words(const struct sv_quant *q, int32_t row, float *out)
         }
         const float scale = scale_at(q, (int64_t)row * groups + g);
         end = q->g_idx ? k + 1 : q->cols - k < q->block_cols ? q->cols : k + q->block_cols;
-        if (four)
-            for (int32_t i = k; i < end; i++)
-                out[i] = (float)(nibble(in, i) - zero) * scale;
-        else
-            for (int32_t i = k; i < end; i++)
-                out[i] = (float)(octet(in, i) - zero) * scale;
+        const int32_t pairs = four && k % 2 == 0 ? (end - k) / 2 : 0;
+        for (int32_t i = 0; i < pairs; i++) {
+            out[k + 2 * i] = (float)((in[k / 2 + i] & 15) - zero) * scale;
+            out[k + 2 * i + 1] = (float)((in[k / 2 + i] >> 4) - zero) * scale;
+        }
+        for (int32_t i = k + 2 * pairs; i < end; i++)
+            out[i] = (float)((four ? nibble(in, i) : in[i]) - zero) * scale;
     }
 }
 
