@@ -166,11 +166,21 @@ INLINE void set_e2m1(struct row *r)
               _mm256_castps_si256(_mm256_setr_ps(2, 3, 4, 6, -2, -3, -4, -6)));
 }
 
-/* Sixteen bf16 numbers, paired. */
+/* Sixteen bf16 numbers, paired. Operators, so that the compiler sees that narrow() undoes it. */
 INLINE void widen(vi words, vf v[2])
 {
-    v[0] = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
-    v[1] = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(-0x10000)));
+    v[0] = (vf)((__v8su)words << 16);
+    v[1] = (vf)((__v8su)words & 0xffff0000u);
+}
+
+/* In order. */
+INLINE vi narrow(const vf v[2])
+{
+    const vi words = (vi)((__v8su)v[0] >> 16 | (__v8su)v[1]);
+    return _mm256_permute4x64_epi64(
+        _mm256_shuffle_epi8(
+            words, both(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15))),
+        0xd8);
 }
 
 INLINE void look_up(const struct row *r, vi codes, vf v[4])
@@ -533,12 +543,8 @@ INLINE void expand_row(const enum sv_quant_code code, const struct sv_quant *q, 
         for (; k < end; k += STEP) {
             vf v[4];
             values(code, q, &r, k, g, v);
-            for (int i = 0; i < 4; i += 2) {
-                const vi a = _mm256_srli_epi32(_mm256_castps_si256(v[i]), 16),
-                         b = _mm256_srli_epi32(_mm256_castps_si256(v[i + 1]), 16);
-                _mm256_storeu_si256((vi *)(void *)(out + k + 8 * i),
-                                    _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
-            }
+            _mm256_storeu_si256((vi *)(void *)(out + k), narrow(v));
+            _mm256_storeu_si256((vi *)(void *)(out + k + 16), narrow(v + 2));
         }
     }
 }
