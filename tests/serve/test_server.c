@@ -700,14 +700,14 @@ static bool late_drain(void)
     hub_post(fd, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":4000}");
     hub_metric_becomes(&r, "salvo_running_sequences", 1);
     sv_serve_stop(r.s);
+    sv_thread_join(r.thread);
+    sv_serve_close(r.s);
     answer_read(fd, &a);
     const bool told = a.status;
     if (told) {
         assert_int_equal(a.status, 503);
         contains(&a.body, "shutting down");
     }
-    sv_thread_join(r.thread);
-    sv_serve_close(r.s);
     close(fd);
     answer_fini(&a);
     return told;
