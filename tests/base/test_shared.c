@@ -100,8 +100,8 @@ static void ends(void **state)
     int64_t begin = sv_clock_us();
     assert_int_equal(sv_count_wait(&c, 1, NULL, 0, 20000), SV_WAIT_TIMEOUT);
     assert_true(sv_clock_us() - begin >= 20000);
-    for (int tries = 1;;
-         tries++) { /* a busy machine may stop either thread: one of ten has to do */
+    /* A busy machine may stop either thread: one try of ten has to do. */
+    for (int tries = 1;; tries++) {
         begin = sv_clock_us();
         stop = 0;
         assert_int_equal(sv_thread_start(&thread, stop_later, &stop, NULL), SV_OK);

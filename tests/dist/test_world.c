@@ -168,8 +168,7 @@ static void reads_no_more(void **state)
         assert_int_equal(run(4, 400000, &err), SV_EDEVICE);
         if (strstr(err.msg, "rank 2 does not read its messages"))
             break;
-        /* A busy machine may stop the thread of another rank for as long: one try of ten has to do.
-         */
+        /* A busy machine may stop another rank's thread for as long: one try of ten has to do. */
         assert_non_null(strstr(err.msg, " does not read its messages"));
         assert_true(tries < 10);
     }
@@ -255,8 +254,8 @@ static void stopped_while_it_opens(void **state)
     int tries = 1;
     (void)state;
     assert_true(is_killed(false));
-    while (
-        is_killed(true)) /* its heart may be stopped by a busy machine: one try of ten has to do */
+    /* Its beats may stop with a busy machine: one try of ten has to do. */
+    while (is_killed(true))
         assert_true(++tries <= 10);
 }
 

@@ -176,12 +176,13 @@ grep -qx "salvo: error: a model file was truncated while mapped: $weights" "$log
 mkdir "$tmp/cut"
 cp -r "$demo/target" "$tmp/cut"
 mkfifo "$tmp/lines"
-"$salvo" generate -m "$tmp/cut/target" --isa plain --in "$tmp/lines" --out /dev/null -q 2>"$tmp/said" &
+"$salvo" generate -m "$tmp/cut/target" --isa plain --in "$tmp/lines" --out "$tmp/answers" -q 2>"$tmp/said" &
 server=$!
 exec 5>"$tmp/lines"
-sleep 1
-truncate -s 1000 "$tmp/cut/target/model.safetensors"
 echo '{"id":1,"prompt":"def","max_tokens":4}' >&5
+filled "$tmp/answers"
+truncate -s 1000 "$tmp/cut/target/model.safetensors"
+echo '{"id":2,"prompt":"def","max_tokens":4}' >&5
 ended 20
 exec 5>&-
 equal "$code" 1
