@@ -120,6 +120,7 @@ static inline float sv_e8m0_to_f32(uint8_t code)
     return v.f;
 }
 
-extern const float sv_e2m1[16]; /* what the codes of e2m1 are worth */
+/* What the codes of e2m1 and IQ4_NL are worth. */
+extern const float sv_e2m1[16], sv_iq4_nl[16];
 
 #endif

@@ -31,12 +31,10 @@ static void q8_0(const uint8_t *p, float *out)
 
 static void iq4_nl(const uint8_t *p, float *out)
 {
-    static const float table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                    1,    13,   25,  38,  53,  69,  89,  113};
     const float d = f16_at(p);
     for (int i = 0; i < 16; i++) {
-        out[i] = d * table[p[2 + i] & 15];
-        out[i + 16] = d * table[p[2 + i] >> 4];
+        out[i] = d * sv_iq4_nl[p[2 + i] & 15];
+        out[i + 16] = d * sv_iq4_nl[p[2 + i] >> 4];
     }
 }
 

@@ -103,12 +103,10 @@ static void set_kind(struct sv_codes *c)
 
 static void set_table(struct sv_codes *c)
 {
-    static const float iq4_nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                     1,    13,   25,  38,  53,  69,  89,  113};
     const enum sv_quant_code code = c->q.code;
     const bool e2m1 = code == SV_CODE_MXFP4 || code == SV_CODE_GG_MXFP4 || code == SV_CODE_NVFP4;
     for (int i = 0; i < 16; i++)
-        c->table[i] = e2m1 ? sv_e2m1[i] : code == SV_CODE_IQ4_NL ? iq4_nl[i] : (float)i;
+        c->table[i] = e2m1 ? sv_e2m1[i] : code == SV_CODE_IQ4_NL ? sv_iq4_nl[i] : (float)i;
 }
 
 static int32_t group_of(const struct sv_quant *q)

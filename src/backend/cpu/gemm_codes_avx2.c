@@ -16,7 +16,7 @@
 static sv_quant_expand_fn expand_any;
 #include "backend/quant_rows.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#define MUST_INLINE static inline __attribute__((always_inline))
 
 /* Columns that become values at a time, weight rows of a tile, most rows of input. */
 enum { STEP = 32, TILE = 4, FEW = 2 };
@@ -36,21 +36,21 @@ struct row {
 
 /* 0, NaN, or within 2^-110 and 2^112: adds 1.5 * 2^16 times the power of two, a number whose last
  * bit is a bf16 mantissa's, and subtracts it. */
-INLINE vf round_fast(vf v)
+MUST_INLINE vf round_fast(vf v)
 {
     const vf magic = v_set1(0x1.8p16f),
              power = _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(-0x800000)));
     return _mm256_fnmadd_ps(power, magic, v_fma(power, magic, v));
 }
 
-INLINE vf round_any(vf v)
+MUST_INLINE vf round_any(vf v)
 {
     uint16_t half[SIMD_W];
     v_store_bf16(half, v);
     return v_load_bf16(half);
 }
 
-INLINE void round_all(vf *v, const int n, bool fits)
+MUST_INLINE void round_all(vf *v, const int n, bool fits)
 {
     if (__builtin_expect(fits, 1)) {
 #pragma GCC unroll 4
@@ -64,7 +64,7 @@ INLINE void round_all(vf *v, const int n, bool fits)
 }
 
 /* Whether products of codes with it are: 2^-100 to 2^100. */
-INLINE bool fits(float scale)
+MUST_INLINE bool fits(float scale)
 {
     union {
         float f;
@@ -73,7 +73,7 @@ INLINE bool fits(float scale)
     return (v.u >> 23 & 255) - 27 < 200;
 }
 
-INLINE float finite_half(const uint8_t *p, bool *fits)
+MUST_INLINE float finite_half(const uint8_t *p, bool *fits)
 {
     *fits &= (p[1] & 0x7c) != 0x7c;
     return _cvtsh_ss((uint16_t)(p[0] | p[1] << 8));
@@ -81,42 +81,42 @@ INLINE float finite_half(const uint8_t *p, bool *fits)
 
 /* ---------------------------------------------------------------- bytes */
 
-INLINE vi both(__m128i half)
+MUST_INLINE vi both(__m128i half)
 {
     return _mm256_broadcastsi128_si256(half);
 }
 
-INLINE vi load_twice(const uint8_t *p)
+MUST_INLINE vi load_twice(const uint8_t *p)
 {
     return both(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
-INLINE vi load_32(const uint8_t *p)
+MUST_INLINE vi load_32(const uint8_t *p)
 {
     return _mm256_loadu_si256((const vi *)(const void *)p);
 }
 
-INLINE vi bits_of(vi bytes, int from, int mask)
+MUST_INLINE vi bits_of(vi bytes, int from, int mask)
 {
     return _mm256_and_si256(_mm256_srl_epi16(bytes, _mm_cvtsi32_si128(from)),
                             _mm256_set1_epi8((char)mask));
 }
 
 /* Of 32: fours of bytes, even ones in the lower half. */
-INLINE vi by_fours(vi bytes)
+MUST_INLINE vi by_fours(vi bytes)
 {
     return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
 }
 
 /* 0, 8, 1, 9, 2, 10, 3, 11, 16, 24, 17 ... in the lower half, 4, 12, 5 ... in the upper one. */
-INLINE vi paired(vi bytes)
+MUST_INLINE vi paired(vi bytes)
 {
     return _mm256_shuffle_epi8(
         by_fours(bytes), both(_mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15)));
 }
 
 /* 32 codes of 4 bits, paired: two neighbours a byte, or the first sixteen in the low bits. */
-INLINE vi neighbours(const uint8_t *p)
+MUST_INLINE vi neighbours(const uint8_t *p)
 {
     const vi b = _mm256_shuffle_epi8(load_twice(p),
                                      _mm256_setr_epi64x(0x0501050104000400, 0x0d090d090c080c08,
@@ -124,7 +124,7 @@ INLINE vi neighbours(const uint8_t *p)
     return bits_of(_mm256_blend_epi16(b, _mm256_srli_epi16(b, 4), 0xaa), 0, 15);
 }
 
-INLINE vi halves(const uint8_t *p)
+MUST_INLINE vi halves(const uint8_t *p)
 {
     const vi b = _mm256_shuffle_epi8(load_twice(p),
                                      _mm256_setr_epi64x(0x0b030a0209010800, 0x0b030a0209010800,
@@ -135,7 +135,7 @@ INLINE vi halves(const uint8_t *p)
 /* ---------------------------------------------------------------- tables */
 
 /* v0: values of codes 0 to 3 and 8 to 11, v1: of the others; all are bf16 numbers. */
-INLINE void set_table(struct row *r, vi v0, vi v1)
+MUST_INLINE void set_table(struct row *r, vi v0, vi v1)
 {
     const vi bytes = _mm256_shuffle_epi8(
         _mm256_or_si256(_mm256_srli_epi32(v0, 16), v1),
@@ -145,7 +145,7 @@ INLINE void set_table(struct row *r, vi v0, vi v1)
 }
 
 /* Of v * a - b, rounded. */
-INLINE void set_rounded(struct row *r, vf v0, vf v1, float a, float b)
+MUST_INLINE void set_rounded(struct row *r, vf v0, vf v1, float a, float b)
 {
     vf v[2] = {_mm256_fmsub_ps(v0, v_set1(a), v_set1(b)),
                _mm256_fmsub_ps(v1, v_set1(a), v_set1(b))};
@@ -154,27 +154,33 @@ INLINE void set_rounded(struct row *r, vf v0, vf v1, float a, float b)
 }
 
 /* Of (code - zero) * a - b, rounded. */
-INLINE void set_linear(struct row *r, float zero, float a, float b)
+MUST_INLINE void set_linear(struct row *r, float zero, float a, float b)
 {
     set_rounded(r, v_sub(_mm256_setr_ps(0, 1, 2, 3, 8, 9, 10, 11), v_set1(zero)),
                 v_sub(_mm256_setr_ps(4, 5, 6, 7, 12, 13, 14, 15), v_set1(zero)), a, b);
 }
 
-INLINE void set_e2m1(struct row *r)
+/* Values of codes from `first` on, in the order of set_table. */
+MUST_INLINE vf quarters(const float values[16], int first)
 {
-    set_table(r, _mm256_castps_si256(_mm256_setr_ps(0, 0.5f, 1, 1.5f, 0, -0.5f, -1, -1.5f)),
-              _mm256_castps_si256(_mm256_setr_ps(2, 3, 4, 6, -2, -3, -4, -6)));
+    return _mm256_set_m128(_mm_loadu_ps(values + 8 + first), _mm_loadu_ps(values + first));
+}
+
+MUST_INLINE void set_e2m1(struct row *r)
+{
+    set_table(r, _mm256_castps_si256(quarters(sv_e2m1, 0)),
+              _mm256_castps_si256(quarters(sv_e2m1, 4)));
 }
 
 /* Sixteen bf16 numbers, paired. Operators, so that the compiler sees that narrow() undoes it. */
-INLINE void widen(vi words, vf v[2])
+MUST_INLINE void widen(vi words, vf v[2])
 {
     v[0] = (vf)((__v8su)words << 16);
     v[1] = (vf)((__v8su)words & 0xffff0000u);
 }
 
 /* In order. */
-INLINE vi narrow(const vf v[2])
+MUST_INLINE vi narrow(const vf v[2])
 {
     const vi words = (vi)((__v8su)v[0] >> 16 | (__v8su)v[1]);
     return _mm256_permute4x64_epi64(
@@ -183,7 +189,7 @@ INLINE vi narrow(const vf v[2])
         0xd8);
 }
 
-INLINE void look_up(const struct row *r, vi codes, vf v[4])
+MUST_INLINE void look_up(const struct row *r, vi codes, vf v[4])
 {
     const vi lo = _mm256_shuffle_epi8(r->lo, codes), hi = _mm256_shuffle_epi8(r->hi, codes);
     widen(_mm256_unpacklo_epi8(lo, hi), v);
@@ -192,7 +198,7 @@ INLINE void look_up(const struct row *r, vi codes, vf v[4])
 
 /* e4m3: values of the mantissas of normal codes, less the exponent, which is added to the bf16
  * numbers' own, and from 8 on of subnormal codes. */
-INLINE void set_f8(struct row *r, float scale)
+MUST_INLINE void set_f8(struct row *r, float scale)
 {
     const vf a = v_set1(scale);
     const vi one = _mm256_setr_epi32(1 << 23, 1 << 23, 1 << 23, 1 << 23, 0, 0, 0, 0);
@@ -209,7 +215,7 @@ INLINE void set_f8(struct row *r, float scale)
 #define ONES 0x0101010101010101u
 
 /* Any scale. */
-INLINE vf f8_value(const uint8_t *p, float scale)
+MUST_INLINE vf f8_value(const uint8_t *p, float scale)
 {
     const vi seven_bits = _mm256_set1_epi32(0x7f),
              code = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)),
@@ -217,7 +223,7 @@ INLINE vf f8_value(const uint8_t *p, float scale)
     return round_any(v_mul(_mm256_or_ps(v_load_f8(p), _mm256_castsi256_ps(nan)), v_set1(scale)));
 }
 
-INLINE void look_up_f8(const struct row *r, const uint8_t *p, vf v[4])
+MUST_INLINE void look_up_f8(const struct row *r, const uint8_t *p, vf v[4])
 {
     if (!__builtin_expect(r->fits, 1)) {
 #pragma GCC unroll 4
@@ -247,14 +253,14 @@ INLINE void look_up_f8(const struct row *r, const uint8_t *p, vf v[4])
 
 /* ---------------------------------------------------------------- numbers */
 
-INLINE vf numbers(const void *p, const bool is_signed)
+MUST_INLINE vf numbers(const void *p, const bool is_signed)
 {
     const __m128i b = _mm_loadl_epi64(p);
     return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(b) : _mm256_cvtepu8_epi32(b));
 }
 
 /* Scales and minima of a block of Q4_K or Q5_K. */
-INLINE void set_k(struct row *r, const uint8_t *p)
+MUST_INLINE void set_k(struct row *r, const uint8_t *p)
 {
     uint32_t w[3], scale[2], min[2];
     memcpy(w, p + 4, sizeof w);
@@ -266,7 +272,7 @@ INLINE void set_k(struct row *r, const uint8_t *p)
     v_store(r->minima, v_mul(v_set1(finite_half(p + 2, &r->fits)), numbers(min, false)));
 }
 
-INLINE void set_q6_k(struct row *r, const uint8_t *p)
+MUST_INLINE void set_q6_k(struct row *r, const uint8_t *p)
 {
     const vf d = v_set1(finite_half(p + 208, &r->fits));
 #pragma GCC unroll 2
@@ -277,7 +283,7 @@ INLINE void set_q6_k(struct row *r, const uint8_t *p)
 }
 
 /* Group j of 32 of a block of Q5_K or Q6_K: code * scale - minimum. */
-INLINE void k_values(const struct row *r, const bool six, const uint8_t *p, int j, vf v[4])
+MUST_INLINE void k_values(const struct row *r, const bool six, const uint8_t *p, int j, vf v[4])
 {
     const vi low = load_32(six ? p + j / 4 * 64 + j % 2 * 32 : p + 48 + j / 2 * 32),
              high = load_32(six ? p + 128 + j / 4 * 32 : p + 16),
@@ -294,7 +300,7 @@ INLINE void k_values(const struct row *r, const bool six, const uint8_t *p, int 
     }
 }
 
-INLINE void scaled(vf v[4], float a0, float a1)
+MUST_INLINE void scaled(vf v[4], float a0, float a1)
 {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)
@@ -304,7 +310,7 @@ INLINE void scaled(vf v[4], float a0, float a1)
 /* ---------------------------------------------------------------- formats */
 
 /* Bytes of 256 columns. */
-INLINE size_t bytes_of(const enum sv_quant_code code)
+MUST_INLINE size_t bytes_of(const enum sv_quant_code code)
 {
     switch (code) {
     case SV_CODE_F8:
@@ -328,18 +334,18 @@ INLINE size_t bytes_of(const enum sv_quant_code code)
     }
 }
 
-INLINE bool is_k(const enum sv_quant_code code)
+MUST_INLINE bool is_k(const enum sv_quant_code code)
 {
     return code >= SV_CODE_Q4_K && code <= SV_CODE_Q6_K;
 }
 
 /* Columns of a block. */
-INLINE int32_t block_of(const enum sv_quant_code code, const struct sv_quant *q)
+MUST_INLINE int32_t block_of(const enum sv_quant_code code, const struct sv_quant *q)
 {
     return is_k(code) ? 256 : code == SV_CODE_NVFP4 || code > SV_CODE_INT8 ? STEP : q->block_cols;
 }
 
-INLINE int32_t block_end(const enum sv_quant_code code, const struct sv_quant *q, int32_t k)
+MUST_INLINE int32_t block_end(const enum sv_quant_code code, const struct sv_quant *q, int32_t k)
 {
     const int32_t n = block_of(code, q);
     return q->cols - k < n ? q->cols : k + n;
@@ -352,8 +358,8 @@ static bool is_fast(const struct sv_quant *q)
     return q->cols % STEP == 0 && !q->g_idx && !columns && (block % STEP == 0 || block >= q->cols);
 }
 
-INLINE void open_row(const enum sv_quant_code code, const struct sv_quant *q, int32_t row,
-                     struct row *r)
+MUST_INLINE void open_row(const enum sv_quant_code code, const struct sv_quant *q, int32_t row,
+                          struct row *r)
 {
     const int64_t at = (int64_t)row * (q->step ? q->step : 1);
     const int32_t per_word = code == SV_CODE_INT8 ? 4 : 8;
@@ -370,8 +376,8 @@ INLINE void open_row(const enum sv_quant_code code, const struct sv_quant *q, in
 }
 
 /* Block g of columns; above: the row before, or NULL. */
-INLINE void open_block(const enum sv_quant_code code, const struct sv_quant *q, int32_t g,
-                       const struct row *above, struct row *r)
+MUST_INLINE void open_block(const enum sv_quant_code code, const struct sv_quant *q, int32_t g,
+                            const struct row *above, struct row *r)
 {
     const uint8_t *p = r->code + (size_t)g * bytes_of(code) * (size_t)block_of(code, q) / 256,
                   *s = q->scales;
@@ -398,9 +404,7 @@ INLINE void open_block(const enum sv_quant_code code, const struct sv_quant *q, 
         set_linear(r, 8, finite_half(p, &r->fits), 0);
         return;
     case SV_CODE_IQ4_NL:
-        set_rounded(r, _mm256_setr_ps(-127, -104, -83, -65, 1, 13, 25, 38),
-                    _mm256_setr_ps(-49, -35, -22, -10, 53, 69, 89, 113), finite_half(p, &r->fits),
-                    0);
+        set_rounded(r, quarters(sv_iq4_nl, 0), quarters(sv_iq4_nl, 4), finite_half(p, &r->fits), 0);
         return;
     case SV_CODE_Q8_0:
         a[0] = finite_half(p, &r->fits);
@@ -425,8 +429,8 @@ INLINE void open_block(const enum sv_quant_code code, const struct sv_quant *q, 
 }
 
 /* The values of STEP columns from k on, of block g. */
-INLINE void values(const enum sv_quant_code code, const struct sv_quant *q, struct row *r,
-                   int32_t k, int32_t g, vf v[4])
+MUST_INLINE void values(const enum sv_quant_code code, const struct sv_quant *q, struct row *r,
+                        int32_t k, int32_t g, vf v[4])
 {
     const uint8_t *p = r->code + (size_t)(is_k(code) ? 256 * g : k) * bytes_of(code) / 256;
     const float *a = r->scales;
@@ -478,8 +482,8 @@ INLINE void values(const enum sv_quant_code code, const struct sv_quant *q, stru
 /* ---------------------------------------------------------------- products and values */
 
 /* out[i * nx + j] = w[n + i] . x[j]; what is behind the last row repeats it. */
-INLINE void tile(const enum sv_quant_code code, const int nx, const struct sv_gemm_span *s,
-                 int32_t n, float *out)
+MUST_INLINE void tile(const enum sv_quant_code code, const int nx, const struct sv_gemm_span *s,
+                      int32_t n, float *out)
 {
     const struct sv_quant *q = &s->item->codes->q;
     const size_t row_bytes = (size_t)q->cols * bytes_of(code) / 256;
@@ -519,7 +523,7 @@ INLINE void tile(const enum sv_quant_code code, const int nx, const struct sv_ge
         out[i] = v_hsum(sum[i]);
 }
 
-INLINE void run_few(const enum sv_quant_code code, const struct sv_gemm_span *s)
+MUST_INLINE void run_few(const enum sv_quant_code code, const struct sv_gemm_span *s)
 {
     const int nm = s->call->m1 - s->call->m0;
     float out[TILE * FEW];
@@ -532,8 +536,8 @@ INLINE void run_few(const enum sv_quant_code code, const struct sv_gemm_span *s)
     }
 }
 
-INLINE void expand_row(const enum sv_quant_code code, const struct sv_quant *q, int32_t row,
-                       uint16_t *out)
+MUST_INLINE void expand_row(const enum sv_quant_code code, const struct sv_quant *q, int32_t row,
+                            uint16_t *out)
 {
     struct row r;
     open_row(code, q, row, &r);
