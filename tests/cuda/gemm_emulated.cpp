@@ -2,9 +2,9 @@
  * gemm_emulated.cpp - the portable matrix products run on a CPU by tests/cuda/emulated, as waves of
  * 32 (mma.sync) or, with SV_EMULATED_WAVE64, of 64 (MFMA): within rounding of plain sums, a row's
  * bits the same alone and in company, and nothing written behind the result. Codes give the bits of
- * the packed matrix of their values.
+ * the packed matrix of their values, one row of them by the kernel for one row too.
  */
-#include "backend/cuda/gemm.h"
+#include "backend/cuda/gemm_one.h"
 #include "drawn_codes.h"
 
 #include <random>
@@ -23,6 +23,17 @@ namespace
 {
 enum { UNITS = 12, MOST = 128 };
 std::mt19937 rng(1);
+int n_one; /* products by the kernel for one row */
+/* As gemm.cu does; waves of 64 have no such kernel. */
+bool run_one(sv_cuda *cu, const uint16_t *x, int32_t k, const sv_gemm_args *a)
+{
+#ifndef SV_EMULATED_WAVE64
+    if (a->n_rows == 1 && (a->codes == 4 ? sv_gemm_one4_portable(cu, x, k, a)
+                                         : a->codes == 8 && sv_gemm_one_portable(cu, x, k, a)))
+        return ++n_one;
+#endif
+    return false;
+}
 uint16_t some(void)
 {
     return __float2bfloat16_rn(std::normal_distribution<float>()(rng)).x;
@@ -84,7 +95,12 @@ struct product {
         cu.gemm = &g;
         cu.n_sms = UNITS / GPU_BLOCKS;
         g.posted = posted.data();
+        cu.smem_block = (EMU_SHARED_KIB - 1) * 1024;
         sv_gemm_portable_open(&cu, NULL);
+#ifndef SV_EMULATED_WAVE64
+        sv_gemm_one_portable_open(&cu, NULL);
+        sv_gemm_one4_portable_open(&cu, NULL);
+#endif
     }
 
     /* Rows row0 to row0 + n - 1 into y, MOST rows of ldy floats or bf16; from codes, or packed. */
@@ -119,7 +135,9 @@ struct product {
         a.pieces = pieces.data();
         a.arrived = arrived.data();
         a.best = best.data();
-        sv_gemm_portable(&cu, x.data() + (size_t)row0 * k, k, k, &a);
+        const uint16_t *from = x.data() + (size_t)row0 * k;
+        if (!run_one(&cu, from, k, &a))
+            sv_gemm_portable(&cu, from, k, k, &a);
         if (mode == SV_GEMM_ARGMAX) { /* as head.cu does */
             const int lines = sv_split_grid(&a.split, UNITS) * 4;
             for (int32_t r = 0; r < n; r++) {
@@ -247,6 +265,6 @@ int main(int, char **)
     const bool bad = check_codes() || check(SV_GEMM_ACT, 512, {192, 64, 64}) || check(SV_GEMM_ACT, 1280, {200}) ||
                      check(SV_GEMM_F32, 456, {136}) /* the last tile has eight columns */ ||
                      check(SV_GEMM_GATED, 512, {160, 160}) || check(SV_GEMM_ARGMAX, 320, {500});
-    printf("waves of %d: %s\n", (int)GPU_WAVE, bad ? "FAILED" : "passed");
+    printf("waves of %d, %d products of one row by itself: %s\n", (int)GPU_WAVE, n_one, bad ? "FAILED" : "passed");
     return bad;
 }

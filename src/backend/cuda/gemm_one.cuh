@@ -59,20 +59,6 @@ struct one_ring {
     uint64_t once;
 };
 
-/* n: BYTES, or 0: zeros, of which nothing is read. */
-template <int BYTES>
-static __device__ __forceinline__ void one_copy(uint32_t to, const void *from, int n, uint64_t once)
-{
-    if (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
-                     "l"(from), "r"(n), "l"(once)
-                     : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 4, %2, %3;" ::"r"(to),
-                     "l"(from), "r"(n), "l"(once)
-                     : "memory");
-}
-
 /* Asks for two tiles, as far as there are, or for nothing. */
 static __device__ __forceinline__ void one_fill(struct one_ring &r)
 {
@@ -81,18 +67,18 @@ static __device__ __forceinline__ void one_fill(struct one_ring &r)
     for (int j = 0; j < 2; j++)
 #pragma unroll
         for (int b = 0; b < WORDS_AT; b += 512)
-            one_copy<16>(r.fill + lane * 16 + j * STRIP_BYTES + b, r.from + j * W_BYTES + b,
-                         j < r.left ? 16 : 0, r.once);
+            gpu_copy_once<16>(r.fill + lane * 16 + j * STRIP_BYTES + b, r.from + j * W_BYTES + b,
+                              j < r.left, r.once);
     if (upper < 2)
-        one_copy<4>(r.fill + lane * 4 + WORDS_AT + upper * WORDS_AT, r.words,
-                    (int)upper < r.left ? 4 : 0, r.once);
+        gpu_copy_once<4>(r.fill + lane * 4 + WORDS_AT + upper * WORDS_AT, r.words,
+                         (int)upper < r.left, r.once);
     r.left -= 2;
     r.from += 2 * W_BYTES;
     r.words += 2 * W_BYTES;
     r.fill += ONE_TWO;
     if (r.fill == r.end)
         r.fill = r.first;
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    gpu_copy_commit();
 }
 
 /* A warp's own ring among those that begin at `rings`, still empty. */
@@ -107,7 +93,7 @@ static __device__ __forceinline__ struct one_ring one_ring_of(const struct one_c
     r.left = c.n;
     r.from = c.from + lane * 16;
     r.words = c.from + WORDS_AT + lane * 4 + lane / ONE_WORDS * (W_BYTES - ONE_WORDS * 4);
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(r.once));
+    r.once = gpu_stream_policy();
     return r;
 }
 
@@ -165,7 +151,7 @@ static __device__ __forceinline__ void one_tile(float (&acc)[4], const struct co
 template <int AHEAD>
 static __device__ __forceinline__ void one_take(struct coded (&to)[2], uint32_t at)
 {
-    asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD) : "memory");
+    gpu_copy_wait<AHEAD>(AHEAD, 0);
     __syncwarp();
     to[0] = fetch(at);
     to[1] = fetch(at + STRIP_BYTES);

@@ -9,10 +9,7 @@
  */
 #include "backend/cuda/gemm_one.cuh"
 
-enum {
-    ONE_WARPS = 16,
-    ONE_STATIC = SV_GEMM_CODES == 4 ? 5120 : 1024 /* shared memory beside, with tables */
-};
+enum { ONE_WARPS = 16, TABLE_BYTES = SV_GEMM_CODES == 4 ? NVFP4_TABLES * 1024 : 0 };
 
 /* How a launch shares out strips of 16 weight rows: evenly, at most so many to a thread block, each
  * to so many warps; gated, of gate and of up. pieces: the most that a strip is cut into. */
@@ -78,13 +75,14 @@ static __global__ void __launch_bounds__(ONE_WARPS * 32, 1)
     one_kernel(const __nv_bfloat16 *x, const __grid_constant__ struct one_plan p,
                const __grid_constant__ struct sv_gemm_args a)
 {
-    extern __shared__ __align__(1024) uint8_t smem_bytes[];
+    GPU_SHARED(shared);
     constexpr int RING = GATED ? ONE_GATED_RING : ONE_RING;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31, n_x = a.split.n_k * SV_TILE;
-    const uint32_t x_at = gpu_shared_at(smem_bytes);
+    const uint32_t x_at = gpu_shared_at(shared) + TABLE_BYTES;
     struct one_share s = share_of<GATED>(a, p);
     struct one_ring r = one_ring_of<RING>(s.c, x_at + n_x * 2);
-    float *const sums = (float *)(smem_bytes + n_x * 2 + (blockDim.x / 32) * RING * ONE_TWO);
+    float *const sums =
+        (float *)(shared + TABLE_BYTES + n_x * 2 + (blockDim.x / 32) * RING * ONE_TWO);
     struct expansion e = {};
     if (s.c.n) {
 #pragma unroll
@@ -93,9 +91,8 @@ static __global__ void __launch_bounds__(ONE_WARPS * 32, 1)
         e = expansion_of(*s.c.it, s.c.row0, a.split.n_k);
     }
 #if SV_GEMM_CODES == 4
-    __shared__ __align__(1024) uint32_t tables[NVFP4_TABLES][256];
-    nvfp4_tables(tables, a);
-    s.c.table = gpu_shared_at(tables[s.c.it - a.part]);
+    nvfp4_tables(*(uint32_t(*)[NVFP4_TABLES][256])(void *)shared, a);
+    s.c.table = gpu_shared_at(shared) + (uint32_t)(s.c.it - a.part) * 1024;
 #endif
     sv_pdl_launch();
     sv_pdl_wait();
@@ -144,19 +141,14 @@ static __global__ void __launch_bounds__(ONE_WARPS * 32, 1)
 
 /* ---------------------------------------------------------------- host */
 
-static int32_t room_of(const struct sv_cuda *cu)
-{
-    return (int32_t)cu->smem_block - ONE_STATIC;
-}
-
 int sv_gemm_one_portable_open(struct sv_cuda *cu, struct sv_err *err)
 {
     const void *fn[] = {(const void *)one_kernel<false>, (const void *)one_kernel<true>};
     int rc = SV_OK;
     for (int i = 0; i < 2 && !rc; i++)
-        rc = sv_cuda_try(
-            cudaFuncSetAttribute(fn[i], cudaFuncAttributeMaxDynamicSharedMemorySize, room_of(cu)),
-            err, "shared memory of a matrix product");
+        rc = sv_cuda_try(cudaFuncSetAttribute(fn[i], cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              (int)cu->smem_block),
+                         err, "shared memory of a matrix product");
     return rc;
 }
 
@@ -176,12 +168,12 @@ bool sv_gemm_one_portable(struct sv_cuda *cu, const void *x, int32_t k,
     while (p.ways < p.pieces && p.strips * both * (p.ways + 1) <= ONE_WARPS)
         p.ways++;
     const int32_t n_warps = p.strips * both * p.ways;
-    const size_t smem = (size_t)a->split.n_k * X_TILE_BYTES +
+    const size_t smem = TABLE_BYTES + (size_t)a->split.n_k * X_TILE_BYTES +
                         (size_t)n_warps * ONE_TWO * (gated ? ONE_GATED_RING : ONE_RING) +
                         (size_t)p.strips * (size_t)(both * p.pieces) * 16 * sizeof(float);
     /* Two thread blocks of one launch on a multiprocessor would keep all others waiting. */
-    const size_t alone = cu->smem_block / 2 + 1024 - ONE_STATIC;
-    if (smem > (size_t)room_of(cu))
+    const size_t alone = cu->smem_block / 2;
+    if (smem > cu->smem_block)
         return false;
     sv_cuda_launch_in_pass(cu, "a matrix product", gated ? one_kernel<true> : one_kernel<false>,
                            dim3((unsigned)n_blocks), dim3((unsigned)n_warps * 32),

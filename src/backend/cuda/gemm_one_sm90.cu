@@ -125,13 +125,13 @@ static __device__ __forceinline__ void packed_fill(struct one_ring &r)
     const uint32_t lane = threadIdx.x & 31;
 #pragma unroll
     for (int b = 0; b < PACKED_STRIP; b += 512)
-        one_copy<16>(r.fill + lane * 16 + b, r.from + b, r.left > 0 ? 16 : 0, r.once);
+        gpu_copy_once<16>(r.fill + lane * 16 + b, r.from + b, r.left > 0, r.once);
     r.left--;
     r.from += SV_TILE_BYTES;
     r.fill += PACKED_STRIP;
     if (r.fill == r.end)
         r.fill = r.first;
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    gpu_copy_commit();
 }
 
 static __device__ __forceinline__ struct one_ring packed_ring_of(const struct one_chain &c,
@@ -142,7 +142,7 @@ static __device__ __forceinline__ struct one_ring packed_ring_of(const struct on
     r.end = first + PACKED_RING * PACKED_STRIP;
     r.left = c.n;
     r.from = c.from + threadIdx.x % 32 * 16;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(r.once));
+    r.once = gpu_stream_policy();
 #pragma unroll
     for (int i = 0; i < PACKED_RING; i++)
         packed_fill(r);
@@ -162,7 +162,7 @@ static __device__ __forceinline__ void packed_sum(struct one_ring &r, const stru
 #pragma unroll 1
     for (int32_t i = 0; i < o.c.n; i++) {
         uint32_t w[4][4], x[2][4];
-        asm volatile("cp.async.wait_group %0;" ::"n"(PACKED_RING - 1) : "memory");
+        gpu_copy_wait<PACKED_RING - 1>(PACKED_RING - 1, 0);
         __syncwarp();
 #pragma unroll
         for (int step = 0; step < 4; step++)

@@ -113,6 +113,22 @@ static __device__ __forceinline__ void gpu_copy_stream(uint32_t to, const void *
                  : "memory");
 }
 
+/* 16 or 4 bytes; there: or zeros, and nothing is read. */
+template <int BYTES>
+static __device__ __forceinline__ void gpu_copy_once(uint32_t to, const void *from, bool there,
+                                                     uint64_t once)
+{
+    const int n = there ? BYTES : 0;
+    if (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
+                     "l"(from), "r"(n), "l"(once)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 4, %2, %3;" ::"r"(to),
+                     "l"(from), "r"(n), "l"(once)
+                     : "memory");
+}
+
 /* LINES: whole lines of 128 bytes come into L2. */
 template <bool LINES>
 static __device__ __forceinline__ void gpu_copy_16(uint32_t to, const void *from, bool there)

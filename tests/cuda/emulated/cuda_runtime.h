@@ -409,6 +409,8 @@ enum {
     cudaSuccess = 0,
     cudaLaunchAttributeProgrammaticStreamSerialization = 1,
     cudaFuncAttributeMaxDynamicSharedMemorySize = 2,
+    cudaFuncAttributePreferredSharedMemoryCarveout,
+    cudaSharedmemCarveoutMaxShared = 100,
     cudaLaunchAttributeClusterDimension = 3
 };
 struct cudaLaunchAttribute {
@@ -433,9 +435,10 @@ struct emu_room {
 };
 struct emu_room &emu_room_of(const void *kernel);
 extern bool emu_looks; /* launches are looked at and do not run */
-static inline cudaError_t cudaFuncSetAttribute(const void *kernel, int, int n_bytes)
+static inline cudaError_t cudaFuncSetAttribute(const void *kernel, int what, int n)
 {
-    emu_room_of(kernel).most = (size_t)n_bytes;
+    if (what == cudaFuncAttributeMaxDynamicSharedMemorySize)
+        emu_room_of(kernel).most = (size_t)n;
     return cudaSuccess;
 }
 bool emu_asks(const void *kernel, size_t n_bytes); /* whether it runs */

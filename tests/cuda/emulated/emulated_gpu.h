@@ -110,6 +110,12 @@ static inline void gpu_copy_stream(uint32_t to, const void *from, uint64_t)
     emu_copy_lane(to + (uint32_t)gpu_lane() * 16, from, 16, true);
 }
 
+template <int BYTES>
+static inline void gpu_copy_once(uint32_t to, const void *from, bool there, uint64_t)
+{
+    emu_copy_lane(to, from, BYTES, there);
+}
+
 /* How much a lane brings at a time. */
 #if defined(SV_EMULATED_WAVE64) && !defined(SV_EMULATED_GFX950)
 enum { EMU_COPY_BYTES = 4 };
@@ -255,6 +261,13 @@ static inline int gpu_b8_chunk(void)
     return gpu_lane() >> 3;
 }
 void gpu_load_a(uint32_t (&r)[4], uint32_t at);
+static inline void gpu_mma_16x8(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    const uint32_t b[4] = {b0, b1, 0, 0};
+    float both[8] = {d[0], d[1], d[2], d[3], 0, 0, 0, 0};
+    gpu_mma(both, a, b);
+    memcpy(d, both, 4 * sizeof *d);
+}
 template <int BYTES>
 static inline void gpu_load_t(uint32_t (&r)[4], uint32_t tile, uint32_t row, uint32_t col)
 {
