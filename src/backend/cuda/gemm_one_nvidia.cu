@@ -9,7 +9,11 @@
  */
 #include "backend/cuda/gemm_one.cuh"
 
-enum { ONE_WARPS = 16, TABLE_BYTES = SV_GEMM_CODES == 4 ? NVFP4_TABLES * 1024 : 0 };
+enum {
+    ONE_WARPS = 16,
+    TABLE_BYTES = SV_GEMM_CODES == 4 ? NVFP4_TABLES * 1024 : 0,
+    X_AHEAD = 8 /* loads of x that a thread has under way */
+};
 
 /* How a launch shares out strips of 16 weight rows: evenly, at most so many to a thread block, each
  * to so many warps; gated, of gate and of up. pieces: the most that a strip is cut into. */
@@ -77,7 +81,8 @@ static __global__ void __launch_bounds__(ONE_WARPS * 32, 1)
 {
     GPU_SHARED(shared);
     constexpr int RING = GATED ? ONE_GATED_RING : ONE_RING;
-    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31, n_x = a.split.n_k * SV_TILE;
+    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31, n_x = a.split.n_k * SV_TILE,
+                  step = blockDim.x * 8;
     const uint32_t x_at = gpu_shared_at(shared) + TABLE_BYTES;
     struct one_share s = share_of<GATED>(a, p);
     struct one_ring r = one_ring_of<RING>(s.c, x_at + n_x * 2);
@@ -94,18 +99,27 @@ static __global__ void __launch_bounds__(ONE_WARPS * 32, 1)
     nvfp4_tables(*(uint32_t(*)[NVFP4_TABLES][256])(void *)shared, a);
     s.c.table = gpu_shared_at(shared) + (uint32_t)(s.c.it - a.part) * 1024;
 #endif
+    int32_t end = 0; /* of the piece at hand */
+    const auto next = [&] { end = min(sv_split_start(&a.split, ++s.unit) - s.t0 - s.c.k0, s.c.n); };
+    next();
     sv_pdl_launch();
     sv_pdl_wait();
-    for (int32_t i = threadIdx.x * 8; i < n_x; i += blockDim.x * 8)
-        gpu_store16(x_at + i * 2,
-                    i < p.k ? __ldcg((const uint4 *)(x + i)) : make_uint4(0, 0, 0, 0));
+    for (int32_t from = threadIdx.x * 8; from < n_x; from += X_AHEAD * step) {
+        uint4 v[X_AHEAD];
+#pragma unroll
+        for (int j = 0; j < X_AHEAD; j++) {
+            const int32_t i = from + j * step;
+            v[j] = i < p.k ? __ldcg((const uint4 *)(x + i)) : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int j = 0; j < X_AHEAD; j++)
+            if (from + j * step < n_x)
+                gpu_store16(x_at + (from + j * step) * 2, v[j]);
+    }
     __syncthreads();
     if (s.c.n) {
         float acc[4] = {};
         float *to = sums + (s.strip * p.pieces + s.piece) * 16;
-        int32_t end = 0; /* of the piece at hand */
-        auto next = [&] { end = min(sv_split_start(&a.split, ++s.unit) - s.t0 - s.c.k0, s.c.n); };
-        next();
         FOR_CODE(e,
                  (one_sum<CODE, RING>(acc, r, s.c, x_at + s.c.k0 * X_TILE_BYTES, e, [&](int32_t i) {
                      if (i + 1 != end)

@@ -87,7 +87,8 @@ static SV_HD int32_t sv_split_unit(const struct sv_split *s, int32_t t)
         const int32_t r = t % s->n_k, first = t / s->n_k * 4;
         return r < 2 * lower ? first + r / lower : first + 2 + (r - 2 * lower) / upper;
     }
-    return (int32_t)((((int64_t)t + 1) * s->n_units - 1) / ((int64_t)s->n_blocks * s->n_k));
+    const int64_t at = ((int64_t)t + 1) * s->n_units - 1, all = (int64_t)s->n_blocks * s->n_k;
+    return at >> 32 ? (int32_t)(at / all) : (int32_t)((uint32_t)at / (uint32_t)all);
 }
 
 /* Units of whole blocks, equally many each, where that keeps nearly all of max_units busy; n_units
