@@ -35,11 +35,18 @@ static const struct {
     {"int4 f16", SV_CODES_I4_HALF, SV_U8, SV_F16, 64},
     {"mxfp4", SV_CODES_MX4, SV_U8, SV_U8, 64},
     {"nvfp4", SV_CODES_NV4, SV_U8, SV_F8, 64},
+    {"q8_0", SV_CODES_I8_TWO, SV_I8, SV_F16, 32}, /* and IQ4_NL */
+    {"q4_0", SV_CODES_I4_HALF_TWO, SV_U8, SV_F16, 32},
     {"q4_k", SV_CODES_K4, SV_U8, SV_I8, 32},
     {"q5_k", SV_CODES_K5, SV_I8, SV_I8, 32},
     {"q6_k", SV_CODES_K6, SV_I8, SV_I8, 16},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+static __device__ bool of_signed(enum sv_codes_code code)
+{
+    return code == SV_CODES_I8 || code == SV_CODES_I8_TWO;
+}
 
 /* Codes of nearly normal numbers, of 4 bits any, with scales that bring the largest to about scale.
  */
@@ -53,12 +60,12 @@ static __global__ void codes_kernel(uint8_t *tiles, size_t n_strips, uint64_t se
         uint8_t *strip = tiles + s * SV_CODES_STRIP_BYTES(bits);
         for (int i = threadIdx.x; i < n_bytes; i += blockDim.x) {
             const float v = random_at(seed, s * n_bytes + (size_t)i, 1.0f / 3.5f);
-            strip[i] = bits < 8              ? (uint8_t)mix(seed * 977 + s * n_bytes + (size_t)i)
-                       : code == SV_CODES_I8 ? (uint8_t)(128 + (int)(v * 127))
-                                             : sv_fp8_of(v * SV_FP8_MAX);
+            strip[i] = bits < 8          ? (uint8_t)mix(seed * 977 + s * n_bytes + (size_t)i)
+                       : of_signed(code) ? (uint8_t)(128 + (int)(v * 127))
+                                         : sv_fp8_of(v * SV_FP8_MAX);
         }
         if (threadIdx.x < 16) { /* rows have scales of their own */
-            const float most = code == SV_CODES_I8    ? 127
+            const float most = of_signed(code)        ? 127
                                : bits == 8            ? SV_FP8_MAX
                                : code >= SV_CODES_MX4 ? 6
                                                       : 8;
@@ -72,6 +79,9 @@ static __global__ void codes_kernel(uint8_t *tiles, size_t n_strips, uint64_t se
                 word = word >> 16 | zero;
             if (code == SV_CODES_I4_HALF)
                 word = __half_as_ushort(__float2half_rn(f)) | zero;
+            if (code == SV_CODES_I8_TWO || code == SV_CODES_I4_HALF_TWO)
+                word = __half_as_ushort(__float2half_rn(f)) |
+                       (uint32_t)__half_as_ushort(__float2half_rn(f * 0.7f)) << 16;
             if (code == SV_CODES_MX4) /* 2^-7 and 2^-6 */
                 word = (uint32_t)(127 - 7 + 126 - own % 2) << 7 |
                        (uint32_t)(127 - 6 + 126 - own % 3) << 23;
@@ -139,6 +149,10 @@ static uint16_t worth(enum sv_codes_code code, uint32_t c, uint32_t word, uint32
         return sv_f32_to_bf16(sv_f8_to_f32((uint8_t)c) * f);
     case SV_CODES_I8:
         return sv_f32_to_bf16((float)((int)c - 128) * f);
+    case SV_CODES_I8_TWO:
+        return sv_f32_to_bf16((float)((int)c - 128) * half_of(word >> 16 * (step / 2)));
+    case SV_CODES_I4_HALF_TWO:
+        return sv_f32_to_bf16((float)((int)c - 8) * half_of(word >> 16 * (step / 2)));
     case SV_CODES_I4:
         return sv_f32_to_bf16(((float)c - (high - 128)) * sv_bf16_to_f32((uint16_t)word));
     case SV_CODES_I4_HALF:
