@@ -1,7 +1,7 @@
 /*
  * join_need.h - what the tests of joins share: windows large enough for their rows, and waiting.
  *
- * Included by test_join.c and test_cross_join.c, which define _POSIX_C_SOURCE. Must not: know of
+ * Included by test_join.c and join_rig.h, behind _POSIX_C_SOURCE. Must not: know of
  * devices.
  */
 #ifndef SV_TESTS_JOIN_NEED_H

@@ -19,7 +19,7 @@
 
 /* More rows than a GPU has multiprocessors are sent ahead. */
 enum { ROWS = 300, D = 80, VOCAB = 301, ROUNDS = 12, BIG = 8, ON_ONE = 4 };
-enum { EXPERTS = 40, CHOSEN = 4 };
+enum { EXPERTS = 40, CHOSEN = 4, WIDE = 1024 };
 
 struct rig;
 struct rank {
@@ -30,7 +30,7 @@ struct rank {
     void *x, *part, *out;   /* device: (ROWS, D), (ROUNDS, 2, ROWS, D) twice */
     float *logits;          /* device: (2, ROWS, VOCAB) */
     int32_t *best, *index;  /* device: (ROUNDS, ROWS), (ROWS) */
-    struct sv_weight weight, head, router;
+    struct sv_weight weight, head, router, last[2];
     int32_t *zeros;                       /* device: (ROWS) */
     char *routes, *got_routes;            /* device: (ROUNDS) tables */
     struct sv_slice own_of[ROUNDS], *own; /* device: that of the round */
@@ -125,11 +125,15 @@ static size_t sizeof_routes(const struct rig *g)
 
 /* ---------------------------------------------------------------- devices */
 
+/* Whether weights of the rigs that follow are packed alone, or compressed as well. */
+static bool packed;
+
 static struct sv_dev_opts options(const struct rig *g, struct sv_ranks ranks)
 {
     return (struct sv_dev_opts){.backend = "cuda",
                                 .compute = g && g->bf16 ? SV_BF16 : SV_F32,
                                 .tuning.two_shots = g && g->two ? SV_TOGGLE_ON : SV_TOGGLE_OFF,
+                                .tuning.compress_weights = packed ? SV_TOGGLE_OFF : SV_TOGGLE_ON,
                                 .n_threads = 1,
                                 .ranks = ranks};
 }
@@ -169,7 +173,7 @@ static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool
     struct sv_dev_opts o = options(g, ranks);
     const struct sv_dev_limits lim = {.max_rows = ROWS,
                                       .max_logit_rows = ROWS,
-                                      .max_k = D,
+                                      .max_k = WIDE,
                                       .max_n = VOCAB,
                                       .max_heads = 1,
                                       .max_head_dim = 16,
@@ -198,6 +202,20 @@ static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool
     assert_int_equal(sv_dev_upload_weight(k->dev, &w, &k->weight, NULL), SV_OK);
     assert_int_equal(sv_dev_upload_weight(k->dev, &h, &k->head, NULL), SV_OK);
     assert_int_equal(sv_dev_upload_weight(k->dev, &router, &k->router, NULL), SV_OK);
+    /* Sums of two lengths, cut in four and in two; packed, the first is beside experts. */
+    for (int32_t i = 0; i < 2; i++) {
+        const int32_t cols = WIDE >> i;
+        float *x = floats((size_t)D * WIDE, 30 + (uint64_t)ranks.rank, g->bf16);
+        void *last = act_of(g, x, (size_t)D * cols);
+        const struct sv_weight from = {.role = i || !packed ? SV_ROLE_DOWN : SV_ROLE_O,
+                                       .fmt.elem = elem,
+                                       .rows = D,
+                                       .cols = cols,
+                                       .data = last};
+        assert_int_equal(sv_dev_upload_weight(k->dev, &from, &k->last[i], NULL), SV_OK);
+        free(last);
+        free(x);
+    }
     assert_int_equal(sv_dev_reserve(k->dev, &lim, NULL), SV_OK);
     for (int32_t i = 0; i < ROWS; i++) /* rows in reverse, and padding at the end */
         index[i] = i == g->n_rows - 1 && g->n_rows > 1 ? -1 : i < g->n_rows ? g->n_rows - 1 - i : 0;
@@ -293,6 +311,8 @@ static void close_rank(struct rank *k)
     sv_dev_free_weight(k->dev, &k->weight);
     sv_dev_free_weight(k->dev, &k->head);
     sv_dev_free_weight(k->dev, &k->router);
+    sv_dev_free_weight(k->dev, &k->last[0]);
+    sv_dev_free_weight(k->dev, &k->last[1]);
     sv_dev_close(k->dev);
     free(k->got_out);
     free(k->got_x);

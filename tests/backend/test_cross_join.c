@@ -2,8 +2,8 @@
  * test_cross_join.c - joins of ranks on GPUs, a thread for each rank: sums in rank order whoever is
  * late, in one shot or in two, in one kernel or in two, with a router behind them, the best token
  * and whole rows of logits of all parts, rows of logits that are dealt and what was made of them,
- * rows that one rank has, replayed as graphs too, and waits that end; all of it again on two hosts
- * that are played.
+ * rows that one rank has, parts that products send as they end, replayed as graphs too, and waits
+ * that end; all of it again on two hosts that are played.
  *
  * timeout: 120
  *
@@ -355,6 +355,114 @@ static void own_rows(void **state)
         }
 }
 
+/* ---------------------------------------------------------------- parts that products send */
+
+struct sender {
+    struct rank *k;
+    void *in;    /* device: (ROWS, WIDE) */
+    void *x;     /* host: the stream before a round */
+    bool pushes; /* the products of this round do */
+    bool graphs; /* the last rounds are replayed */
+    struct sv_thread *thread;
+};
+
+static void enqueue_products(void *user)
+{
+    const struct sender *s = user;
+    struct rank *k = s->k;
+    for (int32_t which = 0; which < 2; which++) {
+        const enum sv_join kind = which ? SV_JOIN_FFN : SV_JOIN_MIXER;
+        const struct sv_gemm_part part = {.w = k->last[which]};
+        sv_op_gemm(k->dev, &(struct sv_p_gemm){.n_rows = k->rig->n_rows,
+                                               .k = part.w.cols,
+                                               .n_parts = 1,
+                                               .x = s->in,
+                                               .ldx = WIDE,
+                                               .parts = &part,
+                                               .y = at(k, k->part, k->round, which),
+                                               .ldy = D,
+                                               .push = s->pushes ? kind : SV_JOIN_NONE});
+        sv_op_add_rms_norm(k->dev,
+                           &(struct sv_p_add_rms_norm){.n_rows = k->rig->n_rows,
+                                                       .d = D,
+                                                       .x = k->x,
+                                                       .delta = at(k, k->part, k->round, which),
+                                                       .weight = k->weight,
+                                                       .eps = 1e-6f,
+                                                       .out = at(k, k->out, k->round, which),
+                                                       .join = kind});
+    }
+}
+
+/* Rounds by turns with parts that the norm sends and that the product does; the last two are two
+ * graphs, which have run, been made and been replayed then. */
+static void *products_main(void *arg)
+{
+    struct sender *s = arg;
+    struct rank *k = s->k;
+    k->rc = sv_dev_sync(k->dev, &k->err);
+    for (int32_t i = 0; i < ROUNDS + 4 && !k->rc; i++) {
+        k->round = i < ROUNDS ? i : ROUNDS - 2 + i % 2;
+        s->pushes = i % 2;
+        sv_dev_upload(k->dev, k->x, s->x, (size_t)ROWS * D * 2);
+        sv_dev_upload(k->dev, at(k, k->out, k->round, 1), s->x, (size_t)ROWS * D * 2);
+        if (s->graphs && i >= ROUNDS - 2)
+            sv_dev_graph_run(k->dev, 11 + (uint64_t)s->pushes, enqueue_products, s);
+        else
+            enqueue_products(s);
+    }
+    k->rc |= sv_dev_sync(k->dev, &k->err);
+    return NULL;
+}
+
+static void run_products(int32_t n, int32_t n_rows, bool spread)
+{
+    struct sender s[BIG];
+    struct rig g;
+    rig_open(&g, n, n_rows, true, false, spread, 5000000);
+    for (int32_t r = 0; r < n; r++) {
+        float *in = floats((size_t)ROWS * WIDE, 50 + (uint64_t)r, true);
+        s[r] = (struct sender){.k = &g.rank[r],
+                               .in = put_act(&g, g.rank[r].dev, in, (size_t)ROWS * WIDE),
+                               .x = act_of(&g, g.x, (size_t)ROWS * D),
+                               .graphs = spread};
+        free(in);
+    }
+    for (int32_t r = 0; r < n; r++)
+        assert_int_equal(sv_thread_start(&s[r].thread, products_main, &s[r], NULL), SV_OK);
+    for (int32_t r = 0; r < n; r++)
+        sv_thread_join(s[r].thread);
+    for (int32_t r = 0; r < n; r++) {
+        struct rank *k = s[r].k, *one = &g.rank[0];
+        if (k->rc)
+            fail_msg("rank %d: %s", r, k->err.msg);
+        read_back(k);
+        for (int32_t round = 0; round < ROUNDS; round++)
+            for (int32_t which = 0; which < 2; which++)
+                if (memcmp(at(k, k->got_out, round, which), at(one, one->got_out, 0, which),
+                           (size_t)n_rows * D * 2))
+                    fail_msg("%d rows, %s, join %d, round %d of rank %d: other bits", n_rows,
+                             packed ? "packed" : "compressed", which, round, r);
+        sv_dev_free(k->dev, s[r].in);
+        free(s[r].x);
+    }
+    rig_close(&g);
+}
+
+static void products(void **state)
+{
+    static const int32_t rows[] = {1, 2, 16, 33, 128, ROWS};
+    const int32_t most = most_ranks(), gpus = n_gpus();
+    (void)state;
+    for (int32_t n = 2; n <= most; n++)
+        for (size_t i = 0; i < 12; i++) {
+            packed = i % 2;
+            if (n <= gpus || rows[i / 2] <= 16) /* as in sums, and these need clusters of two */
+                run_products(n, rows[i / 2], n <= gpus);
+        }
+    packed = false;
+}
+
 /* ---------------------------------------------------------------- rows that are dealt */
 
 enum { SLOTS = 6 };
@@ -597,6 +705,7 @@ static void hosts(void **state)
     run_all(rank_main, most_ranks(), ROUNDS);
     run_all(replay_main, most_ranks(), 1);
     own_rows(state);
+    products(state);
     dealt_rows(state);
     faults(state);
     passes(state);
@@ -604,5 +713,5 @@ static void hosts(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(sums), cmocka_unit_test(graphs), cmocka_unit_test(own_rows),
-             cmocka_unit_test(dealt_rows), cmocka_unit_test(faults), cmocka_unit_test(passes),
-             cmocka_unit_test(hosts))
+             cmocka_unit_test(products), cmocka_unit_test(dealt_rows), cmocka_unit_test(faults),
+             cmocka_unit_test(passes), cmocka_unit_test(hosts))

@@ -385,6 +385,15 @@ bool sv_gemm_is_co_resident(const struct sv_cuda *cu, const struct sv_weight *w,
            w->role >= SV_ROLE_Q && w->role <= SV_ROLE_O;
 }
 
+void sv_gemm_push(struct sv_cuda *cu, struct sv_gemm_args *a)
+{
+    const struct sv_gemm_item *it = &a->part[0];
+    /* Whole strips of 16 weight rows, of which each lane stores 16 bytes. */
+    a->sends = cu->peers && a->mode == SV_GEMM_ACT && a->n_parts == 1 && it->wide &&
+               it->n_out % 16 == 0 && a->ldy == it->n_out &&
+               sv_cuda_join_push(cu, a->next, a->n_rows, it->n_out, &a->push);
+}
+
 /* Parts of a product of this kind that tensor cores take; false: none. */
 static bool take_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, enum kind kind,
                        struct sv_gemm_args *a)
@@ -426,13 +435,17 @@ static bool run_both(struct sv_cuda *cu, const struct sv_p_gemm *p)
     return false;
 }
 
+/* Rows of x of one launch, in every kernel, whose part of a join may be sent as they end. More are
+ * sent by the norm that takes them: then bandwidth is all that counts. */
+enum { PUSHED_ROWS = 128 };
+
 /* Parts of a product in one launch: those of this kind. */
 static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, enum kind kind)
 {
     struct sv_gemm_args a;
     if (!take_parts(cu, p, kind, &a))
         return;
-    a.next = p->n_parts == 1 ? p->push : SV_JOIN_NONE;
+    a.next = p->n_parts == 1 && p->n_rows <= PUSHED_ROWS ? p->push : SV_JOIN_NONE;
     run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->y);
 }
 

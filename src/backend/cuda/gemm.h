@@ -14,6 +14,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/fp8.h"
 #include "backend/gpu/gpu.h"
+#include "backend/gpu/join.cuh"
 #include "backend/gpu/pack.cuh"
 #include "backend/gpu/split.cuh"
 
@@ -75,6 +76,7 @@ struct sv_gemm_args {
     int32_t codes;       /* bits as codes.cuh says, or 0; x in bf16 */
     int32_t co_resident; /* sm_90: see sv_gemm_is_co_resident */
     enum sv_join next;   /* the join whose part y is, which a kernel may send at once, or none */
+    int32_t sends;       /* y is sent to the other ranks as it is stored, where push says */
     int32_t x_stays; /* sm_90, whole products: x fits into L2 beside weights that leave it first */
     const float *x_scale; /* and x's scales; of groups (tiles, x_ld) */
     int32_t x_ld;
@@ -87,6 +89,7 @@ struct sv_gemm_args {
     uint64_t *best;    /* (SV_GEMM_BEST_SLOTS, SV_GEMM_BEST_ROWS) keys of the fused head */
     int32_t n_slots;   /* of these, that a launch of whole products has filled */
     struct sv_gemm_item part[SV_GEMM_MAX_PARTS];
+    struct sv_join_site push;
 #ifdef SV_GEMM_TRACE
     /* (thread blocks, SV_GEMM_MARKS) times; last, as not all objects are built with it */
     uint64_t *trace;
@@ -186,6 +189,8 @@ static inline void sv_gemm_lay_blocks(struct sv_gemm_args *a, int32_t block_rows
     }
 }
 
+/* ---- gemm.cu: sets sends and push, for the launch of a kernel that sends y where it says so */
+void sv_gemm_push(struct sv_cuda *cu, struct sv_gemm_args *a);
 /* ---- gemm_sm90.cu: blocks of 256 weight rows, for two thread blocks, or of 192, for one */
 enum { SV_SM90_BLOCK = 256, SV_SM90_TALL = 192 };
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err);
@@ -195,8 +200,7 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
  * device; false: nothing done. The same bits. */
 bool sv_gemm_sm90_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                          struct sv_gemm_args *a);
-/* Many rows, where it pays to give every sum to one thread block; false: nothing done. The same
- * bits. */
+/* Many rows, where every sum by one thread block pays; false: nothing done. The same bits. */
 bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                         struct sv_gemm_args *a);
 /* Describes x, of bf16 or bytes, to the copy engine; out: a CUtensorMap. A failure is latched. */
@@ -205,7 +209,7 @@ bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx,
 /* ---- gemm_beside_sm90.cu: few rows, co-resident, bits of sv_gemm_sm90; false: nothing done */
 int sv_gemm_beside_open(struct sv_err *err);
 bool sv_gemm_beside(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
-                    const struct sv_gemm_args *a);
+                    struct sv_gemm_args *a);
 /* ---- gemm_wcomp_sm90.cu: likewise, where all parts have compressed weights */
 int sv_gemm_wcomp_open(struct sv_cuda *cu, struct sv_err *err);
 int32_t sv_gemm_wcomp_rows(const struct sv_cuda *cu); /* how many are few */

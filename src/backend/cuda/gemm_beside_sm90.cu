@@ -26,8 +26,7 @@ struct plan {
     const __nv_bfloat16 *x;
     int64_t ldx;
     int32_t k, n_strips, strips;
-    bool two_and_two;         /* of four pieces */
-    struct sv_join_site push; /* n 0: none. Else y is this rank's part of it, and is sent, too */
+    bool two_and_two; /* of four pieces */
 };
 
 /* A warp's piece of a strip. */
@@ -153,8 +152,8 @@ static __device__ __forceinline__ void add_pieces(const struct sv_gemm_args &a,
             ((float *)a.y)[at] = v + bias;
         else if (there)
             ((__nv_bfloat16 *)a.y)[at] = __float2bfloat16_rn(v + bias);
-        if (p.push.n)
-            sv_join_push(p.push, there ? at / 8 : -1, __float2bfloat16_rn(v + bias));
+        if (a.sends)
+            sv_join_push(a.push, there ? at / 8 : -1, __float2bfloat16_rn(v + bias));
     }
 }
 
@@ -230,9 +229,9 @@ static int32_t most_pieces(const struct sv_split *s)
 }
 
 bool sv_gemm_beside(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
-                    const struct sv_gemm_args *a)
+                    struct sv_gemm_args *a)
 {
-    struct plan p = {(const __nv_bfloat16 *)x, ldx, k, 0, 0, false, {}};
+    struct plan p = {(const __nv_bfloat16 *)x, ldx, k, 0, 0, false};
     if (a->n_rows > MOST_ROWS || !a->co_resident || a->tall)
         return false;
     for (int32_t i = 0; i < a->n_parts; i++)
@@ -247,9 +246,7 @@ bool sv_gemm_beside(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
         i++;
     if (i == N_RINGS || n_warps > MOST_WARPS)
         return false;
-    if (!cu->peers || a->mode != SV_GEMM_ACT || a->n_parts != 1 || a->ldy != a->part[0].n_out ||
-        !sv_cuda_join_push(cu, a->next, a->n_rows, a->part[0].n_out, &p.push))
-        p.push.n = 0;
+    sv_gemm_push(cu, a);
     sv_cuda_launch_in_pass(cu, "a matrix product", rings[i].fn, dim3((unsigned)n_blocks),
                            dim3((unsigned)n_warps * 32), SMEM, p, *a);
     return true;

@@ -267,7 +267,7 @@ static __global__ void __launch_bounds__((WAY == GATED ? ONE_GATED_WARPS : ONE_W
         one_store(a, *o.c.it, o.c.row0 + lane,
                   one_pieces(packed_sums + lane, 16, p.packed_pieces, p.packed_by_twos));
     /* The first warps of the strips store. */
-    if (!c.n || warp >= p.strips || lane >= 16)
+    if (!c.n || warp >= p.strips || (lane >= 16 && (WAY != EQUAL || !a.sends)))
         return;
     if (WAY == GATED) {
         const int32_t row = c.row0 + lane;
@@ -279,8 +279,13 @@ static __global__ void __launch_bounds__((WAY == GATED ? ONE_GATED_WARPS : ONE_W
             __bfloat162float(__float2bfloat16_rn(g)), __bfloat162float(__float2bfloat16_rn(u))));
         return;
     }
-    one_store(a, *c.it, c.row0 + lane,
-              one_pieces(&sums[warp][lane], p.strips * 16, p.pieces, p.by_twos));
+    const int32_t row = c.row0 + lane % 16;
+    const float v = one_pieces(&sums[warp][lane % 16], p.strips * 16, p.pieces, p.by_twos);
+    if (lane < 16)
+        one_store(a, *c.it, row, v);
+    if (WAY == EQUAL && a.sends)
+        sv_join_push(a.push, lane < 16 && row < c.it->n_out ? row / 8 : -1,
+                     __float2bfloat16_rn(v + sv_gemm_bias(*c.it, row)));
 }
 
 /* ---------------------------------------------------------------- host */
@@ -383,6 +388,8 @@ bool sv_gemm_one(struct sv_cuda *cu, const void *x, int32_t k, const struct sv_g
         attr[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
     cu->bytes_of = NULL;
+    if (way == EQUAL)
+        sv_gemm_push(cu, &both);
     sv_cuda_check(cu, cudaLaunchKernelEx(&config, kernels[way], (const __nv_bfloat16 *)x, p, both),
                   "a matrix product");
     return true;

@@ -11,8 +11,12 @@
 #ifndef SV_CUDA_GEMM_PAIR_CUH
 #define SV_CUDA_GEMM_PAIR_CUH
 
-#include "backend/cuda/barrier.cuh"
 #include "backend/gpu/gemm_out.cuh"
+
+#ifdef SV_CUDA_EMULATED
+#include <emulated_pair.h>
+#else
+#include "backend/cuda/barrier.cuh"
 
 /* The same place in block `rank` of the cluster. */
 static __device__ __forceinline__ uint32_t far_addr(uint32_t addr, uint32_t rank)
@@ -49,6 +53,7 @@ static __device__ __forceinline__ float4 near_load(uint32_t at)
                  : "memory");
     return v;
 }
+#endif
 
 /* One thread block's side of a pair. */
 struct pair_side {
@@ -240,8 +245,12 @@ pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const str
         pair_add_before<N, H>(piece_of<N, BANDS>(a, unit - 2, block, band) + c0 * 256, p, count);
     float4 *after =
         index + 1 < n_pairs ? piece_of<N, BANDS>(a, unit, block, band) + c0 * 256 : NULL;
-    FOR_ENDING(GATED, a, s,
-               (pair_finish<N, GATED, END>(a, p, c0, count, upper, after, s, n_warps)));
+    /* Not sent: weight rows of padding, which end as ANY. */
+    if (!GATED && a.sends && ending_of(a, s) == PLAIN)
+        pair_finish<N, false, PUSHED>(a, p, c0, count, upper, after, s, n_warps);
+    else
+        FOR_ENDING(GATED, a, s,
+                   (pair_finish<N, GATED, END>(a, p, c0, count, upper, after, s, n_warps)));
     if (GATED && !after && count > 0)
         gated_end<(N > 8), true>(a, s);
 }

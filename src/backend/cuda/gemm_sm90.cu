@@ -463,6 +463,8 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
         n_blocks = 2 * sv_split_grid(&a->split, g->sm90_units);
     if (way == TALL)
         n_blocks = sv_split_grid(&a->split, cu->n_sms);
+    if (way == PAIRED && a->split.n_units > a->split.n_blocks) /* every sum is exchanged */
+        sv_gemm_push(cu, a);
     launch(cu, w->fn[way][a->mode == SV_GEMM_GATED], w->n, way, way == PAIRED ? 2 : 1, n_blocks, x,
            ldx, k, a);
     return true;

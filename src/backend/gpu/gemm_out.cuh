@@ -61,16 +61,16 @@ struct spot {
     float b0, b1;         /* bias of this lane's two rows, or twice of its one */
     float w0, w1;         /* FP8: their scales */
     const float *x_scale; /* FP8: of rows of x, counted as y's are */
-    __nv_bfloat16 *to;    /* PLAIN: this lane's columns of row 0 of y */
+    __nv_bfloat16 *to;    /* PLAIN, PUSHED: this lane's columns of row 0 of y */
     uint8_t *patch;
     /* Gated products: the other warp's patches, which of the two this is, and their barrier. */
     const uint8_t *mate;
     int32_t is_up, pair;
 };
 
-/* How a warp ends, decided once. PLAIN: bf16 results, all 16 weight rows there, aligned. BEST: the
- * best logit. */
-enum ending { PLAIN, BEST, ANY };
+/* How a warp ends, decided once. PLAIN: bf16 results, all 16 weight rows there, aligned. PUSHED:
+ * the same, sent to other ranks as well; gemm_pair.cuh alone. BEST: the best logit. */
+enum ending { PLAIN, PUSHED, BEST, ANY };
 
 static __device__ __forceinline__ enum ending ending_of(const struct sv_gemm_args &a,
                                                         const struct spot &s)
@@ -170,7 +170,7 @@ static __device__ __forceinline__ bool reads_patch(int lane)
     return GPU_WAVE == 32 || lane < 32;
 }
 
-/* END: PLAIN or ANY, in store_gated too. */
+/* END: PLAIN or ANY, in store_gated too; here also PUSHED. */
 template <bool PAIR, bool STMATRIX, enum ending END>
 static __device__ __forceinline__ void store_act(const float (&v)[SUMS_16],
                                                  const struct sv_gemm_args &a, const struct spot &s,
@@ -184,10 +184,12 @@ static __device__ __forceinline__ void store_act(const float (&v)[SUMS_16],
     if (token >= a.n_rows || !(PAIR || lane < 16) || !reads_patch(lane))
         return;
     const uint4 v8 = *(const uint4 *)(s.patch + lane * 16);
-    if (END == PLAIN)
+    if (END == PLAIN || END == PUSHED)
         *(uint4 *)(s.to + token * a.ldy) = v8;
     else
         put8(a, *s.it, token, s.row0 + (lane & 1) * 8, v8);
+    if (END == PUSHED)
+        sv_join_send(a.push, (token * a.ldy + s.row0) / 8 + (lane & 1), v8);
 }
 
 /* Half of the rows of x of what lies at `from` in the patches of both warps. */
@@ -338,7 +340,7 @@ static __device__ __forceinline__ void put(float (&v)[SUMS_16], const struct sv_
         keep_best(v, a, s, token0, best_line(a, n_warps));
         if (TWO)
             keep_best(v + 4, a, s, token0 + 8, best_line(a, n_warps));
-    } else if (END == PLAIN || a.mode == SV_GEMM_ACT) {
+    } else if (END == PLAIN || END == PUSHED || a.mode == SV_GEMM_ACT) {
         store_act<PAIR, STMATRIX, END>(v, a, s, token0);
     } else {
         store_f32(v, a, s, token0);

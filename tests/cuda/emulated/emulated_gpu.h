@@ -306,12 +306,12 @@ template <bool PAIR> static inline uint32_t gpu_turn_at(const uint8_t *, int)
 {
     return 0;
 }
-/* Numbers of one row side by side in r; they go to rows of 16 below one another. */
+/* Numbers of one row side by side in r; they go to rows of 16 below one another, in the same places
+ * by stmatrix (NEW). */
 template <bool PAIR, bool NEW>
 static inline void gpu_turn(uint8_t *patch, int lane, uint32_t, uint32_t r0, uint32_t r1,
                             uint32_t r2, uint32_t r3)
 {
-    static_assert(!NEW, "stmatrix is not emulated");
     const uint32_t r[4] = {r0, r1, r2, r3};
     const int n = PAIR || GPU_WAVE == 64 ? 2 * EMU_PAIRS : 4;
     for (int i = 0; i < n; i++) {
