@@ -68,8 +68,8 @@ struct sv_moe {
     void *out; /* (n_rows * k, rows) */
     /* NULL, or (n_rows, rows) act: what moe_combine gives, in place of out where a kernel can */
     void *joined;
-    enum sv_join next;        /* the join of what joined gets, or none */
-    struct sv_join_site push; /* n 0: none. Else a kernel that makes joined sends it, too */
+    enum sv_join next; /* the join of what joined gets, sent by a kernel that makes it, or none */
+    struct sv_join_site push;
 };
 
 /* A kernel for n entries at a time; groups: of 64 weight rows (of gate and up: 32 each) in a thread
@@ -83,7 +83,7 @@ enum { SV_MOE_WIDTHS = 5 };
 static inline struct sv_moe sv_moe_pushed(struct sv_cuda *cu, struct sv_moe a)
 {
     if (!cu->peers || !sv_cuda_join_push(cu, a.next, a.r.n_rows, a.rows, &a.push))
-        a.push.n = 0;
+        a.next = SV_JOIN_NONE;
     return a;
 }
 /* moe_joined.cuh: down of one row and the adding up; false: nothing done. */

@@ -210,7 +210,7 @@ static __device__ __forceinline__ void add_up(const struct sv_moe &a, const stru
         const __nv_bfloat16 all = __float2bfloat16_rn(sum);
         if (there)
             ((__nv_bfloat16 *)a.joined)[at] = all;
-        if (a.push.n)
+        if (a.next)
             sv_join_push(a.push, there ? at / 8 : -1, all);
     }
 }

@@ -78,7 +78,7 @@ template <> struct joining<true> {
         const __nv_bfloat16 all = __float2bfloat16_rn(sum);
         if (mine)
             ((__nv_bfloat16 *)a.joined)[row] = all;
-        if (a.push.n)
+        if (a.next)
             sv_join_push(a.push, mine ? row / 8 : -1, all);
     }
 };
