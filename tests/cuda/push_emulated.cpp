@@ -88,7 +88,7 @@ void end_of_one(const launch l)
     sv_join_push(a.push, lane < 16 && row < a.part[0].n_out ? row / 8 : -1, v);
 }
 
-/* y and what was sent of (n_rows, n_out); others: ranks 0 and 2 of three. */
+/* y, and what was sent of (n_rows, n_out) to ranks 0 and 2 of three. */
 int check(const launch &l, const std::vector<uint16_t> &y, const std::vector<uint4> *window, const char *what)
 {
     const int32_t n_out = l.a.part[0].n_out, n_rows = l.a.n_rows, places = n_out / 8;
@@ -105,9 +105,11 @@ int check(const launch &l, const std::vector<uint16_t> &y, const std::vector<uin
             if (y[(size_t)(r * n_out + c)] != (r < n_rows ? __float2bfloat16_rn(sum).x : 0xeeee))
                 return wrong("another number", r, c);
         }
+    std::sort(sent.begin(), sent.end());
     for (int r = 0; r < RANKS; r++)
         for (int32_t i = 0; i < (int32_t)window[r].size(); i++) {
-            const auto n = std::count(sent.begin(), sent.end(), &window[r][(size_t)i]);
+            const auto [from, to] = std::equal_range(sent.begin(), sent.end(), &window[r][(size_t)i]);
+            const auto n = to - from;
             const bool there = r != RANK && i < n_rows * places;
             if (n != there)
                 return wrong(n > there ? "sent too often" : "not sent", i / places, i % places * 8);
