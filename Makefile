@@ -6,7 +6,8 @@
 # CUDA=1 adds src/backend/{gpu,cuda}/*.cu, compiled by nvcc for sm_80 and sm_90; *_sm90.cu for sm_90a alone.
 # MPI=1 lets ranks be processes (mpirun; Open MPI, else MPICH: MPI_PACKAGE=mpich).
 # HIP=1 adds src/backend/{gpu,cuda,hip}/*.cu but *_sm90.cu and *_nvidia.cu, compiled by clang for gfx942 and gfx950.
-# JITTER=1 with it builds kernels whose warps are late on purpose, into a folder jitter in the build folder.
+# JITTER=1 with it builds kernels whose warps are late on purpose, into a folder jitter in the build folder; late-joins,
+# the test of joins with those that ranks meet in.
 # Tests: every tests/<area>/test_*.c (with CUDA=1 test_*.cu) is a program, tests/<area>/*.test.sh a script, other .c files helpers.
 #
 # Several builds of one checkout at the same time: `make B=build-mine`. Only some folders, while others do not
@@ -413,6 +414,17 @@ demo: all
 # GPU code alone, none of which another build of the same folder has: beside one, in time that it leaves.
 .PHONY: kernels
 kernels: $(call object,$(LIB_CU) $(BENCH_CU))
+
+# The test of joins with late warps in the kernels that ranks meet in alone, which takes minutes: JITTER=1 tests/gpu.sh
+# $(B)/jitter runs it.
+LATE := $(call object,$(addprefix src/backend/,gpu/join.cu gpu/rows.cu $(addprefix cuda/,route_sm90.cu gemm_sm90.cu \
+	gemm_wcomp_sm90.cu gemm_beside_sm90.cu gemm_one12_sm90.cu)))
+.PHONY: late-joins
+late-joins: $(O)/obj/tests/backend/test_cross_join.o $(O)/libtest.a $(O)/libsalvo.a
+	+@$(MAKE) -s --no-print-directory JITTER=1 $(LATE:$(O)/%=$(O)/jitter/%)
+	@mkdir -p $(O)/jitter/tests/backend
+	$(LINK_WITH) -o $(O)/jitter/tests/backend/test_cross_join $< $(LATE:$(O)/%=$(O)/jitter/%) $(filter %.a,$^) \
+		$(TEST_LDLIBS) $(LDLIBS)
 
 bench: $(BENCH_BIN) $(SALVO) $(SALVO_BENCH)
 	@echo "benchmarks: $(or $(BENCH_BIN),none yet)"

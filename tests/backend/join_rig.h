@@ -156,7 +156,8 @@ static int32_t n_gpus(void)
 /* Whether the rigs that follow are on two hosts; a GPU has one rank then. */
 static bool play_hosts;
 
-/* The most ranks that a test may have here; skips it, aloud, where there is no GPU. */
+/* The most ranks that a test may have here, with SALVO_TEST_QUICK those that have a GPU each; skips
+ * it, aloud, where there is no GPU. */
 static int32_t most_ranks(void)
 {
     const int32_t n = n_gpus();
@@ -165,7 +166,8 @@ static int32_t most_ranks(void)
         skip();
     }
     print_message("%d GPUs\n", n);
-    return n > ON_ONE || play_hosts ? n < BIG ? n : BIG : ON_ONE;
+    return n > ON_ONE || play_hosts || (n > 1 && sv_env("SALVO_TEST_QUICK")) ? n < BIG ? n : BIG
+                                                                             : ON_ONE;
 }
 
 static void open_rank(struct rig *g, struct rank *k, struct sv_ranks ranks, bool spread)
