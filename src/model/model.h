@@ -269,7 +269,7 @@ struct sv_model {
 /* Loads DIR onto dev, with rotary tables for n_positions (0 = all of max_position). */
 int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
                   struct sv_err *err);
-/* DIR/config.json alone: random bf16 weights of its shapes (benchmarks). */
+/* DIR/config.json alone: random weights of its shapes (benchmarks). */
 int sv_model_open_random(struct sv_model *m, struct sv_dev *dev, const char *dir,
                          int32_t n_positions, struct sv_err *err);
 void sv_model_close(struct sv_model *m);

@@ -124,7 +124,7 @@ static int make_random(struct sv_weights *w, struct sv_weight *shape, enum sv_fo
                        MAX_RANDOM_TENSORS);
     if (form == SV_FORM_F32 || form == SV_FORM_DECAY || form == SV_FORM_CONV)
         return make_converted(w, shape, out, err);
-    shape->fmt.elem = SV_BF16;
+    shape->fmt.elem = form == SV_FORM_ONE_PLUS ? SV_F32 : SV_BF16; /* as read from a file */
     int rc = sv_dev_random_weight(w->dev, shape, norm ? 0.01f : 0.02f, norm ? 1 : 0,
                                   (uint64_t)w->n_taken + 1, out, err);
     if (!rc)

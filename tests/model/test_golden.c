@@ -286,6 +286,35 @@ static void random_latents(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
+/* Random norms have the type that those of a file have. */
+static void random_norms(void **state)
+{
+    (void)state;
+    const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1};
+    static const char *const dirs[] = {"tests/golden/tiny/qwen3_5_bf16",
+                                       "tests/golden/tiny/qwen3_tied_bf16"};
+    for (int i = 0; i < 2; i++) {
+        enum sv_dtype elem[2][3];
+        for (int random = 0; random < 2; random++) {
+            struct sv_dev *dev = NULL;
+            struct sv_model m;
+            struct sv_err err = {0};
+            assert_int_equal(sv_dev_open(&dev, &o, NULL), SV_OK);
+            if ((random ? sv_model_open_random : sv_model_open)(&m, dev, run_dir(dirs[i]), 64,
+                                                                &err))
+                fail_msg("%s", err.msg);
+            elem[random][0] = m.stack.final_norm.fmt.elem;
+            elem[random][1] = m.stack.layers[0].in_norm.fmt.elem;
+            elem[random][2] = m.stack.layers[0].post_norm.fmt.elem;
+            sv_model_close(&m);
+            sv_dev_close(dev);
+        }
+        assert_memory_equal(elem[0], elem[1], sizeof elem[0]);
+        assert_int_equal(elem[0][0], i == 0 ? SV_F32 : SV_BF16);
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 /* A checkpoint may state a scale for a layer's cached keys or values. */
 static void scales_of_the_cache(void **state)
 {
@@ -383,4 +412,4 @@ SV_TEST_MAIN(cmocka_unit_test(qwen3_f32), cmocka_unit_test(qwen3_odd_bf16),
              cmocka_unit_test(qwen3_5_vl_bf16), cmocka_unit_test(qwen3_5_vl_moe_bf16),
              cmocka_unit_test(deepseek_bf16), cmocka_unit_test(deepseek_plain_f32),
              cmocka_unit_test(kimi_int4), cmocka_unit_test(deepseek_fp8),
-             cmocka_unit_test(random_latents))
+             cmocka_unit_test(random_latents), cmocka_unit_test(random_norms))
