@@ -93,7 +93,7 @@ enum sv_role {
 static inline bool sv_role_is_norm(enum sv_role role)
 {
     const int plain = role & ~SV_ROLE_DRAFT;
-    return plain >= SV_ROLE_FINAL_NORM && plain <= SV_ROLE_TAP_NORM;
+    return (plain >= SV_ROLE_FINAL_NORM && plain <= SV_ROLE_TAP_NORM) || plain == SV_ROLE_GDN_NORM;
 }
 
 /* How the elements are encoded. Each block of block_rows x block_cols has a scale; 0 x 0: none. */

@@ -118,7 +118,7 @@ static int make_converted(struct sv_weights *w, struct sv_weight *shape, struct 
 static int make_random(struct sv_weights *w, struct sv_weight *shape, enum sv_form form,
                        struct sv_weight *out, struct sv_err *err)
 {
-    bool norm = sv_role_is_norm(shape->role) || shape->role == SV_ROLE_GDN_NORM;
+    const bool norm = sv_role_is_norm(shape->role);
     if (w->n_taken == w->cap)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "random weights: more than %d tensors",
                        MAX_RANDOM_TENSORS);

@@ -208,14 +208,27 @@ void cross_same(struct cross *c, const struct cross_buf *b, size_t from, size_t 
 
 /* ---------------------------------------------------------------- weights, rows, caches */
 
+static struct cross_weight uploaded(struct cross *c, const struct sv_weight *ref)
+{
+    struct cross_weight w = {.ref = *ref};
+    struct sv_err err;
+    if (sv_dev_upload_weight(c->dut, ref, &w.dut, &err))
+        fail_msg("%s: %s", c->name, err.msg);
+    return w;
+}
+
 struct cross_weight cross_weight(struct cross *c, enum sv_dtype dtype, int32_t rows, int32_t cols,
                                  float scale, float shift)
 {
-    struct cross_weight w = {.ref = rig_weight(&c->rng, dtype, rows, cols, scale, shift)};
-    struct sv_err err;
-    if (sv_dev_upload_weight(c->dut, &w.ref, &w.dut, &err))
-        fail_msg("%s: %s", c->name, err.msg);
-    return w;
+    const struct sv_weight w = rig_weight(&c->rng, dtype, rows, cols, scale, shift);
+    return uploaded(c, &w);
+}
+
+struct cross_weight cross_norm(struct cross *c, enum sv_dtype dtype, int32_t cols, float scale)
+{
+    struct sv_weight w = rig_weight(&c->rng, dtype, 1, cols, scale, 1);
+    w.role = SV_ROLE_IN_NORM;
+    return uploaded(c, &w);
 }
 
 void cross_weight_free(struct cross *c, struct cross_weight *w)

@@ -55,6 +55,8 @@ struct cross_weight {
 };
 struct cross_weight cross_weight(struct cross *c, enum sv_dtype dtype, int32_t rows, int32_t cols,
                                  float scale, float shift);
+/* Of a norm, around 1. */
+struct cross_weight cross_norm(struct cross *c, enum sv_dtype dtype, int32_t cols, float scale);
 void cross_weight_free(struct cross *c, struct cross_weight *w);
 
 /* Random codes of a matrix, and scales with which its weights are about 1 / 30. */

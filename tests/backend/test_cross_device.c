@@ -454,7 +454,7 @@ static void product(struct cross *c, const struct sv_gemm_part *part, int32_t n_
 static void told_on(struct cross *c, const struct sv_gemm_part *part, int32_t n_parts, int32_t k,
                     bool gated, int32_t n_rows, struct cross_buf *x)
 {
-    struct cross_weight w = cross_weight(c, SV_BF16, 1, k, 0.3f, 1);
+    struct cross_weight w = cross_norm(c, SV_BF16, k, 0.3f);
     struct cross_buf h = cross_new(c, CROSS_ACT, (size_t)n_rows * (size_t)k, NULL, 0);
     uint8_t *bytes[3];
     size_t n_bytes;

@@ -80,7 +80,7 @@ static void lab_open(struct lab *l, struct cross *c, struct sv_gdn_shape shape)
     l->conv = cross_weight(c, SV_F32, SV_GDN_TAPS, l->channels, 0.6f, 0);
     l->decay = vector_of(c, decay, shape.n_v_heads);
     l->dt_bias = vector_of(c, bias, shape.n_v_heads);
-    l->norm = cross_weight(c, SV_BF16, 1, shape.v_dim, 0.25f, 1);
+    l->norm = cross_norm(c, SV_BF16, shape.v_dim, 0.25f);
     for (int t = 0; t < TEXTS; t++) {
         l->text[t] = rig_floats(&c->rng, (size_t)LENGTH * (size_t)l->ld, 1);
         l->want[t] = rig_new((size_t)LENGTH * (size_t)l->width * sizeof(float));
@@ -486,7 +486,7 @@ static void gated_heads(struct cross *c, int32_t hd, int32_t rot, int32_t len)
     struct cross_buf qkv = cross_new(c, CROSS_ACT, n * (size_t)ld, NULL, 1),
                      out = cross_new(c, CROSS_ACT, n * (size_t)width, NULL, 0),
                      table = cross_new(c, CROSS_F32, 2 * (size_t)len * half, NULL, 0.7f);
-    struct cross_weight norm = cross_weight(c, SV_F32, 1, hd, 0.3f, 1);
+    struct cross_weight norm = cross_norm(c, SV_F32, hd, 0.3f);
     struct cross_kv kv = cross_kv(c, 2, len, 16, KV, hd, 0);
     for (int side = 0; side < 2; side++) {
         struct sv_dev *dev = cross_dev(c, side);

@@ -172,7 +172,7 @@ static void layer_of(struct cross *c, const struct sizes *s, const int32_t *len,
                      absorbed = cross_new(c, CROSS_ACT, rows_n * (size_t)(nh * width), NULL, 1),
                      out = cross_new(c, CROSS_ACT, rows_n * (size_t)(nh * s->latent), NULL, 1),
                      table = cross_new(c, CROSS_F32, (size_t)(max_pos * s->rot), NULL, 1);
-    struct cross_weight norm = cross_weight(c, SV_BF16, 1, s->latent, 0.2f, 1);
+    struct cross_weight norm = cross_norm(c, SV_BF16, s->latent, 0.2f);
     for (int side = 0; side < 2; side++)
         write_and_attend(c, s, &rows, &kv, &in, &q, &absorbed, &out, &norm, &table, max_pos, side);
     cross_same(c, &absorbed, 0, (size_t)(n * nh * width), c->tol, "latents: queries");

@@ -258,7 +258,7 @@ static void norm_case(struct cross *c, int32_t n_rows, int32_t n_experts, int32_
         values[i] = sv_rng_normal(&c->rng);
     const float scale = 1 / sqrtf((float)hidden);
     struct cross_weight w = cross_weight(c, SV_BF16, n_experts, hidden, scale, 0);
-    struct cross_weight weight = cross_weight(c, wide ? SV_F32 : SV_BF16, 1, hidden, 0.2f, 1);
+    struct cross_weight weight = cross_norm(c, wide ? SV_F32 : SV_BF16, hidden, 0.2f);
     struct cross_buf delta = cross_new(c, CROSS_ACT, all, NULL, 1);
     void *got[2][3];
     for (int joined = 0; joined < 2; joined++) {

@@ -34,7 +34,7 @@ static void norm_case(struct cross *c, int32_t n, int32_t d, int variant, enum s
     struct cross_buf delta = cross_new(c, CROSS_ACT, size, NULL, 1);
     struct cross_buf out = cross_new(c, CROSS_ACT, (size_t)n * (size_t)d, NULL, 0);
     struct cross_buf tap = cross_new(c, CROSS_ACT, (size_t)n * (size_t)(d + 8), NULL, 0);
-    struct cross_weight w = cross_weight(c, dtype, 1, d, 0.3f, 1);
+    struct cross_weight w = cross_norm(c, dtype, d, 0.3f);
     int32_t *at = malloc((size_t)n * 4);
     for (int32_t i = 0; i < n; i++)
         at[i] = i == n - 1 && n > 1 ? -1 : (int32_t)sv_rng_below(&c->rng, (uint32_t)n_in);
@@ -70,7 +70,7 @@ static void norm_company(struct cross *c, int32_t d)
     struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(N * d), NULL, 2);
     struct cross_buf delta = cross_new(c, CROSS_ACT, (size_t)(N * d), NULL, 1);
     struct cross_buf out = cross_new(c, CROSS_ACT, (size_t)(N * d), NULL, 0);
-    struct cross_weight w = cross_weight(c, SV_BF16, 1, d, 0.3f, 1);
+    struct cross_weight w = cross_norm(c, SV_BF16, d, 0.3f);
     struct sv_p_add_rms_norm p = {.n_rows = N,
                                   .d = d,
                                   .x = cross_at(&x, 1),
@@ -180,8 +180,8 @@ static void rope_case(struct cross *c, struct heads s, int32_t page, bool normed
     struct cross_rows r = cross_rows(c, &b, pad, pad ? 2 : 0);
     struct cross_kv kv = cross_kv(c, 4, 200, page, s.n_kv, s.hd, 0);
     struct cross_buf qkv = cross_new(c, CROSS_ACT, (size_t)(n + pad) * (size_t)ld, NULL, 2);
-    struct cross_weight qn = cross_weight(c, SV_BF16, 1, s.hd, 0.3f, 1);
-    struct cross_weight kn = cross_weight(c, SV_F32, 1, s.hd, 0.3f, 1);
+    struct cross_weight qn = cross_norm(c, SV_BF16, s.hd, 0.3f);
+    struct cross_weight kn = cross_norm(c, SV_F32, s.hd, 0.3f);
     const struct sv_weight none = {0};
     for (int side = 0; side < 2; side++)
         sv_op_qk_norm_rope_kv_write(
@@ -228,8 +228,8 @@ static void rope_company(struct cross *c)
     struct cross_kv kv = cross_kv(c, 4, 200, 16, KV, HD, 0);
     struct cross_buf qkv = cross_new(c, CROSS_ACT, (size_t)(N * WIDTH), v, 0);
     struct cross_buf again = cross_new(c, CROSS_ACT, (size_t)(N * WIDTH), v, 0);
-    struct cross_weight qn = cross_weight(c, SV_BF16, 1, HD, 0.3f, 1),
-                        kn = cross_weight(c, SV_BF16, 1, HD, 0.3f, 1);
+    struct cross_weight qn = cross_norm(c, SV_BF16, HD, 0.3f),
+                        kn = cross_norm(c, SV_BF16, HD, 0.3f);
     struct sv_p_qk_norm_rope_kv_write p = {.rows = r.rows[1],
                                            .qkv = cross_at(&qkv, 1),
                                            .ld = WIDTH,
@@ -744,14 +744,14 @@ static void context_case(struct cross *c, struct heads s, int32_t layers, int32_
     struct cross_buf y = cross_new(c, CROSS_ACT, (size_t)((n + pad) * layers * 2 * width), NULL, 0);
     struct cross_weight fc = cross_weight(c, SV_BF16, d, cols, 1 / sqrtf((float)cols), 0);
     struct cross_weight fcb = cross_weight(c, SV_BF16, 1, d, 1, 0);
-    struct cross_weight norm = cross_weight(c, SV_BF16, 1, d, 0.3f, 1);
+    struct cross_weight norm = cross_norm(c, SV_BF16, d, 0.3f);
     struct cross_weight w[16], wb[16], kn[8];
     struct cross_kv cache[8];
     struct sv_gemm_part part[2][16] = {0};
     struct sv_weight k_norm[2][8];
     struct sv_kv kv[2][8];
     for (int32_t l = 0; l < layers; l++) {
-        kn[l] = cross_weight(c, SV_BF16, 1, s.hd, 0.3f, 1);
+        kn[l] = cross_norm(c, SV_BF16, s.hd, 0.3f);
         cache[l] = cross_kv(c, 6, 120, 16, s.n_kv, s.hd, 0);
         for (int32_t i = 2 * l; i < 2 * l + 2; i++) {
             w[i] = cross_weight(c, SV_BF16, width, d, 0.1f, 0);

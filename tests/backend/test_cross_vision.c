@@ -251,8 +251,8 @@ static void turn_case(struct cross *c, struct turning t, int32_t n)
     struct cross_kv kv = cross_kv(c, 2, 300, 16, t.n_kv, t.hd, 0);
     struct cross_buf qkv = cross_new(c, CROSS_ACT, (size_t)((n + PAD) * ld), NULL, 1);
     struct cross_buf some = rows_of(c, &qkv, first, few, ld);
-    struct cross_weight norm[2] = {cross_weight(c, SV_BF16, 1, t.hd, 0.3f, 1),
-                                   cross_weight(c, SV_BF16, 1, t.hd, 0.3f, 1)};
+    struct cross_weight norm[2] = {cross_norm(c, SV_BF16, t.hd, 0.3f),
+                                   cross_norm(c, SV_BF16, t.hd, 0.3f)};
     for (int side = 0; side < 2; side++)
         turn(c, side, &t, r.rows[side], cross_at(&by, side), cross_at(&qkv, side), ld, norm, &kv);
     cross_sync(c);

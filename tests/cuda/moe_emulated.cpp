@@ -716,10 +716,9 @@ int check_router_bits(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, bool 
 {
     cu->act = SV_BF16;
     const int32_t h = s.hidden, n_all = s.n_experts + shared, k = s.k + shared;
-    std::vector<uint16_t> packed(sv_packed_bytes(s.n_experts, h) / 2), gate(h + 8), x((size_t)n * h + 8), weight(h + 8),
-        delta(x.size());
+    std::vector<uint16_t> packed(sv_packed_bytes(s.n_experts, h) / 2), gate(h + 8), x((size_t)n * h + 8), delta(x.size());
+    std::vector<float> weight(h); /* of the norm */
     uint16_t *const x0 = (uint16_t *)(((uintptr_t)x.data() + 15) / 16 * 16), *const plus = (uint16_t *)(((uintptr_t)delta.data() + 15) / 16 * 16),
-                    *const scale = (uint16_t *)(((uintptr_t)weight.data() + 15) / 16 * 16),
                     *const gates = (uint16_t *)(((uintptr_t)gate.data() + 15) / 16 * 16);
     const auto draw = [&](uint16_t *to, size_t m) {
         for (size_t i = 0; i < m; i++)
@@ -727,7 +726,8 @@ int check_router_bits(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, bool 
     };
     draw(x0, (size_t)n * h);
     draw(plus, (size_t)n * h);
-    draw(scale, h);
+    for (float &w : weight)
+        w = 0.3f * sv_rng_normal(&rng);
     draw(gates, h);
     for (int32_t e = 0; e < s.n_experts; e++)
         for (int32_t c = 0; c < h; c++)
@@ -778,8 +778,8 @@ int check_router_bits(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, bool 
     b.d = h;
     b.x = x0;
     b.delta = plus;
-    b.weight.fmt.elem = SV_BF16;
-    b.weight.data = scale;
+    b.weight.fmt.elem = SV_F32;
+    b.weight.data = weight.data();
     b.eps = 1e-6f;
     b.out = x1;
     const bool few = n * k <= 512;

@@ -42,8 +42,9 @@ struct numbers { /* the same for both: f32 for the CPU, T for the kernels */
     {
         dut.resize(n * size());
         for (size_t i = 0; i < n; i++) {
-            const __nv_bfloat16 h = __float2bfloat16_rn(shift + scale * sv_rng_normal(&rng));
-            ref[i] = __bfloat162float(h);
+            const float x = shift + scale * sv_rng_normal(&rng);
+            const __nv_bfloat16 h = __float2bfloat16_rn(x);
+            ref[i] = bf16 ? __bfloat162float(h) : x;
             memcpy(&dut[i * size()], bf16 ? (void *)&h : (void *)&ref[i], size());
         }
     }
@@ -61,7 +62,7 @@ struct numbers { /* the same for both: f32 for the CPU, T for the kernels */
 int differs(const char *what, const numbers &x, int32_t width)
 {
     for (size_t i = 0; i < x.ref.size(); i++)
-        if (!(fabs(x.at(i) - x.ref[i]) <= (x.bf16 ? 1.2e-2 : 2e-5) * fmax(1, fabs(x.ref[i])))) {
+        if (!(fabs(x.at(i) - x.ref[i]) <= (x.bf16 ? 2e-2 : 2e-5) * fmax(1, fabs(x.ref[i])))) {
             printf("%s: row %d, %d: %.9g, not %.9g\n", what, (int)i / width, (int)i % width, x.at(i), x.ref[i]);
             return 1;
         }
@@ -121,11 +122,11 @@ int bytes_differ(const sv_cuda *cu, const numbers &out, int32_t n, int32_t d, in
 }
 
 /* in: 8 bits that come as well, for a product with a draft's weights, or with a file's in FP8. */
-int check_norm(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t d, bool half_weight, int in)
+int check_norm(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t d, int in)
 {
     const bool half = cu->act == SV_BF16;
     numbers x(rng, half, (size_t)(n * d), 2), delta(rng, half, (size_t)(n * d), 1), out(rng, half, (size_t)(n * d), 0);
-    numbers tap = out, w(rng, half_weight, (size_t)d, 0.3f, 1);
+    numbers tap = out, w(rng, false, (size_t)d, 0.3f, 1);
     const numbers x0 = x;
     sv_p_add_rms_norm p = {};
     p.n_rows = n;
@@ -152,7 +153,7 @@ int check_norm(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t d, bool
         else
             sv_op_add_rms_norm(ref, &p);
     }
-    const bool in_bytes = in && half && half_weight && d <= 8192;
+    const bool in_bytes = in && half && d <= 8192;
     int bad = cu->bytes_of != (in_bytes ? (void *)out.dut.data() : NULL) || (in_bytes && bytes_differ(cu, out, n, d, in == 1 ? d : 128));
     cu->gemm = NULL;
     bad |= differs("norm: x", x, d) | differs("norm: out", out, d) | differs("norm: tap", tap, d);
@@ -168,7 +169,7 @@ int check_norm(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t d, bool
 
 struct shape {
     int32_t n_heads, n_kv, hd, rot;
-    bool half_norm, norm;
+    bool norm;
     bool gated = false; /* a gate behind each query head */
     bool three = false; /* rows have three positions */
 };
@@ -227,7 +228,7 @@ int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
     const size_t cache = (size_t)n_pages * PAGE * (size_t)(s.n_kv * s.hd);
     numbers qkv(rng, half, (size_t)(n * width), 2), k(rng, half, cache, 1), v(rng, half, cache, 1);
     const numbers qkv0 = qkv, k0 = k, v0 = v;
-    numbers qn(rng, s.half_norm, (size_t)s.hd, 0.3f, 1), kn(rng, s.half_norm, (size_t)s.hd, 0.3f, 1);
+    numbers qn(rng, false, (size_t)s.hd, 0.3f, 1), kn(rng, false, (size_t)s.hd, 0.3f, 1);
     std::vector<int32_t> table((size_t)n_pages), row_seg, row0 = {0}, slot, base, row_pos;
     std::vector<float> cs((size_t)(MAX_POS * s.rot + 8));
     for (int32_t i = 0; i < n_pages; i++)
@@ -420,19 +421,17 @@ int main()
             cu.act = act ? SV_BF16 : SV_F32;
             cu.settled = n != 5;
             for (int32_t d : {8, 40, 264, 1032, 4096, 8192, 8200})
-                for (int w = 0; w < 2 && (d < 4096 || n < 40); w++, n_checks++)
-                    bad |= check_norm(ref, &cu, rng, n, d, w, (n + d / 8) % 3);
+                if (d < 4096 || n < 40)
+                    bad |= check_norm(ref, &cu, rng, n, d, (n + d / 8) % 3), n_checks++;
             bad |= check_gates(ref, &cu, rng, n, 3, 40) | check_gates(ref, &cu, rng, n, 4, 256);
             n_checks += 2;
             for (int32_t d : {33, 72, 1152})
                 for (int packed = 0; packed < 2; packed++, n_checks++)
                     bad |= check_vision(ref, &cu, rng, n, d, packed);
-            for (int v = 0; v < 4; v++) {
-                const bool half = v & 1, norm = v & 2;
-                for (shape s : {shape{32, 8, 128, 128, half, norm}, shape{5, 1, 128, 128, half, norm},
-                                shape{5, 1, 64, 64, half, norm}, shape{3, 2, 96, 32, half, norm},
-                                shape{3, 1, 128, 128, half, norm, true}, shape{2, 1, 256, 64, half, norm, true},
-                                shape{5, 1, 128, 128, half, norm, false, true}, shape{3, 2, 96, 72, half, norm, false, true}}) {
+            for (bool norm : {false, true}) {
+                for (shape s : {shape{32, 8, 128, 128, norm}, shape{5, 1, 128, 128, norm}, shape{5, 1, 64, 64, norm},
+                                shape{3, 2, 96, 32, norm}, shape{3, 1, 128, 128, norm, true}, shape{2, 1, 256, 64, norm, true},
+                                shape{5, 1, 128, 128, norm, false, true}, shape{3, 2, 96, 72, norm, false, true}}) {
                     if (s.n_heads == 32 && n > 40)
                         continue;
                     bad |= check_rope(ref, &cu, rng, n, s);

@@ -377,7 +377,7 @@ static int put_expected(void *user, const struct sv_tensor_spec *s)
     const bool one_of_all = s->form >= SV_FORM_EXPERT, ones = s->form != SV_FORM_ONE_PLUS;
     int64_t dim[SV_SPEC_DIMS];
     const int32_t n_dims = sv_tensor_shape(s, dim);
-    const bool norm = sv_role_is_norm(s->role) || s->role == SV_ROLE_GDN_NORM;
+    const bool norm = sv_role_is_norm(s->role);
     const bool codes = s->pack == SV_PACK_MXFP4 || s->pack == SV_PACK_MXFP4_SCALES;
     if (one_of_all && (s->expert > 0 || s->form == SV_FORM_UP))
         return 0; /* the tensor is there */

@@ -29,16 +29,15 @@ enum {
 struct norm {
     __nv_bfloat16 *x;
     const __nv_bfloat16 *delta; /* or NULL */
-    const void *weight;         /* of bf16 or, wide, of f32, as 1 + w in a hybrid's files is */
+    const float *weight;
     __nv_bfloat16 *out;
     float eps, of_d;
-    bool wide; /* without ranks */
 };
 
 /* Shared memory of a thread block; N: rows of a cluster. */
 template <int N, bool JOIN> struct room {
     uint4 h[N][THREADS];
-    uint4 kept[3][JOIN && N == 1 ? THREADS : 1];
+    uint4 kept[2][JOIN && N == 1 ? THREADS : 1];
     float4 scratch[N][8];
     float logit[N][MOST_EXPERTS];
     /* In the first block: the logits of the cluster's rows, and those of the shared expert, which
@@ -118,19 +117,19 @@ static __device__ __forceinline__ void blank(const struct sv_join_site &s, int32
 }
 
 /* Rows row0 + r of x, with delta added and rounded, in v, and their norms in m.h. s: NULL, or of
- * the sum over ranks that delta is. weight, more: of the norm, eight numbers in bf16 or f32. early:
- * of the router's weights, which has to be kept. */
+ * the sum over ranks that delta is. w: weights of the norm. early: of the router's weights, which
+ * has to be kept. */
 template <int N, bool JOIN>
-static __device__ __forceinline__ void
-norms_of(struct sv_eight<__nv_bfloat16> (&v)[N], struct room<N, JOIN> &m, const struct route &a,
-         const struct norm &n, int32_t row0, uint4 weight, uint4 more, const struct sv_join_site *s,
-         uint4 &early)
+static __device__ __forceinline__ void norms_of(struct sv_eight<__nv_bfloat16> (&v)[N],
+                                                struct room<N, JOIN> &m, const struct route &a,
+                                                const struct norm &n, int32_t row0, float (&w)[8],
+                                                const struct sv_join_site *s, uint4 &early)
 {
     const int32_t i = 8 * (int32_t)threadIdx.x, last = a.r.n_rows - 1;
     const bool inside = i < a.hidden;
     struct sv_eight<__nv_bfloat16> plus[N] = {
     };
-    float f[8], w[8];
+    float f[8];
 #pragma unroll
     for (int r = 0; r < N; r++) {
         const int64_t at = (int64_t)min(row0 + r, last) * a.hidden + i;
@@ -143,9 +142,8 @@ norms_of(struct sv_eight<__nv_bfloat16> (&v)[N], struct room<N, JOIN> &m, const 
     if constexpr (JOIN) { /* one block sends, each looks for the parts of others */
         /* Out of registers meanwhile; those of several rows have room. */
         if (N == 1) {
-            m.kept[0][threadIdx.x] = weight;
-            m.kept[1][threadIdx.x] = v[0].v;
-            m.kept[2][threadIdx.x] = early;
+            m.kept[0][threadIdx.x] = v[0].v;
+            m.kept[1][threadIdx.x] = early;
         }
 #pragma unroll
         for (int r = 0; r < N; r++) {
@@ -158,9 +156,8 @@ norms_of(struct sv_eight<__nv_bfloat16> (&v)[N], struct room<N, JOIN> &m, const 
             if (inside)
                 plus[r].v = sum_of_ranks(m.h, *s, a, row0, r);
         if (N == 1) {
-            weight = m.kept[0][threadIdx.x];
-            v[0].v = m.kept[1][threadIdx.x];
-            early = m.kept[2][threadIdx.x];
+            v[0].v = m.kept[0][threadIdx.x];
+            early = m.kept[1][threadIdx.x];
         }
     }
 #pragma unroll
@@ -176,13 +173,9 @@ norms_of(struct sv_eight<__nv_bfloat16> (&v)[N], struct room<N, JOIN> &m, const 
         if (threadIdx.x % 32 == 0)
             ((float *)m.scratch[r])[threadIdx.x / 32] = sum;
     }
+    if (JOIN) /* once more: near by */
+        sv_load_norm8(w, n.weight + (inside ? i : 0));
     __syncthreads();
-    const uint32_t words[8] = {weight.x, weight.y, weight.z, weight.w,
-                               more.x,   more.y,   more.z,   more.w};
-    sv_spread8(w, weight);
-#pragma unroll
-    for (int j = 0; j < 8 && !JOIN; j++)
-        w[j] = n.wide ? __uint_as_float(words[j]) : w[j];
 #pragma unroll
     for (int r = 0; r < N; r++) {
         const float inv = sv_norm_of(m.scratch[r], n.of_d, n.eps);
@@ -207,7 +200,8 @@ static __device__ __forceinline__ void norm_route(const struct route &a, const s
     /* The last warp begins with expert 0, and so has the shared one, not the warp that chooses. */
     const int32_t n_experts = a.n_logits, e0 = (CLUSTER - 1 - rank) * WARPS + WARPS - 1 - warp;
     const int lane = threadIdx.x & 31;
-    uint4 early[EARLY], weight = make_uint4(0, 0, 0, 0), more = weight;
+    uint4 early[EARLY];
+    float w[8] = {};
     sv_pdl_launch();
 #pragma unroll
     for (int c = 0; c < EARLY; c++)
@@ -217,9 +211,7 @@ static __device__ __forceinline__ void norm_route(const struct route &a, const s
         for (int32_t c = lane + (e == e0 ? 32 * EARLY : 0); 8 * c < a.hidden; c += 32)
             attn_prefetch(weights_at(a, e, c));
     if (i < a.hidden)
-        weight = sv_load_kept((const uint8_t *)n.weight + (!JOIN && n.wide ? 4 : 2) * i);
-    if (!JOIN && n.wide && i < a.hidden)
-        more = sv_load_kept((const float *)n.weight + i + 4);
+        sv_load_norm8(w, n.weight + i);
     if (threadIdx.x < N * 8)
         m.scratch[threadIdx.x / 8][threadIdx.x % 8] = make_float4(0, 0, 0, 0);
     if (rank == 0 && threadIdx.x == 0) {
@@ -236,7 +228,7 @@ static __device__ __forceinline__ void norm_route(const struct route &a, const s
     const int32_t own = row0 + warp;
     const bool chooses = rank == 0 && warp < N && own < a.r.n_rows;
     struct sv_eight<__nv_bfloat16> v[N];
-    norms_of<N, JOIN>(v, m, a, n, row0, weight, more, s, early[EARLY - 1]);
+    norms_of<N, JOIN>(v, m, a, n, row0, w, s, early[EARLY - 1]);
     attn_cluster_arrive(); /* this block has read x, and the parts of other ranks */
     bool there = false;
     if (chooses)
@@ -359,19 +351,16 @@ bool sv_cuda_norm_route_sm90(struct sv_cuda *cu, const struct sv_p_router_topk *
     const struct sv_p_add_rms_norm *b = p->before;
     const struct sv_routes *r = &a->r;
     if (!are_few(r) || r->n_experts > MOST_EXPERTS || b->d > MOST_HIDDEN || b->d % 8 ||
-        !a->packed || a->w_dtype != SV_BF16 ||
-        (b->weight.fmt.elem != SV_BF16 && (b->join || b->weight.fmt.elem != SV_F32)) || b->tap ||
-        b->own_rows || b->reader || cu->act != SV_BF16 || !sv_aligned16(b->x) ||
-        !sv_aligned16(b->delta) || !sv_aligned16(a->shared) || !sv_aligned16(b->out) ||
-        !sv_aligned16(b->weight.data))
+        !a->packed || a->w_dtype != SV_BF16 || b->tap || b->own_rows || b->reader ||
+        cu->act != SV_BF16 || !sv_aligned16(b->x) || !sv_aligned16(b->delta) ||
+        !sv_aligned16(a->shared) || !sv_aligned16(b->out) || !sv_aligned16(b->weight.data))
         return false;
     const struct norm n = {(__nv_bfloat16 *)b->x,
                            (const __nv_bfloat16 *)b->delta,
-                           b->weight.data,
+                           sv_cuda_norm_of(&b->weight),
                            (__nv_bfloat16 *)b->out,
                            b->eps,
-                           1.0f / (float)b->d,
-                           b->weight.fmt.elem == SV_F32};
+                           1.0f / (float)b->d};
     struct route few = *a;
     few.posted = (int32_t *)cu->arrived + 1;
     const int32_t each = r->n_rows <= ALONE ? 1 : ROWS;

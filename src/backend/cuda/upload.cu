@@ -319,6 +319,26 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, const struct s
     return rc;
 }
 
+/* A norm in f32, whatever its file has: exact, and kernels have one type to read. */
+static int send_norm(struct sv_cuda *cu, const struct sv_weight *host, void *data,
+                     struct sv_err *err)
+{
+    struct sv_cuda_staging *st = cu->staging;
+    const uint16_t *from = (const uint16_t *)host->data;
+    const size_t n_bytes = (size_t)host->cols * sizeof(float);
+    int32_t i;
+    SV_REQUIRE(host->rows == 1 && n_bytes <= CHUNK_BYTES);
+    int rc = take_buffers(cu, &i, err);
+    if (rc)
+        return rc;
+    float *to = (float *)(void *)st->pinned[i];
+    for (int32_t c = 0; c < host->cols; c++)
+        to[c] = host->fmt.elem == SV_BF16 ? sv_bf16_to_f32(from[c]) : sv_f16_to_f32(from[c]);
+    rc = sv_cuda_try(cudaMemcpyAsync(data, to, n_bytes, cudaMemcpyHostToDevice, cu->stream), err,
+                     "loading weights");
+    return rc ? rc : sv_cuda_try(cudaEventRecord(st->done[i], cu->stream), err, "loading weights");
+}
+
 /* ---------------------------------------------------------------- codes from the host */
 
 /* Whole bands, codes and behind them words, or super-blocks, through the landing buffers; the
@@ -455,7 +475,7 @@ static bool is_for_fp8(const struct sv_cuda *cu, const struct sv_quant *q)
            (q->block_cols % SV_FP8_TILE_COLS == 0 || q->block_cols >= q->cols);
 }
 
-/* In codes, in 8 bits with a scale for each row, or as it comes. */
+/* In codes, in 8 bits with a scale for each row, a norm in f32, or as it comes. */
 static struct sv_weight kept(struct sv_cuda *cu, const struct sv_weight *w)
 {
     struct sv_weight k = *w;
@@ -476,6 +496,8 @@ static struct sv_weight kept(struct sv_cuda *cu, const struct sv_weight *w)
             cu->codes_packed = sv_packed_bytes(w->rows, w->cols);
         return k;
     }
+    if (sv_role_is_norm(w->role))
+        k.fmt.elem = SV_F32;
     if (!(w->role & SV_ROLE_DRAFT) || !cu->bytes || !sv_cuda_is_packed(w) || w->cols % 8 != 0)
         return k;
     k.fmt.elem = SV_F8;
@@ -498,7 +520,8 @@ int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, stru
         rc = open_buffers(cu, err);
     if (!rc)
         rc = host->quant ? send_codes(cu, &w, host->quant, data, err)
-                         : send(cu, host, &w.fmt, data, err);
+             : w.fmt.elem == SV_F32 && host->fmt.elem != SV_F32 ? send_norm(cu, host, data, err)
+                                                                : send(cu, host, &w.fmt, data, err);
     *out = w;
     out->data = data;
     if (!rc)

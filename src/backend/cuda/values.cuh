@@ -113,6 +113,21 @@ static __device__ __forceinline__ uint4 sv_load_kept(const void *p)
     return *(const uint4 *)p;
 #endif
 }
+/* A norm's weights, which upload.cu keeps in f32, or NULL. */
+static inline const float *sv_cuda_norm_of(const struct sv_weight *w)
+{
+    SV_REQUIRE(!w->data || w->fmt.elem == SV_F32);
+    return (const float *)w->data;
+}
+/* Eight of them, aligned. */
+static __device__ __forceinline__ void sv_load_norm8(float w[8], const float *p)
+{
+    const uint4 a = sv_load_kept(p), b = sv_load_kept(p + 4);
+    const uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        w[i] = __uint_as_float(words[i]);
+}
 static __device__ __forceinline__ void sv_store8(float *p, const float x[8])
 {
     *(float4 *)p = make_float4(x[0], x[1], x[2], x[3]);

@@ -26,8 +26,7 @@ struct write_args {
         float k_scale, v_scale;
         const int32_t *table;
         int32_t n_pages, table_stride;
-        const void *norm;
-        int32_t norm_dtype;
+        const float *norm;
     } layer[MAX_LAYERS];
 };
 
@@ -69,7 +68,7 @@ static __global__ void write_kernel(const __grid_constant__ struct write_args a,
     const T *x = y + ((int64_t)r * a.n_layers * 2 * n_kv + head) * hd;
     const int64_t page_stride = (int64_t)kv.page_size * hd;
     if (h < n_kv) {
-        const struct sv_head_norm norm = {a.layer[l].norm, a.layer[l].norm_dtype, a.eps};
+        const struct sv_head_norm norm = {a.layer[l].norm, a.eps};
         sv_head_norm_rope(sv_kv_row<K>(kv, false, at + h * page_stride), x, buffer[warp], norm,
                           a.rope, angle, hd, lane);
     } else {
@@ -99,8 +98,7 @@ static void write_launch(struct sv_cuda *cu, const struct sv_p_draft_context_kv 
         a.layer[l].table = p->kv[l].table;
         a.layer[l].n_pages = p->kv[l].n_pages;
         a.layer[l].table_stride = p->kv[l].table_stride;
-        a.layer[l].norm = p->k_norm[l].data;
-        a.layer[l].norm_dtype = p->k_norm[l].fmt.elem;
+        a.layer[l].norm = sv_cuda_norm_of(&p->k_norm[l]);
     }
     const int32_t heads = p->n_layers * 2 * p->kv[0].n_kv_heads;
     dim3 grid((unsigned)((heads + WARPS - 1) / WARPS), (unsigned)p->rows.n_rows);

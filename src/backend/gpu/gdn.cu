@@ -657,7 +657,7 @@ static __global__ void __launch_bounds__(NORM_WARPS * 32)
 #pragma unroll
     for (int m = 0; m < PAIRS; m++)
         if (2 * lane + 64 * m < d)
-            weight[m] = norm_weights(a, 2 * lane + 64 * m);
+            weight[m] = load2(a.weight + 2 * lane + 64 * m);
     sv_pdl_launch();
     sv_pdl_wait();
     if (keeper >= 0) {

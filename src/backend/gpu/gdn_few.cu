@@ -329,7 +329,7 @@ few_norm(const struct whole_args &a, const struct few &f, uint8_t *room, const s
     float2 weight[2];
 #pragma unroll
     for (int n = 0; n < 2; n++)
-        weight[n] = norm_weights(a.n, 2 * lane + 64 * n);
+        weight[n] = load2(a.n.weight + 2 * lane + 64 * n);
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < NORM_EACH; r++) {

@@ -140,29 +140,19 @@ static __device__ __forceinline__ float log_decay(float a, float dt_bias, float 
 struct gated_norm_args {
     struct gdn_args g;
     int64_t ldz;
-    const void *weight;
-    int weight_dtype;
+    const float *weight;
     float eps, of_d; /* of_d: 1 / d */
 };
 static inline struct gated_norm_args norm_args_of(const struct sv_cuda *cu,
                                                   const struct sv_p_gdn_norm *p)
 {
-    return {gdn_args_of(cu, &p->rows, &p->shape, &p->slots, &p->mid),
-            p->ldz,
-            p->weight.data,
-            p->weight.fmt.elem,
-            p->eps,
-            1.0f / (float)p->shape.v_dim};
+    return {gdn_args_of(cu, &p->rows, &p->shape, &p->slots, &p->mid), p->ldz,
+            sv_cuda_norm_of(&p->weight), p->eps, 1.0f / (float)p->shape.v_dim};
 }
 
 static __device__ __forceinline__ float to_norm(const struct gated_norm_args &a, float sum)
 {
     return rsqrtf(__fmaf_rn(sum, a.of_d, a.eps));
-}
-static __device__ __forceinline__ float2 norm_weights(const struct gated_norm_args &a, int32_t i)
-{
-    return make_float2(sv_weight_at(a.weight, a.weight_dtype, i),
-                       sv_weight_at(a.weight, a.weight_dtype, i + 1));
 }
 /* Two neighbouring numbers of a head. */
 template <typename T>

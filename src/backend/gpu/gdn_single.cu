@@ -272,7 +272,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 3)
     if (warp == 0)
 #pragma unroll
         for (int n = 0; n < 2; n++)
-            weight[n] = norm_weights(a.n, 2 * lane + 64 * n);
+            weight[n] = load2(a.n.weight + 2 * lane + 64 * n);
     bring_state(slot, h, gpu_shared_at(room));
     sv_pdl_wait(); /* no-op after the one above */
     if (g.early)

@@ -77,7 +77,7 @@ static __device__ __forceinline__ void keep(const struct write_args &a, int32_t 
         sum = __fmaf_rn(sv_load(x + i), sv_load(x + i), sum);
     const float inv = 1.0f / sqrtf(sv_warp_sum(sum) / (float)latent + p.eps);
     const auto number = [&](int32_t i) {
-        return sv_load(x + i) * inv * sv_weight_at(p.norm.data, (int)p.norm.fmt.elem, i);
+        return sv_load(x + i) * inv * ((const float *)p.norm.data)[i];
     };
     if constexpr (sizeof(K) == 1) {
         uint8_t *row = (uint8_t *)p.cache.k + at / width * sv_latent_bytes(p.cache);
@@ -119,6 +119,7 @@ static __global__ void __launch_bounds__(WRITE_WARPS * 32)
 void sv_cuda_mla_write(struct sv_dev *dev, const struct sv_p_mla_write *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
+    SV_REQUIRE(sv_cuda_norm_of(&p->norm));
     const struct write_args a = {*p, cu->fault};
     const bool half = p->cache.dtype == SV_BF16, f8 = p->cache.dtype == SV_F8;
     const dim3 grid((unsigned)(p->n_heads / WRITE_WARPS + 1), (unsigned)p->rows.n_rows);

@@ -14,8 +14,7 @@
 #define SV_MAX_HEAD_DIM 256 /* ops.c checks it */
 
 struct sv_head_norm {
-    const void *weight; /* (head_dim) or NULL: no norm */
-    int dtype;
+    const float *weight; /* (head_dim) or NULL: no norm */
     float eps;
 };
 
@@ -100,8 +99,8 @@ sv_head_norm_rope(O out, const T *x, float *buffer, struct sv_head_norm norm,
     if (norm.weight) {
         const float inv = 1.0f / sqrtf(sv_warp_sum(sum) / (float)hd + norm.eps);
         for (int32_t i = 2 * lane; i < hd; i += 64) {
-            buffer[i] = buffer[i] * inv * sv_weight_at(norm.weight, norm.dtype, i);
-            buffer[i + 1] = buffer[i + 1] * inv * sv_weight_at(norm.weight, norm.dtype, i + 1);
+            buffer[i] = buffer[i] * inv * norm.weight[i];
+            buffer[i + 1] = buffer[i + 1] * inv * norm.weight[i + 1];
         }
     }
     __syncwarp();
@@ -122,12 +121,12 @@ sv_head_norm_rope(O out, const T *x, float *buffer, struct sv_head_norm norm,
  * the one it is rotated with, 64 further. What is fused is said, not left to the compiler: several
  * kernels must give the same bits. */
 
-/* Norm weights are bf16, in the same order. All eight lanes must come; those for which `on` is
- * false leave v as it is. */
-static __device__ __forceinline__ void sv_norm128(float v[16], const uint4 weight[2], float eps,
+/* Norm weights w are in the same order. All eight lanes must come; those for which `on` is false
+ * leave v as it is. */
+static __device__ __forceinline__ void sv_norm128(float v[16], const float w[16], float eps,
                                                   bool on)
 {
-    float sum = 0, w[16];
+    float sum = 0;
 #pragma unroll
     for (int j = 0; j < 16; j++)
         sum = fmaf(v[j], v[j], sum);
@@ -137,8 +136,6 @@ static __device__ __forceinline__ void sv_norm128(float v[16], const uint4 weigh
     if (!on)
         return;
     const float inv = rsqrtf(fmaf(sum, 1.0f / 128.0f, eps));
-    sv_spread8(w, weight[0]);
-    sv_spread8(w + 8, weight[1]);
 #pragma unroll
     for (int j = 0; j < 16; j++)
         v[j] = v[j] * inv * w[j];

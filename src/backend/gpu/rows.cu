@@ -72,8 +72,7 @@ void sv_cuda_embed(struct sv_dev *dev, const struct sv_p_embed *p)
 struct norm_args {
     int32_t d;
     const int32_t *row_index;
-    const void *weight;
-    int weight_dtype;
+    const float *weight;
     float eps, of_d; /* of_d: 1 / d */
     int64_t tap_stride;
     bool vec;            /* all rows 16-byte aligned and d a multiple of 8 */
@@ -194,7 +193,7 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
 #pragma unroll
         for (int j = 0; j < 8; j++)
             if (i + j < a.d)
-                v[j] = v[j] * inv * sv_weight_at(a.weight, a.weight_dtype, i + j);
+                v[j] = v[j] * inv * a.weight[i + j];
         norm_put(out, v, i, a.d, a.vec);
     }
 }
@@ -206,7 +205,7 @@ template <typename T> static __device__ __forceinline__ void norm_nothing(struct
         ((uint4 *)&e)[k] = sv_join_identity((const T *)NULL);
 }
 
-/* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in
+/* The common case: a group of eight a thread, all aligned. The same sums as above in
  * less code, which few rows run through once before the wait, so that instructions and weights are
  * at hand when the row is there: fetching them takes longer than the row does. No more than 32
  * registers a thread: a row's block must find room beside a matrix product that still runs, and
@@ -244,15 +243,15 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
                                              T *out, T *tap, const struct sv_join_site *s,
                                              int32_t n_rows)
 {
-    constexpr bool JOIN = HOW != ALONE, MANY = HOW == MANY_ROWS;
+    constexpr bool JOIN = HOW != ALONE, MANY = HOW == MANY_ROWS, LATE = JOIN || sizeof(T) > 2;
     __shared__ float4 scratch[8];
     __shared__ uint32_t found[BYTES == BY_ROWS ? 32 : 1];
     const int32_t i = 8 * threadIdx.x;
     const bool inside = i < a.d;
-    uint4 weight = make_uint4(0, 0, 0, 0);
+    float w[8] = {};
     sv_pdl_launch();
-    if (inside && !JOIN)
-        weight = sv_load_kept((const __nv_bfloat16 *)a.weight + i);
+    if (inside && !LATE)
+        sv_load_norm8(w, a.weight + i);
     if (threadIdx.x < 8)
         scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
     if (BYTES == BY_ROWS && threadIdx.x < 32)
@@ -264,7 +263,7 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
         const bool real = MANY || pass == 1;
         struct sv_eight<T> v = {
         };
-        float f[8], w[8], sum = 0;
+        float f[8], sum = 0;
         if (real && !MANY)
             sv_pdl_wait();
         const int64_t row = !real || !a.row_index ? block_row<HOW>(pass)
@@ -289,15 +288,15 @@ static __device__ __forceinline__ void norm8(const struct norm_args &a, T *x, co
             if (tap)
                 *(struct sv_eight<T> *)(tap + row * a.tap_stride + i) = v;
         }
-        /* Not held while other ranks are waited for: rehearsed, it is near by. */
-        if (inside && JOIN)
-            weight = sv_load_kept((const __nv_bfloat16 *)a.weight + i);
         sv_spread8(f, v);
 #pragma unroll
         for (int j = 0; j < 8; j++)
             sum = fmaf(f[j], f[j], sum);
+        /* Not held beside rows of f32 or while other ranks are waited for: rehearsed, it is near
+         * by. */
+        if (LATE)
+            sv_load_norm8(w, a.weight + (inside ? i : 0));
         const float inv = sv_norm_scale(sum, a.of_d, a.eps, scratch);
-        sv_spread8(w, weight);
 #pragma unroll
         for (int j = 0; j < 8; j++)
             f[j] = f[j] * inv * w[j];
@@ -408,8 +407,7 @@ template <typename T> static void norm_launch(struct sv_cuda *cu, const struct s
     const bool takes_own = p->join == SV_JOIN_MIXER;
     struct norm_args a = {p->d,
                           p->row_index,
-                          p->weight.data,
-                          p->weight.fmt.elem,
+                          sv_cuda_norm_of(&p->weight),
                           p->eps,
                           1.0f / (float)p->d,
                           p->tap_stride,
@@ -422,8 +420,7 @@ template <typename T> static void norm_launch(struct sv_cuda *cu, const struct s
                           NULL,
                           0};
     a.own = takes_own ? NULL : p->own_rows;
-    const bool whole =
-        vec && p->d <= 8 * threads && p->weight.fmt.elem == SV_BF16 && sv_aligned16(p->weight.data);
+    const bool whole = vec && p->d <= 8 * threads && sv_aligned16(a.weight);
     void (*kernel)(struct norm_args, T *, const T *, T *, T *) =
         whole ? norm8_kernel<T, AS_IT_IS> : norm_kernel<T>;
     const bool groups = p->reader && sv_cuda_is_w8a8(p->reader),
@@ -616,22 +613,22 @@ static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T
  * for), instructions rehearsed, and few enough registers a row to find and leave room beside matrix
  * products. */
 template <typename T, typename K, int PER, bool THREE>
-static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1                  ? 1
-                                                       : THREE || sizeof(K) == 1 ? 3
-                                                                                 : 4)
+static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1
+                                                       : THREE || sizeof(T) > 2 || sizeof(K) == 1
+                                                           ? 3
+                                                           : 4)
     rope128_kernel(const __grid_constant__ struct rope_args a, T *qkv)
 {
     const int lane = threadIdx.x % 8, step = blockDim.x / 8;
     const int32_t r = blockIdx.y, first = blockIdx.x * step * PER + threadIdx.x / 8;
     struct rope_job job[PER];
     struct sv_turn128 turn;
-    uint4 weight[2];
+    float weight[16] = {};
     const auto load_weight = [&](const struct rope_job &j) {
-        const void *w = j.kind == JOB_QUERY ? a.q_norm.weight : a.k_norm.weight;
-        weight[0] = weight[1] = make_uint4(0, 0, 0, 0);
+        const float *w = j.kind == JOB_QUERY ? a.q_norm.weight : a.k_norm.weight;
         if (w) {
-            weight[0] = sv_load_kept((const uint4 *)w + lane);
-            weight[1] = sv_load_kept((const uint4 *)w + 8 + lane);
+            sv_load_norm8(weight, w + 8 * lane);
+            sv_load_norm8(weight + 8, w + 8 * lane + 64);
         }
     };
     sv_pdl_launch();
@@ -707,7 +704,7 @@ static bool takes_eight_lanes(const struct sv_p_qk_norm_rope_kv_write *p)
 {
     const struct sv_weight *w[2] = {&p->q_norm, &p->k_norm};
     for (int i = 0; i < 2; i++)
-        if (w[i]->data && (w[i]->fmt.elem != SV_BF16 || !sv_aligned16(w[i]->data)))
+        if (!sv_aligned16(w[i]->data))
             return false;
     return p->kv.head_dim == 128 && (!p->q_stride || p->q_stride == 128) &&
            p->rope.rot_dim == 128 && p->ld % 8 == 0 && sv_aligned16(p->qkv) &&
@@ -745,8 +742,8 @@ void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm
                           p->ld,
                           p->n_heads,
                           p->q_stride ? p->q_stride : p->kv.head_dim,
-                          {p->q_norm.data, p->q_norm.fmt.elem, p->eps},
-                          {p->k_norm.data, p->k_norm.fmt.elem, p->eps},
+                          {sv_cuda_norm_of(&p->q_norm), p->eps},
+                          {sv_cuda_norm_of(&p->k_norm), p->eps},
                           p->rope,
                           p->kv,
                           cu->fault,
