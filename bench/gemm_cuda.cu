@@ -71,6 +71,7 @@ static struct sv_cuda open_device(enum sv_cuda_set set, bool pdl)
     cu.compute = cu.act = SV_BF16;
     cu.lim.max_rows = 8192;
     cu.l2_bytes = (size_t)prop.l2CacheSize;
+    cu.smem_block = prop.sharedMemPerBlockOptin;
     OK(cudaMalloc((void **)&cu.fault, sizeof *cu.fault));
     OK(cudaMemset(cu.fault, 0, sizeof *cu.fault));
     sv_cuda_gemm_reserve(&cu, NULL);
