@@ -70,7 +70,7 @@ template <int N> void end_of_pairs(const launch l)
     const pair_side side = {(uint32_t)me, at, RING, l.shift ? 60u * 1024 : 0, ready, got + 8 * warp};
     const int32_t n_pairs = l.n_sharers / 2;
     if (present)
-        pair_exchange<N, 4, false>(acc, a, side, unit / 2 % n_pairs, n_pairs, unit, block, band_in,
+        pair_exchange<N, 4, false, true>(acc, a, side, unit / 2 % n_pairs, n_pairs, unit, block, band_in,
                                    spot_of(a, block, band, smem + BEHIND + warp * SV_PATCH_BYTES), WARPS);
     else
         bar_wait(ready, 0);

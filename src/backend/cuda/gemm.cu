@@ -435,17 +435,13 @@ static bool run_both(struct sv_cuda *cu, const struct sv_p_gemm *p)
     return false;
 }
 
-/* Rows of x of one launch, in every kernel, whose part of a join may be sent as they end. More are
- * sent by the norm that takes them: then bandwidth is all that counts. */
-enum { PUSHED_ROWS = 128 };
-
 /* Parts of a product in one launch: those of this kind. */
 static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, enum kind kind)
 {
     struct sv_gemm_args a;
     if (!take_parts(cu, p, kind, &a))
         return;
-    a.next = p->n_parts == 1 && p->n_rows <= PUSHED_ROWS ? p->push : SV_JOIN_NONE;
+    a.next = p->n_parts == 1 && p->n_rows <= SV_GEMM_SENT_ROWS ? p->push : SV_JOIN_NONE;
     run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->y);
 }
 

@@ -174,8 +174,7 @@ void sv_cuda_codes_expand(struct sv_cuda *cu, const void *tiles, int32_t rows, i
 
 /* ---------------------------------------------------------------- between gemm*.cu */
 
-/* Cuts the parts into blocks of weight rows. Gate and up share blocks: half the rows of each are of
- * the one, half of the other. */
+/* Cuts the parts into blocks of weight rows. Half the rows of each are gate's, half are up's. */
 static inline void sv_gemm_lay_blocks(struct sv_gemm_args *a, int32_t block_rows)
 {
     a->split.n_blocks = 0;
@@ -189,7 +188,8 @@ static inline void sv_gemm_lay_blocks(struct sv_gemm_args *a, int32_t block_rows
     }
 }
 
-/* ---- gemm.cu: sets sends and push, for the launch of a kernel that sends y where it says so */
+enum { SV_GEMM_SENT_ROWS = 128 }; /* of x, that a product may send; of more the norm sends all */
+/* ---- gemm.cu: sets sends and push, for the launch of a kernel that can send y */
 void sv_gemm_push(struct sv_cuda *cu, struct sv_gemm_args *a);
 /* ---- gemm_sm90.cu: blocks of 256 weight rows, for two thread blocks, or of 192, for one */
 enum { SV_SM90_BLOCK = 256, SV_SM90_TALL = 192 };

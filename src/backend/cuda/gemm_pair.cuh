@@ -224,7 +224,7 @@ pair_finish(const struct sv_gemm_args &a, const struct pair_side &p, int32_t c0,
 
 /* index: which pair of the block's this is, of n_pairs. Instructions run once a launch and are not
  * at hand: so registers go to shared memory in little code, and one loop does the rest. */
-template <int N, int BANDS, bool GATED>
+template <int N, int BANDS, bool GATED, bool SENDS>
 static __device__ __forceinline__ void
 pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const struct pair_side &p,
               int32_t index, int32_t n_pairs, int32_t unit, int32_t block, int band,
@@ -246,7 +246,7 @@ pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const str
     float4 *after =
         index + 1 < n_pairs ? piece_of<N, BANDS>(a, unit, block, band) + c0 * 256 : NULL;
     /* Not sent: weight rows of padding, which end as ANY. */
-    if (!GATED && a.sends && ending_of(a, s) == PLAIN)
+    if (SENDS && a.sends && ending_of(a, s) == PLAIN)
         pair_finish<N, false, PUSHED>(a, p, c0, count, upper, after, s, n_warps);
     else
         FOR_ENDING(GATED, a, s,

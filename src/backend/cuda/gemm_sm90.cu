@@ -91,7 +91,7 @@ static SV_HD constexpr int threads_of(int n, enum way way)
     return consumers_of(way) + (moves_registers(n) ? 128 : 32);
 }
 
-template <int N, enum way WAY, bool GATED>
+template <int N, enum way WAY, bool GATED, bool SENDS = false>
 static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map,
                 const __grid_constant__ struct sv_gemm_args a)
@@ -176,7 +176,7 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
             if constexpr (is_whole(WAY))
             consume_whole<N, WAY, GATED>(a, smem, tail, n_items, half);
         else
-            consume<N, WAY, GATED>(a, smem, tail, unit, t0, t1, half);
+            consume<N, WAY, GATED, SENDS>(a, smem, tail, unit, t0, t1, half);
     }
     SV_MARK(a, 5);
     if (CL > 1)
@@ -191,6 +191,7 @@ struct width {
     int n, stages;
     int tall_stages;
     gemm_fn *fn[3][2]; /* by way; plain and gated */
+    gemm_fn *sends;    /* PAIRED, plain, for devices with ranks: can send; or NULL */
 };
 
 /* stages: a multiprocessor for each thread block. Two of different launches on one would let the
@@ -199,14 +200,21 @@ struct width {
 #define WIDTH(N, STAGES, TALL_STAGES)                                                              \
     {                                                                                              \
         N, STAGES, TALL_STAGES,                                                                    \
-        {                                                                                          \
-            {gemm_kernel<N, ALONE, false>, gemm_kernel<N, ALONE, true>},                           \
-                {gemm_kernel<N, PAIRED, false>, gemm_kernel<N, PAIRED, true>},                     \
-            {                                                                                      \
-                gemm_kernel<N, TALL, false>, gemm_kernel<N, TALL, true>                            \
-            }                                                                                      \
-        }                                                                                          \
+            {{gemm_kernel<N, ALONE, false>, gemm_kernel<N, ALONE, true>},                          \
+             {gemm_kernel<N, PAIRED, false>, gemm_kernel<N, PAIRED, true>},                        \
+             {gemm_kernel<N, TALL, false>, gemm_kernel<N, TALL, true>}},                           \
+            SENDING(N)                                                                             \
     }
+/* A kernel of its own: with one more ending in it, the other takes 0.1 us longer on a card that is
+ * alone. Devices with ranks launch it for all products: two kernels by turns take longer than one,
+ * as instructions have to be at hand. Not of codes and FP8, which take the compiler longest. */
+#if SV_GEMM_CODES || SV_GEMM_FP8 || SV_GEMM_GROUPS
+#define SENDING(N) NULL
+#else
+#define SENDING(N)                                                                                 \
+    N <= SV_GEMM_SENT_ROWS ? gemm_kernel<(N <= SV_GEMM_SENT_ROWS ? N : 8), PAIRED, false, true>    \
+                           : NULL
+#endif
 #ifdef SV_CUDA_JITTER
 /* Some, for the compiler's sake: widths wait for one another in the same way. */
 static const struct width widths[] = {
@@ -311,8 +319,9 @@ static size_t smem_of(int n, enum way way, int stages, bool cut)
 static int let_shared(const struct width *w, int n, struct sv_err *err)
 {
     int rc = SV_OK;
-    for (int i = 0; i < 6 * n && !rc; i++) {
-        const void *fn = (const void *)w[i / 6].fn[i / 2 % 3][i % 2];
+    for (int i = 0; i < 7 * n && !rc; i++) {
+        const struct width *wide = &w[i / 7];
+        const void *fn = (const void *)(i % 7 == 6 ? wide->sends : wide->fn[i % 7 / 2][i % 2]);
         if (fn)
             rc = sv_cuda_try(
                 cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX),
@@ -463,10 +472,13 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
         n_blocks = 2 * sv_split_grid(&a->split, g->sm90_units);
     if (way == TALL)
         n_blocks = sv_split_grid(&a->split, cu->n_sms);
-    if (way == PAIRED && a->split.n_units > a->split.n_blocks) /* every sum is exchanged */
-        sv_gemm_push(cu, a);
-    launch(cu, w->fn[way][a->mode == SV_GEMM_GATED], w->n, way, way == PAIRED ? 2 : 1, n_blocks, x,
-           ldx, k, a);
+    gemm_fn *fn = w->fn[way][a->mode == SV_GEMM_GATED];
+    if (way == PAIRED && a->mode != SV_GEMM_GATED && cu->peers && w->sends) {
+        fn = w->sends;
+        if (a->split.n_units > a->split.n_blocks) /* every sum is exchanged */
+            sv_gemm_push(cu, a);
+    }
+    launch(cu, fn, w->n, way, way == PAIRED ? 2 : 1, n_blocks, x, ldx, k, a);
     return true;
 }
 

@@ -211,7 +211,7 @@ template <int N, bool GATED> static SV_HD constexpr bool twice(void)
     return GATED && patches_of(N) == 4;
 }
 
-template <int N, enum way WAY, bool GATED>
+template <int N, enum way WAY, bool GATED, bool SENDS>
 static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uint32_t smem,
                                                struct tail *tail, int32_t unit, int32_t t0,
                                                int32_t t1, int half)
@@ -278,7 +278,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
                                                smem_u32(&tail->got[threadIdx.x / 32])};
                 const int32_t n_pairs = a.n_sharers / 2;
                 if (own.present)
-                    pair_exchange<N, 4, GATED>(
+                    pair_exchange<N, 4, GATED, SENDS>(
                         acc, a, side, unit / 2 % n_pairs, n_pairs, unit, block, band_in,
                         out_spot<N, WAY, GATED>(a, block, own, tail, x_scale), N_WARPS);
                 else
