@@ -62,7 +62,7 @@ struct numbers { /* the same for both: f32 for the CPU, T for the kernels */
 int differs(const char *what, const numbers &x, int32_t width)
 {
     for (size_t i = 0; i < x.ref.size(); i++)
-        if (!(fabs(x.at(i) - x.ref[i]) <= (x.bf16 ? 2e-2 : 2e-5) * fmax(1, fabs(x.ref[i])))) {
+        if (!(fabs(x.at(i) - x.ref[i]) <= (x.bf16 ? 1.6e-2 : 2e-5) * fmax(1, fabs(x.ref[i])))) {
             printf("%s: row %d, %d: %.9g, not %.9g\n", what, (int)i / width, (int)i % width, x.at(i), x.ref[i]);
             return 1;
         }
