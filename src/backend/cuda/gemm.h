@@ -174,7 +174,7 @@ void sv_cuda_codes_expand(struct sv_cuda *cu, const void *tiles, int32_t rows, i
 
 /* ---------------------------------------------------------------- between gemm*.cu */
 
-/* Cuts the parts into blocks of weight rows. Half the rows of each are gate's, half are up's. */
+/* Cuts the parts into blocks of weight rows; gated: half of each block's are gate's, half up's. */
 static inline void sv_gemm_lay_blocks(struct sv_gemm_args *a, int32_t block_rows)
 {
     a->split.n_blocks = 0;
@@ -188,7 +188,7 @@ static inline void sv_gemm_lay_blocks(struct sv_gemm_args *a, int32_t block_rows
     }
 }
 
-enum { SV_GEMM_SENT_ROWS = 128 }; /* of x, that a product may send; of more the norm sends all */
+enum { SV_GEMM_SENT_ROWS = 128 }; /* of x: products send up to so many, the norm sends more */
 /* ---- gemm.cu: sets sends and push, for the launch of a kernel that can send y */
 void sv_gemm_push(struct sv_cuda *cu, struct sv_gemm_args *a);
 /* ---- gemm_sm90.cu: blocks of 256 weight rows, for two thread blocks, or of 192, for one */

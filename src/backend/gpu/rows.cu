@@ -205,8 +205,8 @@ template <typename T> static __device__ __forceinline__ void norm_nothing(struct
         ((uint4 *)&e)[k] = sv_join_identity((const T *)NULL);
 }
 
-/* The common case: a group of eight a thread, all aligned. The same sums as above in
- * less code, which few rows run through once before the wait, so that instructions and weights are
+/* The common case: a group of eight a thread, all aligned. The same sums as above in less code,
+ * which few rows run through once before the wait, so that instructions and weights are
  * at hand when the row is there: fetching them takes longer than the row does. No more than 32
  * registers a thread: a row's block must find room beside a matrix product that still runs, and
  * leave room for the next one, which begins by filling its ring. */
